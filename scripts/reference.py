@@ -54,10 +54,11 @@ def parameters_page() -> str:
     text = f"""# Parameters
 
 {GENERATED}
-Parameters change while frames flow (`ros2 param set`), unless they are marked as read-only. A change is checked as a
-whole and takes effect as a whole between two batches. If a change is refused, a sentence says what would be accepted.
+You can change parameters while frames flow (`ros2 param set`), unless they are marked as read-only. Those are set at
+the start. A change is checked as a whole, and takes effect as a whole between two batches. If it is refused, the error
+says what would be accepted.
 
-Every node also has the parameter `autostart` and, for each endpoint, `qos_overrides.*`.
+Every node also has the parameter `autostart` and, for each topic, [`qos_overrides.*`](topics.md#quality-of-service).
 """
     for node, table in NODES.items():
         text += f"\n## Node `{node}`\n"
@@ -111,10 +112,11 @@ def drop_reasons_page() -> str:
     text = f"""# Drop reasons
 
 {GENERATED}
-No frame is lost without a name. At every instant, received = published + dropped + in flight, and `stats` says so.
-These are the names under which frames are dropped:
+Every frame is accounted for. At every instant, received = published + dropped + in flight, and `report.dropped` in
+`/stats` counts the dropped frames by their reasons. If an unintended reason keeps all results from coming,
+`/diagnostics` names it.
 
-| name | what happened | intended | reported by |
+| reason | what happened to the frame | intended | reported by |
 |---|---|---|---|
 """
     for (meaning, intended, reporter), reasons in groupby(
@@ -130,8 +132,13 @@ def command_line_page() -> str:
     text = f"""# Command line
 
 {GENERATED}
-`scripts/run COMMAND` runs a command in the environment of the checkout. After `colcon build`, `ros2 run split_infer_ros
-COMMAND` does. Without ROS, `python -m split_infer_ros COMMAND` runs these from the source tree.
+These commands need no ROS:
+
+| where | how to run a command |
+|---|---|
+| in a checkout | `scripts/run COMMAND` |
+| in a colcon workspace | `ros2 run split_infer_ros COMMAND` |
+| in the source tree, without ROS | `python -m split_infer_ros COMMAND` |
 """
     for name, module in sorted(executables().items()):
         if ".cli." not in module:
@@ -174,7 +181,7 @@ def _options(parser: argparse.ArgumentParser) -> str:
 
 def messages_page() -> str:
     """Returns the definitions of all messages."""
-    text = f"# Messages\n\n{GENERATED}\nThe package's own messages, as their files define them.\n"
+    text = f"# Messages\n\n{GENERATED}\nThese are the definitions of the package's own messages.\n"
     for path in sorted((ROOT / "msg").glob("*.msg")):
         text += f"\n## `{path.stem}`\n\n```text\n{path.read_text().strip()}\n```\n"
     return text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-_NO_IMAGE = "The message is no image that can be read."
-_NO_WEIGHTS = "A layer's weights did not come from their file (`weights_residency`)."
+_NO_WEIGHTS = "A layer's weights could not be read from their file (`weights_residency`)."
 
 
 class Reporter(enum.Enum):
@@ -28,34 +27,34 @@ class DropReason(str, enum.Enum):
 
     OVERRUN = (
         "overrun",
-        "A newer frame took its place (`drop_policy: latest`, or a tenant's `max_waiting`).",
+        "A newer frame replaced it (`drop_policy: latest`, or a tenant's `max_waiting`).",
         True,
     )
     DEADLINE = ("deadline", "A tenant's frame could not meet its deadline (`when_late: drop`).")
     REMOVED = ("removed", "Its tenant was removed, or got another model, before the frame was done.", True)
     MIDDLEWARE = (
         "middleware",
-        "DDS overwrote it before the node saw it. The publisher's sequence numbers have a gap there.",
+        "DDS lost or overwrote it before the node could read it. The publisher's sequence numbers have a gap there.",
         True,
     )
-    UNKNOWN_ENCODING = ("unknown_encoding", _NO_IMAGE)
-    UNKNOWN_FORMAT = ("unknown_format", _NO_IMAGE)
-    EMPTY_IMAGE = ("empty_image", _NO_IMAGE)
-    BAD_STEP = ("bad_step", _NO_IMAGE)
-    BAD_SIZE = ("bad_size", _NO_IMAGE)
-    TRUNCATED_IMAGE = ("truncated_image", _NO_IMAGE)
-    CORRUPT_IMAGE = ("corrupt_image", _NO_IMAGE)
+    UNKNOWN_ENCODING = ("unknown_encoding", "The image's `encoding` is not supported. The log lists those that are.")
+    UNKNOWN_FORMAT = ("unknown_format", "The compressed image is neither JPEG nor PNG.")
+    EMPTY_IMAGE = ("empty_image", "The image has no pixels or no data.")
+    BAD_STEP = ("bad_step", "The image's `step` is smaller than a row of its pixels.")
+    BAD_SIZE = ("bad_size", "The image's width or height is not possible in its encoding.")
+    TRUNCATED_IMAGE = ("truncated_image", "The image has fewer bytes than its `height` and `step` need.")
+    CORRUPT_IMAGE = ("corrupt_image", "The compressed image is damaged and cannot be decoded.")
     TOO_LARGE = (
         "too_large",
-        "The image has more than `max_image_pixels`. For JPEG and PNG, the node reads only the header.",
+        "The image has more pixels than `max_image_pixels`. Of a JPEG or PNG, only the header was read.",
     )
     RATE_LIMITED = ("rate_limited", "The camera is faster than `max_rate_hz`.", True)
-    PAUSED = ("paused", "The service `enable` switched the node off.", True)
-    NO_HEAD = ("no_head", "There was no head to give the batch to.")
-    LEASE_EXPIRED = ("lease_expired", "A head was told of the batch and did not take it in time.")
+    PAUSED = ("paused", "The service `enable` has paused the node.", True)
+    NO_HEAD = ("no_head", "There was no head that could take the batch.")
+    LEASE_EXPIRED = ("lease_expired", "A head was sent the batch and did not take it in time.")
     READER_DIED = ("reader_died", "A head in another process died while it read the batch.")
-    DAMAGED_SLOT = ("damaged_slot", "What a head in another process wrote about the batch makes no sense.")
-    UNKNOWN_REASON = ("unknown_reason", "A head in another process gave a reason that no head may give.")
+    DAMAGED_SLOT = ("damaged_slot", "A head in another process wrote an invalid record about the batch.")
+    UNKNOWN_REASON = ("unknown_reason", "A head in another process gave a reason that heads may not give.")
     WEIGHTS_UNREADABLE = ("weights_unreadable", _NO_WEIGHTS)
     WEIGHTS_TRUNCATED = ("weights_truncated", _NO_WEIGHTS)
     WEIGHTS_DAMAGED = ("weights_damaged", _NO_WEIGHTS)

@@ -1,6 +1,8 @@
 """Removes each call that orders work, one at a time, and says which test on the simulated GPU notices.
 
-    python test/mutations.py --table docs/concepts/simulated_gpu.md [--only streams.py]
+    python test/mutations.py --log build/mutations.jsonl --table build/mutations.md [--only streams.py]
+
+docs/concepts/simulated_gpu.md holds the table of the last run.
 
 It takes an hour or more, and is no part of the tests. Each mutant lives in a process of its own, which imports one file
 of the package changed; nothing is written to the tree but the table.
@@ -19,7 +21,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +117,14 @@ REVERTED = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
+    """One change of one file.
+
+    Attributes:
+        group: what the file belongs to.
+        place: the file and the function, or the number of a fault.
+        removed: the call that is removed, or the fault's name.
+        sources: the changed source of each file.
+    """
 
     group: str
     place: str
@@ -127,13 +137,15 @@ def mutants() -> Iterator[Mutant]:
     for group, files in FILES.items():
         for file in files:
             tree = ast.parse((ROOT / "split_infer_ros" / file).read_text())
+            functions = dict(_functions(tree))
             for number, node in enumerate(ast.walk(tree)):
                 for removed, changed in _changes(node):
                     other = copy.deepcopy(tree)
                     target = next(each for index, each in enumerate(ast.walk(other)) if index == number)
                     target.__dict__.update(changed)
                     source = ast.unparse(ast.fix_missing_locations(other))
-                    yield Mutant(group, f"{file}:{node.lineno}", removed.splitlines()[0], {file: source})
+                    # Names of functions stay true longer than line numbers.
+                    yield Mutant(group, f"{file}, {functions[node]}", removed.splitlines()[0], {file: source})
     for fault, files_changed in REVERTED.items():
         sources = {}
         for file, changes in files_changed.items():
@@ -143,6 +155,15 @@ def mutants() -> Iterator[Mutant]:
                 source = source.replace(mended, before)
             sources[file] = source
         yield Mutant("faults", "fault " + fault.split(",")[0], fault.split(", ", 1)[1], sources)
+
+
+def _functions(node: ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Yields each node below this one with the function or class that it is in. A function is in itself."""
+    for child in ast.iter_child_nodes(node):
+        is_named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+        inner = f"{name}.{child.name}".lstrip(".") if is_named else name  # type: ignore[attr-defined]
+        yield child, inner
+        yield from _functions(child, inner)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, object]]]:
@@ -258,10 +279,10 @@ def main() -> None:
 
     known = {}
     if chosen.log and chosen.log.exists():
-        known = {tuple(entry[:2]): entry[2] for entry in map(json.loads, chosen.log.read_text().splitlines())}
+        known = {tuple(entry[:3]): entry[3] for entry in map(json.loads, chosen.log.read_text().splitlines())}
     rows = []
-    for mutant in all_of_them:
-        key = mutant.place, mutant.removed
+    for mutant, number in zip(all_of_them, numbers_of(all_of_them), strict=True):
+        key = mutant.place, mutant.removed, number
         found = known.get(key) or verdict(mutant)
         rows.append((mutant, found))
         print(f"{mutant.place} {mutant.removed}: {found}", flush=True)
@@ -274,10 +295,18 @@ def main() -> None:
         chosen.table.write_text(_table(rows))
 
 
+def numbers_of(chosen: Sequence[Mutant]) -> Iterator[int]:
+    """Yields for each mutant how many before it have the same place and the same call."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for mutant in chosen:
+        yield seen[mutant.place, mutant.removed]
+        seen[mutant.place, mutant.removed] += 1
+
+
 def _table(rows: list[tuple[Mutant, str]]) -> str:
     lines = ["| place | removed | noticed by |", "|---|---|---|"]
     for mutant, found in rows:
-        lines.append(f"| {mutant.place} | `{mutant.removed}` | {found} |")
+        lines.append(f"| `{mutant.place}` | `{mutant.removed}` | {found} |")
     return "\n".join(lines) + "\n"
 
 

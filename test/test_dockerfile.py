@@ -26,7 +26,7 @@ ENTRY_POINT = '#!/bin/bash\nset -e\n\nsource "/opt/ros/$ROS_DISTRO/setup.bash" -
 def installed(command: str) -> set[str]:
     """Returns the packages that a command of the Dockerfile installs."""
     (words,) = [part.split() for each in COMMANDS for part in each.split("&&") if command in part]
-    return {word.strip('"').partition("<")[0] for word in words[words.index("install") + 1 :] if word[0] != "-"}
+    return {re.split("[<>=!]", word.strip('"'))[0] for word in words[words.index("install") + 1 :] if word[0] != "-"}
 
 
 def test_all_dependencies_are_installed() -> None:

@@ -61,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--database", type=Path, metavar="FILE", help=f"where measurements are kept; default: {default_path()}"
     )
-    parser.add_argument("--anew", action="store_true", help="measure again even if the database has the constants")
+    parser.add_argument("--anew", action="store_true", help="measure again, even if the database has the constants")
     return parser
 
 

@@ -11,11 +11,11 @@ from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions, Reci
 
 def add_onnx_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options, which have the names and values of the nodes' parameters."""
-    for_files = "of FILE.onnx, as the parameter of that name; default: %(default)s"
+    for_files = "for FILE.onnx, like the parameter of this name; default: %(default)s"
     parser.add_argument("--decoder", choices=[AUTO, *(each.value for each in Decoder)], default=AUTO, help=for_files)
-    parser.add_argument("--labels", default="", metavar="FILE", help="of FILE.onnx, as the parameter of that name")
+    parser.add_argument("--labels", default="", metavar="FILE", help="for FILE.onnx, like the parameter of this name")
     parser.add_argument(
-        "--input-size", default="", metavar="HEIGHTxWIDTH", help="of FILE.onnx, as the parameter of that name"
+        "--input-size", default="", metavar="HEIGHTxWIDTH", help="for FILE.onnx, like the parameter of this name"
     )
     parser.add_argument(
         "--preprocessing", choices=[AUTO, *(each.value for each in Recipe)], default=AUTO, help=for_files

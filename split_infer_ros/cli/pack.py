@@ -61,11 +61,11 @@ def make_parser() -> argparse.ArgumentParser:
         prog="pack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
-    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write")
     parser.add_argument(
         "--weights",
         default="default",
-        help="weights to load, as in the node's parameter: for example a .safetensors file",
+        help="weights to load, like the parameter of this name, such as a .safetensors file",
     )
     parser.add_argument(
         "--device",
@@ -79,14 +79,14 @@ def make_parser() -> argparse.ArgumentParser:
         type=whole,
         default=torch.get_num_threads(),
         metavar="N",
-        help="with which the model will run on a CPU (default: all cores)",
+        help="number of cores with which the model will run on a CPU (default: all)",
     )
     parser.add_argument(
         "--batch-size",
         type=whole,
         default=1,
         metavar="N",
-        help="with which the model will run (default: %(default)s)",
+        help="batch size with which the model will run (default: %(default)s)",
     )
     parser.add_argument(
         "--tile-mb",
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="MB",
         help="a layer above this size is stored in tiles of its rows (default: %(default)s)",
     )
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     add_onnx_options(parser)
     return parser
 

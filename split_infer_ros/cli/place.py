@@ -155,24 +155,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="place", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
-        "--operators", type=Path, metavar="FILE", help="adds to the list; its lines are: gpu|cpu|any NAME..."
+        "--operators", type=Path, metavar="FILE", help="adds to the list; its lines have the form: gpu|cpu|any NAME..."
     )
     parser.add_argument("--measured", action="store_true", help="use measured times instead of the list")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"of measured times; default: {default_path()}")
     parser.add_argument(
-        "--weights", help="as the parameter of that name; the list does not depend on them; with --run, default: random"
+        "--database", type=Path, metavar="FILE", help=f"where measured times are kept; default: {default_path()}"
+    )
+    parser.add_argument(
+        "--weights",
+        help="like the parameter of this name; the plan does not depend on them; default with --run: random",
     )
     parser.add_argument(
         "--run",
         nargs="?",
         const="shapes",
         metavar="SOURCE",
-        help="execute the plan on images of a source, as the camera node takes it; default: shapes",
+        help="run the plan on images of this source, like the camera's parameter source; default: shapes",
     )
-    parser.add_argument("--images", type=whole, default=8, metavar="N", help="how many images run; default: 8")
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--images", type=whole, default=8, metavar="N", help="number of images; default: 8")
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     add_onnx_options(parser)
     parser.add_argument("--json", action="store_true", help="print every operator as JSON")
     return parser

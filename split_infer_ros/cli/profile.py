@@ -67,17 +67,36 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
-    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument(
+        "--weights", default="random", help="like the parameter of this name; times hardly depend on them"
+    )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--precision", choices=[each.value for each in Precision], default="fp32")
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument(
+        "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"
+    )
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     add_onnx_options(parser)
-    parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
-    parser.add_argument("--objective", choices=[each.value for each in Objective], default=Objective.THROUGHPUT.value)
-    parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"default: {default_path()}")
-    parser.add_argument("--anew", action="store_true", help="measure again what the database has")
+    parser.add_argument(
+        "--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes; default: 1 2 4 8"
+    )
+    parser.add_argument(
+        "--objective",
+        choices=[each.value for each in Objective],
+        default=Objective.THROUGHPUT.value,
+        help="highest throughput or lowest latency; default: throughput",
+    )
+    parser.add_argument(
+        "--latency-bound-ms",
+        type=float,
+        default=math.inf,
+        metavar="MS",
+        help="the longest latency that is allowed; default: no limit",
+    )
+    parser.add_argument(
+        "--database", type=Path, metavar="FILE", help=f"where measurements are kept; default: {default_path()}"
+    )
+    parser.add_argument("--anew", action="store_true", help="measure again, even if the database has the times")
     return parser
 
 

@@ -1,8 +1,9 @@
 """Makes a model compute in int8, judges the result, and keeps it for `precision: int8`.
 
-Half of the images, 300 at most, show how large values are. On the others, the results are compared with those of
-float32: a classifier's best class, or the mAP (IoU 0.5 to 0.95) of a detector with the detections of float32 as the
-truth. A model that agrees by less than 0.97, or loses more than 0.01 of its accuracy or mAP, is not kept.
+Half of the images, 300 at most, are used for calibration. On the others, the results are compared with those of
+float32. For a classifier, these are the best classes. For a detector, it is the mAP (IoU 0.5 to 0.95), with the
+detections of float32 as the truth. A model that agrees by less than 0.97, or loses more than 0.01 of its accuracy or
+mAP, is not kept.
 """
 
 from __future__ import annotations
@@ -98,27 +99,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="quantise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
-        "--images", type=Path, required=True, metavar="FOLDER", help="50 or more, of the kind that cameras will see"
+        "--images", type=Path, required=True, metavar="FOLDER", help="50 or more images like those of your cameras"
     )
-    parser.add_argument("--weights", default="default", help="as the parameter of that name; default: %(default)s")
+    parser.add_argument("--weights", default="default", help="like the parameter of this name; default: %(default)s")
     parser.add_argument(
         "--annotations",
         type=Path,
         metavar="FOLDER",
-        help="what is in the images: NAME.txt for NAME.jpg, a line for each object: class, centre x and y, width and "
-        "height as parts of the image's (YOLO's form); of a classifier the class alone",
+        help="what is in the images, in YOLO format: NAME.txt for NAME.jpg, with a line for each object: class, centre "
+        "x and y, width and height as fractions of the image; for a classifier the class alone",
     )
     parser.add_argument(
         "--score-threshold",
         type=float,
         default=Limits().score_threshold,
         metavar="SCORE",
-        help="from which detections of float32 count as objects; default: %(default)s",
+        help="detections of float32 with this score or more count as objects; default: %(default)s",
     )
-    parser.add_argument("--accept-loss", action="store_true", help="keep the model although it lost too much")
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--accept-loss", action="store_true", help="keep the model even if it lost too much")
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     add_onnx_options(parser)
     return parser
 

@@ -56,14 +56,14 @@ def _as_json(split_point: SplitPoint) -> dict[str, object]:
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="split_points", description=__doc__)
-    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
-        "--weights", default="none", help="as the parameter of that name; split points do not depend on them"
+        "--weights", default="none", help="like the parameter of this name; split points do not depend on them"
     )
     parser.add_argument(
-        "--precision", choices=[each.value for each in Precision], default="fp32", help="in which the backbone computes"
+        "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"
     )
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     add_onnx_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -124,15 +124,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
     parser.add_argument(
-        "--weights", default="random", help="as the parameter weights; times hardly depend on it; default: %(default)s"
+        "--weights",
+        default="random",
+        help="like the parameter of this name; times hardly depend on them; default: %(default)s",
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     parser.add_argument(
-        "--engine", default=AUTO, metavar="ENGINE", help="the only engine that is tried, as the parameter of that name"
+        "--engine",
+        default=AUTO,
+        metavar="ENGINE",
+        help="the only engine to try, like the parameter of this name; default: all",
     )
     add_onnx_options(parser)
     parser.add_argument(
@@ -140,16 +145,18 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         choices=[each.value for each in Precision],
-        help="precisions besides fp32; their results differ more; the pipeline is tuned for each",
+        help="precisions to try besides fp32; their results differ more; the pipeline is tuned for each",
     )
     parser.add_argument(
         "--batch",
         type=whole,
         default=1,
         metavar="N",
-        help="images a batch while the network is tuned alone; default: 1",
+        help="batch size while the network is tuned alone; default: 1",
     )
-    parser.add_argument("--search", choices=[strategy.value for strategy in SearchStrategy], default="guided")
+    parser.add_argument(
+        "--search", choices=[strategy.value for strategy in SearchStrategy], default="guided", help="default: guided"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
     parser.add_argument(
         "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"

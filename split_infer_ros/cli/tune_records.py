@@ -111,27 +111,31 @@ def prune_records(database: Database, chosen: argparse.Namespace) -> int:
 def add_record_commands(commands: Any) -> None:
     """Adds the five sub-commands to an ArgumentParser."""
     for name, run, words in (
-        ("list", list_records, "list what was measured, a line a task"),
+        ("list", list_records, "list what was measured, one line per task"),
         ("show", show_records, "show every record of a model or operator"),
         ("export", export_records, "write records to a new file, for a colleague with the same board"),
-        ("import", import_records, "import a colleague's records; records outside the declared spaces are refused"),
-        ("prune", prune_records, "remove the records that match all given conditions for good"),
+        ("import", import_records, "import a colleague's records; records outside the search space are refused"),
+        ("prune", prune_records, "remove all records that match every given condition; this cannot be undone"),
     ):
         parser = commands.add_parser(name, help=words, description=words)
-        parser.add_argument("--database", type=Path, metavar="FILE", help=f"default: {default_path()}")
+        parser.add_argument(
+            "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"
+        )
         parser.set_defaults(run=run)
         if name == "show":
             parser.add_argument("name", help="name of the model or operator")
         if name in ("export", "import"):
-            parser.add_argument("file", type=Path)
+            parser.add_argument("file", type=Path, help="the file of records")
         if name in ("export", "prune"):
             parser.add_argument("--model", help="only of this model or operator")
         if name == "prune":
-            parser.add_argument("--older-than", type=float, metavar="DAYS")
+            parser.add_argument("--older-than", type=float, metavar="DAYS", help="only records older than this")
             parser.add_argument(
-                "--other-versions", action="store_true", help="records of another torch version or an old meaning"
+                "--other-versions",
+                action="store_true",
+                help="only records of other versions of torch or of the measurement",
             )
-            parser.add_argument("--failed", action="store_true", help="records of trials that failed")
+            parser.add_argument("--failed", action="store_true", help="only records of failed trials")
 
 
 def _add(database: Database, records: Iterable[Record]) -> None:

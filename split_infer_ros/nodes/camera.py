@@ -44,7 +44,7 @@ class CameraParameters(NodeParameters):
         read_only=True,
     )
     rate_hz: float = parameter(
-        15.0, "Images a second; 0: as fast as the source gives them.", minimum=0.0, maximum=1000.0
+        15.0, "Images per second. 0: as fast as the source provides them.", minimum=0.0, maximum=1000.0
     )
     seed: int = parameter(0, "Seed of the drawn scenes.", minimum=0, maximum=2**31 - 1, read_only=True)
     width: int = parameter(640, "Width of drawn scenes, in pixels.", minimum=16, maximum=7680, read_only=True)

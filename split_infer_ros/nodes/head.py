@@ -58,12 +58,12 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
     precision: str = like(
         ComputeParameters,
         "precision",
-        description="In what the head computes: fp32, fp16, bf16 or int8. What the engine lacks is refused. What the "
-        "processor has no instructions for runs in fp32, and so does all that is impossible with bf16 or fp32.",
+        description="The precision in which the head computes. One that the engine does not support is refused. If the "
+        "processor has no instructions for it, fp32 is used. With bf16 or fp32 (and the like), nothing is refused.",
     )
     transport: str = parameter(
         INTRA_PROCESS,
-        "How features come from the backbone; the same as the backbone's. Only intra_process has detections/image.",
+        "How features come from the backbone, which needs the same value. Only intra_process has detections/image.",
         choices=tuple(RECEIVERS),
         read_only=True,
     )

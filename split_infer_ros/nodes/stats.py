@@ -44,7 +44,7 @@ class StatsParameters(NodeParameters):
     )
     camera_timeout_s: float = parameter(
         5.0,
-        "Seconds without a frame after which /diagnostics warns about a camera; 0: never.",
+        "Seconds without a frame after which /diagnostics warns about a camera. 0: never.",
         minimum=0.0,
         maximum=86_400.0,
     )

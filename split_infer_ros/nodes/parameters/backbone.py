@@ -29,55 +29,55 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
 
     cuda_graphs: bool = parameter(
         True,
-        "On a GPU, whether to record the backbone for each batch size before serving, and to launch it as a whole.",
+        "On a GPU: whether the backbone runs as a CUDA graph, which is recorded for each batch size before serving.",
     )
     split_point: str = parameter(
         "default",
-        "The block after which the model is split. default: the one that tuning found, else the model's own. auto: "
-        "the best by measurement.",
+        "The block after which the model is split. default: the one that tuning found, or else the model's own. auto: "
+        "the one that measures best.",
     )
     objective: str = parameter(
         Objective.THROUGHPUT.value,
-        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches side "
-        "by side while frames come nearly as fast as it serves them one by one, or faster. That serves more frames, "
-        "and each takes longer.",
+        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches at "
+        "the same time while frames come nearly as fast as it can process them one by one, or faster. This serves more "
+        "frames, but each one takes longer.",
         choices=tuple(objective.value for objective in Objective),
     )
     latency_bound_ms: float = parameter(
         0.0,
-        "The longest latency that split_point auto allows, from a batch's closing to its results. 0: no bound.",
+        "The longest latency that split_point auto allows, from the closing of a batch to its results. 0: no limit.",
         minimum=0.0,
         maximum=60_000.0,
     )
     tune_at_start: float = parameter(
         0.0,
-        "Seconds for which the node tunes the model at its configuration, if no measurements exist for this "
-        "precision. 0: none. In one process, the head uses the number of cores found from the next start on.",
+        "Seconds for which the node tunes the model when it is configured, if there are no measurements for this "
+        "precision. 0: none. In one process, the head uses the number of cores that was found from its next start.",
         minimum=0.0,
         maximum=86_400.0,
         read_only=True,
     )
     batch_size: int = parameter(
         0,
-        "Frames in a batch. 0: one, or the number that tuning or split_point auto found best.",
+        "Frames in a batch. 0: one, or the best number that tuning or split_point auto found.",
         minimum=0,
         maximum=256,
     )
     batch_timeout_ms: float = parameter(
         50.0,
-        "How long the oldest frame waits before a smaller batch is sent, in milliseconds.",
+        "How long the oldest frame waits for others before a smaller batch is processed, in milliseconds.",
         minimum=0.0,
         maximum=60_000.0,
     )
     drop_policy: str = parameter(
         DropPolicy.LATEST.value,
-        "What happens when frames come too fast: latest drops all but the newest, for live cameras; block makes "
+        "What happens when frames come too fast. latest: newer frames replace waiting ones, for live cameras. block: "
         "senders wait, for recordings.",
         choices=tuple(policy.value for policy in DropPolicy),
     )
     pool_slots: int = parameter(
         4,
-        "The most batches in flight. Each holds a slot from its closing until its results are published.",
+        "The most batches in flight. Each holds a slot until its results are published.",
         minimum=1,
         maximum=64,
     )
@@ -89,7 +89,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
         read_only=True,
     )
     image_topics: tuple[str, ...] = parameter(
-        ("image",), "The topics of the cameras, whose frames share batches.", read_only=True
+        ("image",), "The image topics of the cameras. Frames of all cameras share batches.", read_only=True
     )
 
     @property

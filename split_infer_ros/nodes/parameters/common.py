@@ -27,11 +27,11 @@ class LoadParameters(NodeParameters):
 
     allow_user_code: bool = parameter(
         False,
-        "Whether to load a factory or an exported program, which can run any code.",
+        "Whether a factory or an exported program may be loaded. Both can run any code.",
         read_only=True,
     )
     tuning_database: str = parameter(
-        "", "The file of measurements; empty: the user's own file in the cache folder.", read_only=True
+        "", "The file of measurements. Empty: tuning.jsonl in the user's cache folder.", read_only=True
     )
 
 
@@ -56,25 +56,25 @@ class ModelParameters(LoadParameters):
 
     decoder: str = parameter(
         AUTO_OPTION,
-        "How the outputs of FILE.onnx are read; auto recognises them. Backbone and head need the same.",
+        "How the outputs of FILE.onnx are read. auto: recognised by their shapes. Backbone and head need the same.",
         choices=(AUTO_OPTION, *(decoder.value for decoder in Decoder)),
         read_only=True,
     )
     labels: str = parameter(
         "",
-        "The names of the classes of FILE.onnx: a text file with one name a line, or a JSON file. Empty: the names in "
-        "the model's metadata, else numbers. Backbone and head need the same.",
+        "The file of the class names of FILE.onnx: text with one name per line, or JSON. Empty: the names in the "
+        "model's metadata, or else numbers. Backbone and head need the same.",
         read_only=True,
     )
     input_size: str = parameter(
         "",
-        "HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the model's metadata. "
-        "Backbone and head need the same.",
+        "The input size of FILE.onnx as HEIGHTxWIDTH, if the file does not fix it. Empty: the size in the model's "
+        "metadata. Backbone and head need the same.",
         read_only=True,
     )
     preprocessing: str = parameter(
         AUTO_OPTION,
-        "How images become the input of FILE.onnx; auto does what the exporter does. Backbone and head need the same.",
+        "How images become the input of FILE.onnx. auto: as its exporter does it. Backbone and head need the same.",
         choices=(AUTO_OPTION, *(recipe.value for recipe in Recipe)),
         read_only=True,
     )
@@ -108,30 +108,30 @@ class ComputeParameters(NodeParameters):
     engine: str = parameter(
         AUTO_ENGINE,
         "What executes the backbone: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for a provider of the "
-        "installed ONNX Runtime, such as CUDA or TensorRT. auto: the fastest by measurement; what was never measured "
-        "is compared once.",
+        "installed ONNX Runtime, such as CUDA or TensorRT. auto: the fastest one. For a new model, the engines are "
+        "compared once.",
         read_only=True,
     )
     precision: str = parameter(
         Precision.FP32.value,
-        "In what the backbone computes: fp32, fp16, bf16 or int8. What the engine or processor lacks is refused. With "
-        "bf16 or fp32, it runs in fp32 instead.",
+        "The precision in which the backbone computes. One that the engine or processor does not support is refused. "
+        "With bf16 or fp32 (and the like), fp32 is then used instead.",
         choices=PRECISION_CHOICES,
         read_only=True,
     )
     trace: str = parameter(
-        "", "The file for a trace of every batch, for Perfetto or chrome://tracing; empty: none.", read_only=True
+        "", "The file for a trace of every batch, for Perfetto or chrome://tracing. Empty: no trace.", read_only=True
     )
     memory_policy: str = parameter(
         AUTO,
-        "The memory of features and staging buffers: device (copied to the host), managed (pages move to where they "
-        "are used), pinned (the GPU accesses the host's memory), or auto. On a GPU that shares the CPU's memory, a "
-        "policy that is named covers weights and activations as well. On a CPU all are plain memory.",
+        "Where features and staging buffers are stored: device (copied to the host), managed (pages move to where they "
+        "are used), pinned (the GPU accesses the host's memory), or auto. On a GPU that shares the CPU's memory, "
+        "policies other than auto also cover weights and activations. Without a GPU, all are plain memory.",
         choices=(*(policy.value for policy in POLICIES), AUTO),
     )
     memory_budget_mb: float = parameter(
         0.0,
-        "The most memory for features and staging buffers; settings that need more are refused. 0: no limit.",
+        "The most memory for features and staging buffers. Settings that need more are refused. 0: no limit.",
         minimum=0.0,
         maximum=1e6,
     )
@@ -150,31 +150,31 @@ class WeightsParameters(NodeParameters):
         Residency.RESIDENT.value,
         "Where this partition's weights are: resident in memory, or streamed from a packed file layer by layer: "
         "synchronous (two buffers in lockstep), asynchronous (a ring buffer), two_stage (the smallest ring buffer), "
-        "auto (the smallest memory that costs no more time than allowed).",
+        "auto (the least memory that causes no more delay than allowed).",
         choices=tuple(residency.value for residency in Residency),
     )
     weights_budget_mb: float = parameter(
         0.0,
-        "The most memory for streamed weights; settings that need more are refused. 0: no limit.",
+        "The most memory for streamed weights. Settings that need more are refused. 0: no limit.",
         minimum=0.0,
         maximum=1e6,
     )
     weights_delay_ms: float = parameter(
         1.0,
-        "By how many milliseconds weights_residency auto may delay a batch to save memory.",
+        "How many milliseconds weights_residency auto may delay a batch to save memory.",
         minimum=0.0,
         maximum=60_000.0,
     )
     weights_delay_share: float = parameter(
         0.0,
-        "By which part of a batch's time weights_residency auto may delay it, if that is longer than "
-        "weights_delay_ms; 0.01 is one hundredth. 0: weights_delay_ms alone counts.",
+        "The share of a batch's time by which weights_residency auto may delay it, if that is longer than "
+        "weights_delay_ms. 0.01 is one hundredth. 0: only weights_delay_ms counts.",
         minimum=0.0,
         maximum=100.0,
     )
     weights_file: str = parameter(
         "",
-        "The packed file of streamed weights, packed for the partition's number of cores and batch size. Empty: a file "
+        "The packed file of streamed weights, made for the partition's number of cores and batch size. Empty: a file "
         "in the user's cache folder, which is made when needed.",
     )
 
@@ -198,22 +198,23 @@ class FinishParameters(NodeParameters):
 
     head_threads: int = parameter(
         0,
-        "Cores for the head's partition. 0: one core, or all cores if a GPU runs the backbone. The node head prefers "
-        "a number that tuning found. It cannot know where the backbone runs: on a machine with a GPU, set 1 if the "
-        "backbone runs on the CPU.",
+        "CPU cores for the head. 0: on a machine with a GPU all cores, otherwise the number that tuning found, or one. "
+        "If the backbone of the node head runs on the CPU of a machine with a GPU, set 1.",
         minimum=0,
         maximum=1024,
         read_only=True,
     )
-    score_threshold: float = parameter(0.5, "Detections with a lower score are left out.", minimum=0.0, maximum=1.0)
+    score_threshold: float = parameter(
+        0.5, "Detections with a lower score are not published.", minimum=0.0, maximum=1.0
+    )
     nms_threshold: float = parameter(
         0.5,
-        "If two boxes of a class overlap by more (IoU), the one with the lower score is left out.",
+        "If two boxes of a class overlap by more than this (IoU), the one with the lower score is removed.",
         minimum=0.0,
         maximum=1.0,
     )
     max_detections: int = parameter(
-        100, "The most detections an image; the best ones are kept.", minimum=1, maximum=1000
+        100, "The most detections per image. Those with the best scores are kept.", minimum=1, maximum=1000
     )
 
     @property

@@ -32,7 +32,8 @@ class ImageParameters(NodeParameters):
 
     image_reliability: str = parameter(
         ImageReliability.BEST_EFFORT.value,
-        "Reliability of the image subscriptions: best_effort matches every publisher, reliable resends lost images.",
+        "The reliability of the image subscriptions. best_effort: matches every publisher. reliable: lost images are "
+        "sent again, if the publisher is reliable too.",
         choices=tuple(reliability.value for reliability in ImageReliability),
         read_only=True,
     )
@@ -45,7 +46,7 @@ class ImageParameters(NodeParameters):
     )
     image_transport: str = parameter(
         ImageTransport.RAW.value,
-        "The form of the images: raw, or compressed (JPEG or PNG, from TOPIC/compressed).",
+        "The form of the images: raw, or compressed (JPEG or PNG from TOPIC/compressed).",
         choices=tuple(transport.value for transport in ImageTransport),
         read_only=True,
     )
@@ -58,7 +59,7 @@ class ImageParameters(NodeParameters):
     )
     max_rate_hz: float = parameter(
         0.0,
-        "Frames a second that are taken of each camera; further frames are dropped as rate_limited. 0: no limit.",
+        "The most frames per second of each camera. Further frames are dropped as rate_limited. 0: no limit.",
         minimum=0.0,
         maximum=10_000.0,
     )

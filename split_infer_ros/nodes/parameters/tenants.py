@@ -28,7 +28,7 @@ TENANTS = "tenants"
 class TenantParameters:
     """The parameters of one tenant."""
 
-    image_topic: str = parameter("", "The topic of its camera; empty: NAME/image.")
+    image_topic: str = parameter("", "The image topic of its camera. Empty: NAME/image.")
     model: str = like(
         ModelParameters,
         "model",
@@ -40,45 +40,46 @@ class TenantParameters:
     decoder: str = like(
         ModelParameters,
         "decoder",
-        description="How the outputs of FILE.onnx are read; auto recognises them.",
+        description="How the outputs of FILE.onnx are read. auto: recognised by their shapes.",
         read_only=False,
     )
     labels: str = like(
         ModelParameters,
         "labels",
-        description="The names of the classes of FILE.onnx: a text file with one name a line, or a JSON file. Empty: "
-        "the names in the model's metadata, else numbers.",
+        description="The file of the class names of FILE.onnx: text with one name per line, or JSON. Empty: the names "
+        "in the model's metadata, or else numbers.",
         read_only=False,
     )
     input_size: str = like(
         ModelParameters,
         "input_size",
-        description="HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the "
+        description="The input size of FILE.onnx as HEIGHTxWIDTH, if the file does not fix it. Empty: the size in the "
         "model's metadata.",
         read_only=False,
     )
     preprocessing: str = like(
         ModelParameters,
         "preprocessing",
-        description="How images become the input of FILE.onnx; auto does what the exporter does.",
+        description="How images become the input of FILE.onnx. auto: as its exporter does it.",
         read_only=False,
     )
     deadline_ms: float = parameter(
         0.0,
-        "How soon after an image's arrival its backbone should be done, in milliseconds. 0: no deadline; the "
-        "model's execution time decides the image's turn.",
+        "How soon after an image's arrival the backbone should be done with it, in milliseconds. 0: no deadline. The "
+        "model's execution time then decides the order.",
         minimum=0.0,
         maximum=60_000.0,
     )
     priority: int = parameter(
         0,
-        "Each step up halves the time within which its images have their turn.",
+        "Each step up halves the time within which its images are processed.",
         minimum=-MAX_PRIORITY,
         maximum=MAX_PRIORITY,
     )
     when_late: str = parameter(
         LatePolicy.FINISH.value,
-        "What happens to an image that cannot meet its deadline: finish, or drop it as deadline.",
+        "What happens to an image that cannot meet its deadline. finish: it is processed. drop: it is dropped as "
+        "deadline.",
         choices=tuple(policy.value for policy in LatePolicy),
     )
 
@@ -98,12 +99,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     )
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
     window: int = parameter(
-        5, "How many of the next images the scheduler considers for one execution.", minimum=1, maximum=1000
+        5, "How many waiting images the scheduler considers for one execution.", minimum=1, maximum=1000
     )
     max_batch_size: int = parameter(8, "The most images of one model in a batch.", minimum=1, maximum=256)
     max_waiting: int = parameter(
         2,
-        "The most images of one tenant that wait. When one more comes, the tenant's oldest is dropped.",
+        "The most waiting images of one tenant. When one more comes, the tenant's oldest image is dropped.",
         minimum=1,
         maximum=1000,
     )
@@ -125,17 +126,17 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     cuda_graphs: bool = like(
         BackboneParameters,
         "cuda_graphs",
-        description="On a GPU, whether to record what runs together, and to launch it as a whole.",
+        description="On a GPU: whether executions run as CUDA graphs, which are recorded before.",
         read_only=True,
     )
     graph_memory_mb: float = parameter(
-        1000.0, "The most memory of a GPU that recorded graphs may keep.", minimum=0.0, maximum=1e6, read_only=True
+        1000.0, "The most GPU memory that recorded graphs may keep.", minimum=0.0, maximum=1e6, read_only=True
     )
     weights_budget_mb: float = like(
         BackboneParameters,
         "weights_budget_mb",
-        description="On a CPU, the memory through which the weights of all models are streamed in turn. 0: they stay "
-        "resident.",
+        description="On a CPU: the memory through which the weights of all models are streamed in turn. 0: weights "
+        "stay resident.",
         read_only=True,
     )
 
