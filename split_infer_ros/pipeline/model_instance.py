@@ -159,13 +159,13 @@ class ModelInstance:
         origins = tuple(frame.origin for frame in frames)
         capacity, segment = plan.settings.batch_size, plan.pool.segment
         handle = Handle(lease, self.model.entry.name, plan.split_point.name, capacity, segment, origins, frames)
-        batch.free_inputs()
         if not self.device_lost:
             self.failure = ""
         plan.pool.publish(lease, time.monotonic())
         batch.mark_published()
         if not self._connection.send(handle, plan.pool):
             self.drop(batch, DropReason.NO_HEAD)
+        batch.free_inputs()  # not earlier: giving memory back takes longer than to wake the head
         batch.leave_backbone()
 
     def fail(self, batch: InFlightBatch, error: Exception) -> None:
