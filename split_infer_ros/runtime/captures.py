@@ -16,6 +16,7 @@ import torch
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.torch_pools import keeping_pools
 
 Results = TypeVar("Results")
 PoolId = Any  # torch's token of a pool, a pair of numbers
@@ -103,7 +104,7 @@ def capture(
     stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
-    with _WHOLE_DEVICE, _without_collector():
+    with _WHOLE_DEVICE, _without_collector(), keeping_pools():
         try:
             with (
                 stream.work("record"),
