@@ -55,7 +55,7 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
         needed = MANAGED_BYTES.total if device_attributes(index).concurrent_managed_access else nbytes
         free, _ = cuda.call("cudaMemGetInfo")
         if needed > free:
-            others = f", beside {needed - nbytes:,} that this process has" if needed > nbytes else ""
+            others = f", beside the {needed - nbytes:,} that this process has," if needed > nbytes else ""
             raise cuda.OutOfMemory(
                 f"{nbytes:,} bytes of managed memory{others} do not fit into the {free:,} that GPU {index} has free."
             )

@@ -76,7 +76,9 @@ def test_untouched_managed_memory_counts() -> None:
         first = allocate(Policy.MANAGED, 40_000, GPU)
         assert gpu.free_bytes == gpu.total
         second = allocate(Policy.MANAGED, 40_000, GPU)
-        with pytest.raises(cuda.OutOfMemory, match="beside 80,000 that this process has do not fit into the 100,000"):
+        with pytest.raises(
+            cuda.OutOfMemory, match="beside the 80,000 that this process has, do not fit into the 100,000"
+        ):
             allocate(Policy.MANAGED, 40_000, GPU)
         assert gpu.calls.count("cudaMallocManaged") == 2
         del first

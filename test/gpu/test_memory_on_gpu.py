@@ -103,7 +103,7 @@ def test_untouched_managed_memory_counts() -> None:
         pytest.skip("this GPU takes managed memory from its free memory at once")
     kept = allocate(Policy.MANAGED, 1024 * MB, GPU)
     free, _ = torch.cuda.mem_get_info()
-    with pytest.raises(cuda.OutOfMemory, match="that this process has do not fit"):
+    with pytest.raises(cuda.OutOfMemory, match="that this process has, do not fit"):
         allocate(Policy.MANAGED, free - 512 * MB, GPU)
     del kept
 
