@@ -147,6 +147,18 @@ def test_pools_and_single_allocations_count_together(monkeypatch: pytest.MonkeyP
         gc.collect()
 
 
+def test_pools_count_once_where_pages_come_at_once() -> None:
+    with simulated(Gpu(total=1_000_000, absent=["cudaDevAttrConcurrentManagedAccess"])) as gpu:
+        pool = MemoryPool(Policy.MANAGED, GPU)
+        with pool.allocating():
+            kept = [torch.empty(300_000, dtype=torch.uint8, device=GPU) for _ in range(3)]
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(300_000, dtype=torch.uint8, device=GPU)
+        assert gpu.calls.count("cudaMallocManaged") == 3
+        del kept, pool
+        gc.collect()
+
+
 @pytest.mark.parametrize("policy", sorted(POOLED, key=str))
 def test_graph_lies_in_memory_of_the_policy(gpu: Gpu, policy: Policy) -> None:
     check_graph(gpu, policy)
@@ -216,11 +228,15 @@ def test_pool_that_goes_beside_a_recording_waits_for_its_end(gpu: Gpu) -> None:
     pools, values = [MemoryPool(Policy.PINNED, GPU)], torch.ones(1000, device=GPU)
     graphs = [pools[0].graph_pool()]
 
+    def drop() -> None:
+        pools.clear()
+        graphs.clear()
+
     def run() -> torch.Tensor:
         if torch.cuda.is_current_stream_capturing():
-            drop = Thread(target=lambda: (pools.clear(), graphs.clear()))
-            drop.start()
-            drop.join()
+            thread = Thread(target=drop)
+            thread.start()
+            thread.join()
         return values + 1
 
     recorded = capture(run, Stream(GPU))
