@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpu_steps import ROOT, Step, is_there
 
+STACKS_S = 45  # after so long, the log gets the stacks of a test that still runs
 SANITIZER = {"TORCH_CUDA_SANITIZER": "1"}
 # Parts of names of tests that are left out under the sanitizer. It makes each operation slow and keeps memory, so tests
 # of load and of freed memory would say nothing.
@@ -52,6 +53,7 @@ class Tests:
     def _step(self, out: Path, name: str, seconds: float) -> Step:
         notes = out / f"test_{name}{self.suffix.replace(' ', '_')}.jsonl"
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "gpu_notes"]
+        command += ["-o", f"faulthandler_timeout={STACKS_S}"]
         command += ["--notes", str(notes), str(ROOT / "test" / "gpu" / f"test_{name}_on_gpu.py")]
         if self.left_out:
             command += ["-k", " and ".join(f"not {part}" for part in self.left_out)]
@@ -77,7 +79,7 @@ def memcheck(out: Path) -> list[Step]:
     command += [sys.executable, str(ROOT / "scripts" / "gpu_small_pipeline.py")]
     # Without torch's cache each tensor is an allocation of its own, so that an access beyond it is seen.
     uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return [Step("compute-sanitizer memcheck", command, 150.0, uncached, needs=["compute-sanitizer"])]
+    return [Step("compute-sanitizer memcheck", command, 90.0, uncached, needs=["compute-sanitizer"])]
 
 
 def together(*parts: Callable[[Path], list[Step]]) -> Callable[[Path], list[Step]]:
@@ -85,76 +87,61 @@ def together(*parts: Callable[[Path], list[Step]]) -> Callable[[Path], list[Step
     return lambda out: [step for part in parts for step in part(out)]
 
 
+# The most telling pieces come first. Tests and benchmarks take turns, so a run that is cut short has some of both.
 PIECES: Mapping[int, Piece] = {
     1: Piece(
-        "tests of memory, operators, timing and placement",
-        360.0,
-        Tests(
-            {
-                "memory": 100,
-                "memory_cost": 90,
-                "co_runs": 120,
-                "vision_ops": 120,
-                "convolution": 180,
-                "operator_placement": 90,
-                "timing": 90,
-            }
-        ),
+        "tests of memory, pipelines, operators and streamed weights",
+        320.0,
+        Tests({"memory": 60, "backbone": 180, "vision_ops": 90, "weight_streaming": 70, "copies": 80}),
     ),
     2: Piece(
-        "tests of pipelines, tenants and streamed weights",
-        380.0,
-        Tests(
-            {
-                "backbone": 180,
-                "copies": 90,
-                "model_memory": 120,
-                "changes": 120,
-                "weight_streaming": 90,
-                "serving": 120,
-                "killed": 90,
-                "tuning": 150,
-            }
+        "benchmarks of splitting and of memory policies",
+        200.0,
+        together(
+            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--seconds", "26"),
+            bench("memory_policies", 90, "--quick"),
         ),
     ),
     3: Piece(
-        "sanitizers of streams and of memory",
-        250.0,
+        "tests of tenants, changes, timing and killed processes",
+        280.0,
+        Tests({"serving": 110, "changes": 110, "model_memory": 100, "timing": 70, "killed": 90}),
+    ),
+    4: Piece(
+        "benchmarks of tenants and operators",
+        200.0,
         together(
-            memcheck,  # the shortest as a rule
+            bench(
+                "multi_tenant", 110, "--requests", "100", "--load", "1", "3", "--alike", "resnet18", "--seconds", "60"
+            ),
+            bench("vision_ops", 90, "--quick"),
+        ),
+    ),
+    5: Piece(
+        "tests of placement, costs, co-runs, tuning and convolutions",
+        240.0,
+        Tests({"operator_placement": 60, "memory_cost": 70, "co_runs": 80, "tuning": 100, "convolution": 150}),
+    ),
+    6: Piece(
+        "benchmarks of tuning, co-runs and streamed weights",
+        160.0,
+        together(
+            bench("demand_layering", 80, "--quick"),
+            bench("co_optimisation", 70, "--quick"),
+            bench("tuning", 90, "--quick", "--models", "mobilenet_v2", "squeezenet1_0", needs=["sklearn"]),
+        ),
+    ),
+    7: Piece(
+        "sanitizers of memory and of streams",
+        100.0,
+        together(
+            memcheck,
             Tests(
-                {"weight_streaming": 70, "changes": 110, "serving": 90},
+                {"weight_streaming": 60, "serving": 70, "changes": 80},
                 SANITIZER,
                 " under the stream sanitizer",
                 UNSANITIZED,
             ),
-        ),
-    ),
-    4: Piece(
-        "benchmarks of memory and operators",
-        180.0,
-        together(
-            bench("memory_policies", 90, "--quick"),
-            bench("co_optimisation", 75, "--quick"),
-            bench("vision_ops", 100, "--quick"),
-        ),
-    ),
-    5: Piece(
-        "benchmarks of splitting and tuning",
-        160.0,
-        together(
-            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--seconds", "26"),
-            bench("tuning", 100, "--quick", "--models", "mobilenet_v2", "squeezenet1_0", needs=["sklearn"]),
-        ),
-    ),
-    6: Piece(
-        "benchmarks of tenants and streamed weights",
-        170.0,
-        together(
-            bench(
-                "multi_tenant", 120, "--requests", "100", "--load", "1", "3", "--alike", "resnet18", "--seconds", "60"
-            ),
-            bench("demand_layering", 90, "--quick"),
         ),
     ),
 }

@@ -2,7 +2,7 @@
 
 Each piece and each of its steps has a budget of time. A step that takes longer is killed. Results go to one folder:
 JSON and a log for each piece, and JSON and a picture for each benchmark. summary.md has one table of all pieces that
-ran into that folder so far.
+ran into that folder so far. All of it is written anew after each step, so a run that is cut short loses one step.
 
 Exit codes: 0 if every step passed; 1 if one failed or took too long; 3 if this machine lacks a GPU or a package.
 """
@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ from typing import Any
 
 from gpu_pieces import PIECES, Piece
 from gpu_steps import FAILED, OVER_BUDGET, ROOT, is_there, tail_of
-from gpu_summary import write_summary
+from gpu_summary import SUMMARY, write_summary
 
 CANNOT_RUN = 3
 NEEDED = {  # what to install for each module
@@ -91,23 +93,75 @@ def environment_of(cache: Path) -> dict[str, str]:
     return {**queues, **os.environ, **caches, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
-def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) -> bool:
-    """Runs the steps of a piece, and writes what came of them; returns whether all passed or were left out."""
+class Results:
+    """What came of a piece so far, on disk.
+
+    Args:
+        number: of the piece.
+        title: of the piece.
+        machine: on which it runs.
+        out: the folder of results.
+        archive: a file that gets the whole folder; None for no archive.
+    """
+
+    def __init__(self, number: int, title: str, machine: Mapping[str, Any], out: Path, archive: Path | None) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self._report = {"number": number, "title": title, "machine": dict(machine), "steps": self.steps}
+        self._path, self._out, self._archive = out / f"piece_{number}.json", out, archive
+
+    def add(self, step: dict[str, Any]) -> None:
+        """Adds what became of a step, and writes the piece's JSON, the table and the archive."""
+        self.steps.append(step)
+        self._path.write_text(json.dumps(self._report, indent=2) + "\n")
+        write_summary(self._out)
+        if self._archive is not None:
+            write_archive(self._out, self._archive)
+
+
+def write_archive(folder: Path, archive: Path) -> None:
+    """Writes a folder to a .tar.gz file, which may lie in it. The file before it stays whole until then."""
+    unfinished = archive.with_name(f"{archive.name}.unfinished")
+
+    def without_archives(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if Path(member.name).name in (archive.name, unfinished.name) else member
+
+    with tarfile.open(unfinished, "w:gz") as file:
+        file.add(folder, arcname=folder.name, filter=without_archives)
+    unfinished.replace(archive)
+
+
+def run_piece(
+    number: int,
+    piece: Piece,
+    machine: Mapping[str, Any],
+    out: Path,
+    *,
+    archive: Path | None = None,
+    end: float = math.inf,
+) -> bool:
+    """Runs the steps of a piece, and writes what came of each; returns whether all passed or were left out.
+
+    Args:
+        number: of the piece.
+        piece: its steps and budget.
+        machine: on which it runs.
+        out: the folder of results.
+        archive: a file that gets the whole folder after each step.
+        end: when all steps must be over, in seconds of the monotonic clock.
+    """
     log = out / f"piece_{number}.log"
     log.write_text("")
-    entries: list[dict[str, Any]] = []
-    end = time.monotonic() + piece.seconds
+    results = Results(number, piece.title, machine, out, archive)
+    end = min(end, time.monotonic() + piece.seconds)
     with tempfile.TemporaryDirectory(prefix="split_infer_gpu_") as cache:
         environment = environment_of(Path(cache))
         for step in piece.steps(out):
             last = step.run(end - time.monotonic(), log, environment)
-            entries.append(last)
+            results.add(last)
             print(f"  {step.name}: {last['outcome']}, {last['seconds']:.0f} s. {last['why']}", flush=True)
             if last["outcome"] in (FAILED, OVER_BUDGET):
                 print(tail_of(log), flush=True)
-    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": entries}
-    (out / f"piece_{number}.json").write_text(json.dumps(report, indent=2) + "\n")
-    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in entries)
+    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in results.steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("pieces", nargs="*", type=int, metavar="PIECE", help="numbers, as --list has them; else all")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of results (build/gpu)")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="a .tar.gz file that gets the folder of results")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of all pieces together (no limit)")
     parser.add_argument("--list", action="store_true", help="say what the pieces are, and run nothing")
     chosen = parser.parse_args(arguments)
     if chosen.list:
@@ -127,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in chosen.pieces:
         if number not in PIECES:
             parser.error(f"there is no piece {number}; there are {', '.join(map(str, PIECES))}.")
+    end = time.monotonic() + chosen.seconds
     try:
         machine = describe()
     except CannotRun as error:
@@ -137,8 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     passed = True
     for number in chosen.pieces or PIECES:
         print(f"Piece {number}: {PIECES[number].title}", flush=True)
-        passed &= run_piece(number, PIECES[number], machine, out)
-        print(f"The table is in {write_summary(out)}.", flush=True)
+        passed &= run_piece(number, PIECES[number], machine, out, archive=chosen.archive, end=end)
+        print(f"The table is in {out / SUMMARY}.", flush=True)
     return 0 if passed else 1
 
 

@@ -64,7 +64,7 @@ CALLS = {
     "give_to_host", "release", "collect", "disable", "enable", "_free_oldest", "_leave_recording",
     "graphsafe_set_state", "_cuda_endAllocateToPool", "_cuda_releasePool",
 }  # fmt: skip
-CONTEXTS = {"_WHOLE_DEVICE", "_without_collector", "inference_mode", "work", "stream"}
+CONTEXTS = {"_WHOLE_DEVICE", "without_collector", "keeping_pools", "inference_mode", "work", "stream"}
 FENCES = {"fence", "current_fence"}  # which then stand for nothing
 NO_FENCE = "__import__('split_infer_ros.runtime.streams', fromlist=['Fence']).Fence()"
 LIMIT_S = 400
@@ -95,11 +95,12 @@ REVERTED = {
         ]
     },
     "5, garbage is collected inside of a recording": {
-        "runtime/captures.py": [("with _WHOLE_DEVICE, _without_collector():", "with _WHOLE_DEVICE:")]
+        "runtime/captures.py": [("without_collector(may_skip=not warm_ups), ", "")],
+        "pipeline/cuda_graphs.py": [("with without_collector():", "if True:")],
     },
     "8, the device is synchronised beside a recording": {
         "runtime/captures.py": [
-            ("with _WHOLE_DEVICE, _without_collector():", "with _without_collector():"),
+            ("with _WHOLE_DEVICE, without_collector", "with without_collector"),
             ("with _WHOLE_DEVICE:\n            torch.cuda.synchronize", "if True:\n            torch.cuda.synchronize"),
         ]
     },

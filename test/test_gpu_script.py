@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -122,6 +123,34 @@ def test_results_of_all_pieces_are_in_one_table(
     assert ("what befell it" in capsys.readouterr().out) == bool(code)
 
 
+def test_each_step_leaves_its_result_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second step looks at what the first one left, as whoever ends the run then would find it."""
+    out, archive = tmp_path / "out", tmp_path / "out" / "results.tar.gz"
+    look = f"""import json, pathlib, tarfile
+out = pathlib.Path({str(out)!r})
+assert [step["name"] for step in json.loads((out / "piece_1.json").read_text())["steps"]] == ["first"]
+assert "| 1 | first | passed |" in (out / "summary.md").read_text()
+with tarfile.open({str(archive)!r}) as file:
+    assert "out/piece_1.json" in file.getnames()"""
+    steps = [Step("first", WELL, 30.0), Step("second", [sys.executable, "-c", look], 30.0)]
+    monkeypatch.setattr(gpu_run, "describe", lambda: MACHINE)
+    monkeypatch.setattr(gpu_run, "PIECES", {1: Piece("one", 60.0, lambda _: steps)})
+    assert gpu_run.main(["--out", str(out), "--archive", str(archive)]) == 0
+    with tarfile.open(archive) as file:
+        assert set(file.getnames()) == {"out", "out/piece_1.json", "out/piece_1.log", "out/summary.md"}
+
+
+def test_all_pieces_share_the_seconds_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(gpu_run, "describe", lambda: MACHINE)
+    pieces = {number: Piece("a piece", 60.0, lambda _: [Step("a step", slow, 60.0)]) for number in (1, 2)}
+    monkeypatch.setattr(gpu_run, "PIECES", pieces)
+    assert gpu_run.main(["--seconds", "11", "--out", str(tmp_path)]) == 1
+    (first,), (second,) = (json.loads((tmp_path / f"piece_{n}.json").read_text())["steps"] for n in (1, 2))
+    assert first["why"] == "It was killed after its budget of 11 s."
+    assert second["why"] == "It was not begun, because the piece's budget was spent."
+
+
 def test_budgets_are_those_that_were_promised() -> None:
     assert all(piece.seconds <= 9 * 60 for piece in PIECES.values())
     assert sum(piece.seconds for piece in PIECES.values()) <= 25 * 60
@@ -144,7 +173,8 @@ def test_each_file_of_gpu_tests_is_in_one_piece(tmp_path: Path) -> None:
 def test_what_the_sanitizer_leaves_out_has_tests() -> None:
     files = {
         Path(part)
-        for step in PIECES[3].steps(ROOT)
+        for piece in PIECES.values()
+        for step in piece.steps(ROOT)
         if step.environment == SANITIZER
         for part in step.command
         if part.endswith("_on_gpu.py")

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from functools import cache
 
+from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES
 from split_infer_ros.buffers.policy import DeviceAttributes
 from split_infer_ros.runtime import cuda
 
@@ -45,18 +46,31 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
         for_host: True if only the CPU may touch the memory until it is attached to a stream.
 
     Raises:
-        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang it.
+        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang it. Where
+            pages come late, all managed memory of this process counts, touched or not.
     """
     cuda.call("cudaSetDevice", index)
-    free, _ = cuda.call("cudaMemGetInfo")
-    if nbytes > free:
-        raise cuda.OutOfMemory(
-            f"{nbytes:,} bytes of managed memory do not fit into the {free:,} that GPU {index} has free."
-        )
-    runtime = cuda.binding()
-    flag = runtime.cudaMemAttachHost if for_host else runtime.cudaMemAttachGlobal
-    address = int(cuda.call("cudaMallocManaged", nbytes, flag))
-    return address, lambda: cuda.try_call("cudaFree", address)
+    give_back = MANAGED_BYTES.take(nbytes)  # first, so that two threads cannot both find room for themselves alone
+    try:
+        needed = MANAGED_BYTES.total if device_attributes(index).concurrent_managed_access else nbytes
+        free, _ = cuda.call("cudaMemGetInfo")
+        if needed > free:
+            others = f", beside the {needed - nbytes:,} that this process has," if needed > nbytes else ""
+            raise cuda.OutOfMemory(
+                f"{nbytes:,} bytes of managed memory{others} do not fit into the {free:,} that GPU {index} has free."
+            )
+        runtime = cuda.binding()
+        flag = runtime.cudaMemAttachHost if for_host else runtime.cudaMemAttachGlobal
+        address = int(cuda.call("cudaMallocManaged", nbytes, flag))
+    except BaseException:
+        give_back()
+        raise
+
+    def free_memory() -> None:
+        cuda.try_call("cudaFree", address)
+        give_back()
+
+    return address, free_memory
 
 
 def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:

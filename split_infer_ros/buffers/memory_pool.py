@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED, pool_allocator
 from split_infer_ros.runtime.captures import GraphPool, OwnGraphPool
+from split_infer_ros.runtime.torch_pools import TorchPool, keeping_pools
 
 
 class MemoryPool:
@@ -33,12 +33,9 @@ class MemoryPool:
     def __init__(self, policy: Policy, device: torch.device) -> None:
         self.policy = policy
         self.device = device
-        self._pool: Any = None
+        self._pool = self._make_pool() if device.type == "cuda" and policy in POOLED else None
         self._lock = threading.RLock()
         self._is_entered = False
-        if device.type == "cuda" and policy in POOLED:
-            with torch.cuda.device(device):
-                self._pool = torch.cuda.MemPool(pool_allocator(policy))
 
     @contextmanager
     def allocating(self) -> Iterator[None]:
@@ -56,7 +53,7 @@ class MemoryPool:
                 return
             self._is_entered = True
             try:
-                with torch.cuda.use_mem_pool(self._pool, self.device):
+                with keeping_pools(), torch.cuda.use_mem_pool(self._pool.pool, self.device):
                     yield
             finally:
                 self._is_entered = False
@@ -66,12 +63,14 @@ class MemoryPool:
 
         A graph's memory is free between its launches for nobody but graphs that share it.
         """
-        if self._pool is None:
-            return OwnGraphPool()
-        with torch.cuda.device(self.device):
-            return torch.cuda.MemPool(pool_allocator(self.policy))
+        return OwnGraphPool() if self._pool is None else self._make_pool()
 
     @property
     def bytes(self) -> int:
         """The memory that torch's allocator has taken for this pool; 0 for torch's common memory."""
-        return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.snapshot())
+        return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.pool.snapshot())
+
+    def _make_pool(self) -> TorchPool:
+        allocator = pool_allocator(self.policy)
+        with torch.cuda.device(self.device):
+            return TorchPool(lambda: torch.cuda.MemPool(allocator))

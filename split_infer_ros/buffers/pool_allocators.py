@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES
 from split_infer_ros.buffers.native_library import native_library
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cuda
 
 _SOURCE = Path(__file__).with_suffix(".c")
-# The fields of ``struct Runtime`` in the C file, by CUDA's names.
+# The functions in ``struct Runtime`` of the C file, by CUDA's names.
 _RUNTIME = (
     "cudaMallocManaged",
     "cudaHostAlloc",
@@ -24,6 +25,7 @@ _RUNTIME = (
     "cudaMemGetInfo",
     "cudaThreadExchangeStreamCaptureMode",
     "cudaGetLastError",
+    "cudaDeviceGetAttribute",
 )
 _FUNCTIONS = {
     Policy.MANAGED: ("split_infer_allocate_managed", "split_infer_free_managed"),
@@ -54,7 +56,10 @@ def pool_allocator(policy: Policy) -> Any:
 
 
 def _use_runtime(path: Path) -> None:
-    """Gives the library the addresses of CUDA's functions."""
-    functions = cuda.library()
-    addresses = [ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _RUNTIME]
-    ctypes.CDLL(str(path)).split_infer_use_runtime((ctypes.c_void_p * len(addresses))(*addresses))
+    """Gives the library the addresses of CUDA's functions, and the managed memory that it does not allocate itself."""
+    functions, library = cuda.library(), ctypes.CDLL(str(path))
+    fields = [ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _RUNTIME]
+    fields.append(ctypes.c_void_p(MANAGED_BYTES.address))
+    library.split_infer_use_runtime((ctypes.c_void_p * len(fields))(*fields))
+    library.split_infer_managed_bytes.restype = ctypes.c_longlong
+    MANAGED_BYTES.count_pools(library.split_infer_managed_bytes)

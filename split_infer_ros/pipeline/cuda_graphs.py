@@ -21,7 +21,7 @@ from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.pipeline.compute import Backbone, Store, start_backbone
-from split_infer_ros.runtime.captures import WARM_UPS, Capture, GraphPool, capture
+from split_infer_ros.runtime.captures import WARM_UPS, Capture, GraphPool, capture, without_collector
 from split_infer_ros.runtime.streams import Fence, Stream, current_fence
 
 MAX_GRAPHS = 64  # of a backbone
@@ -188,17 +188,18 @@ class GraphedBackbone:
             store(slots, slot)
             return _Written(slots.strides(slot), None)
 
-        graphs = [
-            SizedGraphs.record(
-                partial(run, slot),
-                GraphInput.like(example, memory),
-                sizes=graph_sizes(len(example), num_slots),
-                stream=stream,
-                pool=pool,
-                warm_ups=0 if slot else WARM_UPS,  # kernels are chosen and prepared once for all slots
-            )
-            for slot in range(num_slots)
-        ]
+        with without_collector():
+            graphs = [
+                SizedGraphs.record(
+                    partial(run, slot),
+                    GraphInput.like(example, memory),
+                    sizes=graph_sizes(len(example), num_slots),
+                    stream=stream,
+                    pool=pool,
+                    warm_ups=0 if slot else WARM_UPS,  # kernels are chosen and prepared once for all slots
+                )
+                for slot in range(num_slots)
+            ]
         return cls(slots, graphs)
 
     def input_of(self, slot: int) -> GraphInput:

@@ -13,7 +13,7 @@ from torch import Tensor
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.images.encodings import BGR, RGB, Pixels
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphInput
 from split_infer_ros.pipeline.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
@@ -135,8 +135,10 @@ class DevicePreprocessor:
 def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
     """Makes what all pre-processors of this process share. It must not lie in the pool of one of them."""
     resized = preprocess.staging(1).to(device)
-    for order in (RGB, BGR):
-        preprocess.resize_into(resized, torch.zeros((1, 2, 2, 3), dtype=torch.uint8, device=device), order)
+    for order in (RGB, BGR, GREY):
+        for height, width in ((2, 2), (2, 4)):  # at least one of them leaves a border in a letterbox
+            image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # four: each order is an index
+            preprocess.resize_into(resized, image, order)
     preprocess.normalise(resized)
 
 

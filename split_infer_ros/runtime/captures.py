@@ -16,6 +16,7 @@ import torch
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.torch_pools import keeping_pools
 
 Results = TypeVar("Results")
 PoolId = Any  # torch's token of a pool, a pair of numbers
@@ -24,6 +25,11 @@ WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be re
 
 # Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
 _WHOLE_DEVICE = threading.RLock()
+
+_COLLECTOR = threading.Lock()  # guards the next two
+_num_blocks = 0  # of all threads, inside which nothing is collected
+_was_enabled = True  # the collector, before the first of them
+_blocks_of_thread = threading.local()  # depth: of such blocks that the thread is inside
 
 
 class GraphPool(Protocol):
@@ -103,7 +109,7 @@ def capture(
     stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
-    with _WHOLE_DEVICE, _without_collector():
+    with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
         try:
             with (
                 stream.work("record"),
@@ -141,19 +147,33 @@ def empty_cache() -> None:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """Collects garbage now, and not inside the block.
+def without_collector(may_skip: bool = False) -> Iterator[None]:
+    """Collects garbage now, and not inside the block, whatever thread makes it.
 
-    Freeing a graph or page-locked memory would spoil a recording.
+    Freeing a graph or page-locked memory would spoil a recording. A collection takes a tenth of a second and more, so
+    who makes several recordings does so inside one block.
+
+    Args:
+        may_skip: whether nothing is collected now if this thread is inside such a block already.
     """
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
+    global _num_blocks, _was_enabled
+    depth = getattr(_blocks_of_thread, "depth", 0)
+    if not (may_skip and depth):
+        gc.collect()
+    with _COLLECTOR:
+        if not _num_blocks:
+            _was_enabled = gc.isenabled()
+        _num_blocks += 1
+        gc.disable()
+    _blocks_of_thread.depth = depth + 1
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        _blocks_of_thread.depth = depth
+        with _COLLECTOR:
+            _num_blocks -= 1
+            if _was_enabled and not _num_blocks:
+                gc.enable()
 
 
 def _leave_recording(device: torch.device, pool: PoolId) -> None:

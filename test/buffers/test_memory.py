@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import GPU, CudaError, Gpu
+from simulated_gpu import GPU, CudaError, Gpu, simulated
 
 from split_infer_ros.buffers import memory_allocation
 from split_infer_ros.buffers.cuda import device_address, device_attributes
 from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES, ManagedBytes
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -24,6 +26,12 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+
+
+@pytest.fixture
+def own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Managed memory that other tests left does not count."""
+    monkeypatch.setattr("split_infer_ros.buffers.cuda.MANAGED_BYTES", ManagedBytes())
 
 
 def shared(gpu: Gpu) -> list[str]:
@@ -59,6 +67,56 @@ def test_on_a_cpu_every_policy_is_plain_memory(policy: Policy) -> None:
     adopted = adopt(policy, made.host, torch.device("cpu"))
     assert adopted.policy is Policy.HOST
     adopted.release()
+
+
+@pytest.mark.usefixtures("own_count")
+def test_untouched_managed_memory_counts() -> None:
+    """CUDA would grant it: the GPU's free memory shrinks only once pages are touched."""
+    with simulated(Gpu(total=100_000)) as gpu:
+        first = allocate(Policy.MANAGED, 40_000, GPU)
+        assert gpu.free_bytes == gpu.total
+        second = allocate(Policy.MANAGED, 40_000, GPU)
+        with pytest.raises(
+            cuda.OutOfMemory, match="beside the 80,000 that this process has, do not fit into the 100,000"
+        ):
+            allocate(Policy.MANAGED, 40_000, GPU)
+        assert gpu.calls.count("cudaMallocManaged") == 2
+        del first
+        gc.collect()
+        third = allocate(Policy.MANAGED, 40_000, GPU)
+        del second, third
+        gc.collect()
+
+
+def test_managed_memory_counts_once_where_pages_come_at_once() -> None:
+    with simulated(Gpu(total=100_000, absent=["cudaDevAttrConcurrentManagedAccess"])) as gpu:
+        kept = [allocate(Policy.MANAGED, 30_000, GPU) for _ in range(3)]
+        assert gpu.free_bytes == 10_000
+        with pytest.raises(cuda.OutOfMemory, match="30,000 bytes of managed memory do not fit into the 10,000"):
+            allocate(Policy.MANAGED, 30_000, GPU)
+        del kept
+        gc.collect()
+
+
+@pytest.mark.parametrize("refused", ["cudaMallocManaged", "cudaMemGetInfo"])
+def test_managed_memory_that_was_refused_does_not_count(gpu: Gpu, refused: str) -> None:
+    before = MANAGED_BYTES.total
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "call", _failing(refused, cuda.call))
+        with pytest.raises(cuda.OutOfMemory):
+            allocate(Policy.MANAGED, 1000, GPU)
+    assert MANAGED_BYTES.total == before
+
+
+def _failing(refused: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``cuda.call`` that raises for one name."""
+
+    def failing(name: str, *arguments: Any) -> Any:
+        if name == refused:
+            raise cuda.OutOfMemory(f"{name} failed.")
+        return call(name, *arguments)
+
+    return failing
 
 
 def test_exclusive_managed_memory_belongs_to_one_side(gpu: Gpu) -> None:

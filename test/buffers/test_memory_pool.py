@@ -9,17 +9,21 @@ from threading import Event, Thread
 
 import pytest
 import torch
-from simulated_gpu import GPU, Gpu
+from simulated_gpu import GPU, Gpu, simulated
 
-from split_infer_ros.buffers import native_library
+from split_infer_ros.buffers import cuda, native_library, pool_allocators
+from split_infer_ros.buffers.managed_bytes import ManagedBytes
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.captures import CaptureError, capture
+from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
 
 LONG_S = 60.0
+COUNT = ManagedBytes()  # of this file alone; C code keeps its address
 KIND = {Policy.MANAGED: "managed", Policy.PINNED: "mapped"}  # the simulation's names of memory
 
 pytestmark = pytest.mark.skipif(
@@ -122,6 +126,39 @@ def test_pool_without_room_is_out_of_memory(gpu: Gpu) -> None:
     torch.ones(1, device=GPU)  # the error is not left for the next call
 
 
+def test_pools_and_single_allocations_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the memory is touched, so the GPU reports all of its own as free."""
+    for module in (cuda, pool_allocators):
+        monkeypatch.setattr(module, "MANAGED_BYTES", COUNT)
+    with simulated(Gpu(total=1 << 20)) as gpu:
+        pool, single = MemoryPool(Policy.MANAGED, GPU), allocate(Policy.MANAGED, 400_000, GPU)
+        with pool.allocating():
+            values = torch.empty(400_000, dtype=torch.uint8, device=GPU)
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(400_000, dtype=torch.uint8, device=GPU)
+        with pytest.raises(OutOfMemory, match="beside"):
+            allocate(Policy.MANAGED, 400_000, GPU)
+        assert gpu.free_bytes == gpu.total
+        del values, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+        again = allocate(Policy.MANAGED, 400_000, GPU)
+        del single, again
+        gc.collect()
+
+
+def test_pools_count_once_where_pages_come_at_once() -> None:
+    with simulated(Gpu(total=1_000_000, absent=["cudaDevAttrConcurrentManagedAccess"])) as gpu:
+        pool = MemoryPool(Policy.MANAGED, GPU)
+        with pool.allocating():
+            kept = [torch.empty(300_000, dtype=torch.uint8, device=GPU) for _ in range(3)]
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(300_000, dtype=torch.uint8, device=GPU)
+        assert gpu.calls.count("cudaMallocManaged") == 3
+        del kept, pool
+        gc.collect()
+
+
 @pytest.mark.parametrize("policy", sorted(POOLED, key=str))
 def test_graph_lies_in_memory_of_the_policy(gpu: Gpu, policy: Policy) -> None:
     check_graph(gpu, policy)
@@ -161,6 +198,51 @@ def test_recording_that_fails_leaves_the_pool_usable(gpu: Gpu) -> None:
     gc.collect()
     recorded[0].launch()
     assert recorded[0].results.cpu().eq(2).all()
+
+
+def test_pool_goes_once_no_thread_allocates_from_another(gpu: Gpu) -> None:
+    """torch would end the process. The simulation notes it as a fault."""
+    used, dropped = MemoryPool(Policy.MANAGED, GPU), MemoryPool(Policy.MANAGED, GPU)
+    with dropped.allocating():
+        values = torch.ones(1000, device=GPU)
+    entered, leave = Event(), Event()
+
+    def allocate_for_long() -> None:
+        with used.allocating():
+            entered.set()
+            assert leave.wait(LONG_S)
+
+    thread = Thread(target=allocate_for_long)
+    thread.start()
+    assert entered.wait(LONG_S)
+    del values, dropped
+    gc.collect()
+    assert [region.kind for region in gpu.memory.regions()] == ["managed"], "it waits"
+    leave.set()
+    thread.join()
+    torch.cuda.empty_cache()
+    assert gpu.memory.regions() == []
+
+
+def test_pool_that_goes_beside_a_recording_waits_for_its_end(gpu: Gpu) -> None:
+    pools, values = [MemoryPool(Policy.PINNED, GPU)], torch.ones(1000, device=GPU)
+    graphs = [pools[0].graph_pool()]
+
+    def drop() -> None:
+        pools.clear()
+        graphs.clear()
+
+    def run() -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            thread = Thread(target=drop)
+            thread.start()
+            thread.join()
+        return values + 1
+
+    recorded = capture(run, Stream(GPU))
+    assert pools == graphs == []
+    recorded.launch()
+    assert recorded.results.cpu().eq(2).all()
 
 
 def test_old_torch_is_reported(gpu: Gpu) -> None:

@@ -11,7 +11,7 @@ from real_gpu import SANITIZED
 from stream_sanitizer import check_every_thread
 
 HERE = Path(__file__).parent
-SECONDS_PER_TEST = 200  # kernels are compiled and the machine is calibrated where nothing was measured before
+SECONDS_PER_TEST = 100  # kernels are compiled and the machine is calibrated where nothing was measured before
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

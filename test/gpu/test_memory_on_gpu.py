@@ -8,6 +8,7 @@ import pytest
 import torch
 from real_gpu import GPU, need, work_of_the_gpu
 
+from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_allocation import allocate
@@ -94,6 +95,17 @@ def test_more_managed_memory_than_is_free_is_refused_before_it_hangs_the_gpu() -
     free, _ = torch.cuda.mem_get_info()
     with pytest.raises(cuda.OutOfMemory, match="do not fit"):
         allocate(Policy.MANAGED, free + MB, GPU)
+
+
+def test_untouched_managed_memory_counts() -> None:
+    need(Policy.MANAGED)
+    if not device_attributes(0).concurrent_managed_access:
+        pytest.skip("this GPU takes managed memory from its free memory at once")
+    kept = allocate(Policy.MANAGED, 1024 * MB, GPU)
+    free, _ = torch.cuda.mem_get_info()
+    with pytest.raises(cuda.OutOfMemory, match="that this process has, do not fit"):
+        allocate(Policy.MANAGED, free - 512 * MB, GPU)
+    del kept
 
 
 def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.runtime.captures import CaptureError, capture, empty_cache, synchronize_device
+from split_infer_ros.runtime.captures import (
+    CaptureError,
+    capture,
+    empty_cache,
+    synchronize_device,
+    without_collector,
+)
 from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
@@ -100,6 +106,29 @@ def test_garbage_does_not_spoil_a_recording(gpu: Gpu) -> None:
     assert recorded.results.tolist() == [2.0] * 4
     del run
     gc.collect()
+
+
+def test_several_recordings_collect_garbage_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection takes longer than most recordings."""
+    collected = []
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(gc.isenabled()))
+    values, stream = torch.zeros(4, device=GPU), Stream(GPU)
+    with without_collector():
+        for warm_ups in (3, 0, 0, 0):
+            capture(lambda: values + 1, stream, warm_ups=warm_ups)
+    assert collected == [True, False], "before the first one, and what warm-ups made"
+    assert gc.isenabled()
+
+
+def test_collector_stays_off_until_the_last_thread_is_done(gpu: Gpu) -> None:
+    beside = Beside(record_another)
+    with without_collector():
+        thread = threading.Thread(target=beside._run)
+        thread.start()
+        thread.join()
+        assert beside.errors == []
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_graphs_that_are_garbage_do_not_spoil_a_recording(gpu: Gpu) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.images.encodings import ENCODINGS, Pixels
+from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.preprocess import Preprocess, _constant
 from split_infer_ros.pipeline.device_preprocessor import DevicePreprocessor
 from split_infer_ros.pipeline.image_buffer import MIN_BUFFER_BYTES
 
@@ -77,3 +80,18 @@ def test_batches_of_several_policies_share_a_preprocessor(gpu: Gpu, absent: list
             loaded.ready.wait()
             assert loaded.images.flatten().unique().tolist() == pytest.approx([5 * turn / 255])
     assert by_policy[Policy.MANAGED].bytes == base.bytes
+
+
+@pytest.mark.parametrize("letterbox", [None, Letterbox(4, 4), Letterbox(4, 4, centred=True, colour=(1.0, 2.0, 3.0))])
+def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | None) -> None:
+    """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
+    preprocess = replace(PREPROCESS, letterbox=letterbox)
+    preprocessor = DevicePreprocessor.allocate(
+        preprocess, batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
+    )
+    made = _constant.cache_info().misses
+    for encoding in ("rgb8", "bgr8", "rgba8", "bgra8", "mono8"):
+        for height, width in ((4, 4), (4, 8), (8, 4)):
+            image = torch.zeros((height, width, ENCODINGS[encoding].channels), dtype=torch.uint8)
+            preprocessor.load([Pixels(image, ENCODINGS[encoding].rgb)]).ready.wait()
+    assert _constant.cache_info().misses == made

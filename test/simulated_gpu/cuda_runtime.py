@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -181,9 +182,10 @@ class Runtime:
         gpu = self._gpu
         with gpu.lock:
             gpu.allocator.drain()
-            room = gpu.free_bytes if kind == "managed" else gpu.page_lockable - gpu.page_locked_bytes
-            if nbytes > room:
+            if nbytes > self._room(kind):
                 return self.status("cudaErrorMemoryAllocation"), 0
+            if kind == "managed" and gpu.managed_bytes + nbytes > gpu.total - gpu.allocator.reserved_on_device:
+                gpu.faults.append(f"More managed memory than the GPU can hold, which can hang it ({place_of_call()}).")
             array = (ctypes.c_ubyte * (nbytes + PAGE))()
             address = -(-ctypes.addressof(array) // PAGE) * PAGE
             self._arrays[address] = array
@@ -192,6 +194,13 @@ class Runtime:
                 Region(address, nbytes, kind, f"{nbytes:,} bytes of {kind} memory made at {place_of_call()}")
             )
         return self.status(), address
+
+    def _room(self, kind: str) -> float:
+        """Returns how many bytes CUDA would grant. Where pages come late, it grants any amount of managed memory."""
+        gpu = self._gpu
+        if kind == "managed":
+            return math.inf if gpu.pages_come_late else gpu.free_bytes
+        return gpu.page_lockable - gpu.page_locked_bytes
 
     def _free(self, kind: str, address: int) -> tuple[Any]:
         """Waits for the whole device, which spoils a recording."""

@@ -64,9 +64,20 @@ class Gpu(Findings):
 
     @property
     def free_bytes(self) -> int:
-        """The free bytes of the device's memory."""
-        managed = sum(region.size for region in self.memory.regions() if region.kind == "managed")
-        return self.total - self.allocator.reserved_on_device - managed
+        """The free bytes of the device's memory. Where pages come late, untouched managed memory takes none."""
+        managed = [region for region in self.memory.regions() if region.kind == "managed"]
+        taken = sum(region.size for region in managed if region.resident or not self.pages_come_late)
+        return self.total - self.allocator.reserved_on_device - taken
+
+    @property
+    def managed_bytes(self) -> int:
+        """The bytes of all managed memory, touched or not."""
+        return sum(region.size for region in self.memory.regions() if region.kind == "managed")
+
+    @property
+    def pages_come_late(self) -> bool:
+        """Whether managed memory takes pages of the device only once the device touches it."""
+        return "cudaDevAttrConcurrentManagedAccess" not in self.absent
 
     @property
     def page_locked_bytes(self) -> int:
@@ -178,6 +189,7 @@ class Gpu(Findings):
         if region.attached is not None and region.attached is not actor:
             owner = region.attached if isinstance(region.attached, str) else region.attached.name  # type: ignore[attr-defined]
             self.fault(f"{actor.name} touches {region.name}, which is attached to {owner}.")
+        region.resident = True
         self.memory.touch(region, start, end, actor, clock, writes, place)
 
     def host_touches(self, plain: Tensor, writes: bool) -> None:
@@ -190,7 +202,7 @@ class Gpu(Findings):
             if region is None:
                 return
             host = self.host()
-            if region.kind == "managed" and "cudaDevAttrConcurrentManagedAccess" in self.absent:
+            if region.kind == "managed" and not self.pages_come_late:
                 self._check_exclusive(region, host)
             first = region.start
             self.memory.touch(region, start - first, end - first, host, host.clock, writes, place_of_call())

@@ -51,6 +51,7 @@ class Region:
         live: False once it was freed.
         use: of a device block, how often it was handed out.
         attached: of managed memory that both sides may not touch at once: None (all), ``host``, or a stream.
+        resident: of managed memory, whether the device has touched it and so has its pages.
     """
 
     start: int
@@ -60,6 +61,7 @@ class Region:
     live: bool = True
     use: int = 0
     attached: object = None
+    resident: bool = False
     accesses: list[Access] = field(default_factory=list)
 
     @property

@@ -23,6 +23,7 @@ _RUNTIME_FREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _MEMORY_INFO = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
 _EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 _LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_int)
+_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
 
 
 class PoolAllocator:
@@ -48,6 +49,10 @@ class MemPool:
         self.gpu.allocator.open_pool(self.id, allocator)
 
     def __del__(self) -> None:
+        if self.gpu.captures or self.gpu.allocator.entered:
+            self.gpu.faults.append(
+                "A pool of torch was destroyed while a thread allocates from a pool or records: torch ends the process."
+            )
         self.gpu.allocator.close_pool(self.id)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -92,6 +97,10 @@ def runtime_library(gpu: Gpu) -> SimpleNamespace:
         status, free[0], total[0] = runtime.cudaMemGetInfo()
         return int(status)
 
+    def attribute(value: Any, number: int, index: int) -> int:
+        status, value[0] = runtime.cudaDeviceGetAttribute(runtime.cudaDeviceAttr(number), index)
+        return int(status)
+
     def exchange(mode: Any) -> int:
         gpu.capture_mode_of_thread, mode[0] = mode[0], gpu.capture_mode_of_thread
         return 0
@@ -104,6 +113,7 @@ def runtime_library(gpu: Gpu) -> SimpleNamespace:
         cudaMemGetInfo=_MEMORY_INFO(memory_info),
         cudaThreadExchangeStreamCaptureMode=_EXCHANGE(exchange),
         cudaGetLastError=_LAST_ERROR(lambda: 0),
+        cudaDeviceGetAttribute=_ATTRIBUTE(attribute),
     )
     _KEPT.append(library)
     return library

@@ -112,10 +112,8 @@ class Recording:
         self._graph.capture_begin(self._pool, self._mode)
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._graph.capture_end()
-        finally:
-            self.gpu.current = self._before
+        self._graph.capture_end()
+        self.gpu.current = self._before  # as in torch, not if the end of the capture raises
 
 
 class Generator:
