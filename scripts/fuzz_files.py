@@ -4,7 +4,7 @@
     scripts/run python scripts/fuzz_files.py [--count 2000] [--seconds S] [--format NAME] [--folder FOLDER]
 
 The run can be made in pieces: each adds to FOLDER/found.jsonl and goes on where the last one ended. The page is made
-once all files were tried.
+of all files that were tried, once there are COUNT of each format.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ def main() -> int:
     for name in chosen.format or FORMATS:
         done = {found["number"] for found in read(log) if found["format"] == name}
         _try(name, [number for number in range(chosen.count) if number not in done], chosen.folder, log, end)
-    results = [found for found in read(log) if found["number"] < chosen.count]
+    results = read(log)
     print(f"{len(results):,} files are done, and {len(failures(results))} were not survived.")
     for found in failures(results):
         print(f"{found['format']}, file {found['number']}, {found['kind']}: {found['outcome']} {found['sentence']}")
-    if len(results) >= chosen.count * len(FORMATS):
-        PAGE.write_text(page(results, "" if chosen.count == COUNT else f" --count {chosen.count}"))
+    tried = Counter(found["format"] for found in results)
+    if min(tried[name] for name in FORMATS) >= chosen.count:
+        PAGE.write_text(page(results))
         print(f"{PAGE} is made.")
     return 1 if failures(results) else 0
 
@@ -63,17 +64,12 @@ def failures(results: Iterable[Found]) -> list[Found]:
     return [found for found in results if found["ran"] or found["outcome"].startswith(FAILURES)]
 
 
-def page(results: Sequence[Found], options: str = "") -> str:
-    """The page, Markdown.
-
-    Args:
-        results: of all files.
-        options: with which the script was called, behind a space.
-    """
+def page(results: Sequence[Found]) -> str:
+    """The page, Markdown, of the results of all files."""
     lines = [
         "## Hostile model files",
         "",
-        f"`scripts/run python scripts/fuzz_files.py{options}` gave {len(results):,} damaged files to a process that",
+        f"`scripts/run python scripts/fuzz_files.py` gave {len(results):,} damaged files to a process that",
         "loads, splits and runs a model as a node does. *Inspection* is the process that reads a file first. Where a",
         "file ended it or made it late, the node said so and went on.",
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from typing import Any
 
 ODD_VALUES: tuple[Any, ...] = (
@@ -53,11 +54,11 @@ def with_odd_value(rng: random.Random, value: Any) -> Any:
         if pick == 0:
             del holder[key]
         elif pick == 1 and isinstance(holder, list):
-            holder.extend([holder[key]] * rng.choice((1, 5)))
+            holder.extend(deepcopy(holder[key]) for _ in range(rng.choice((1, 5))))
         elif pick == 2 and type(holder[key]) is int:
             holder[key] += rng.choice((-64, -8, -1, 1, 8, 64, 4096))
         else:
-            holder[key] = rng.choice(ODD_VALUES)
+            holder[key] = deepcopy(rng.choice(ODD_VALUES))  # a later change must not make it contain itself
     return value
 
 
