@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import positive, whole
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import torch_model
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
@@ -26,14 +25,7 @@ def main() -> int:
     """Runs the command and returns its exit code."""
     arguments = make_parser().parse_args()
     try:
-        spec = ModelSpec(
-            arguments.model,
-            weights=arguments.weights,
-            device="cpu",
-            allow_user_code=arguments.allow_user_code,
-            on_torch=True,
-            **onnx_options_of(arguments),
-        )
+        spec = model_spec_of(arguments, weights=arguments.weights, on_torch=True)
         model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
         header = pack_model(
             model,
@@ -60,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write")
     parser.add_argument(
         "--weights",
@@ -95,8 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="MB",
         help="a layer above this size is stored in tiles of its rows (default: %(default)s)",
     )
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
-    add_onnx_options(parser)
+    add_model_options(parser)
     return parser
 
 

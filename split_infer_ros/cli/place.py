@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx
 
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import whole
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.errors import SourceError, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database, default_path
@@ -36,7 +36,6 @@ from split_infer_ros.operator_placement.placed_run import PlacedRun, run_plan
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
 from split_infer_ros.sources import open_source
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel, torch_model
 
 
@@ -46,14 +45,8 @@ def main() -> int:
     run: PlacedRun | None = None
     try:
         rule: Rule = OperatorList.read(chosen.operators)
-        spec = ModelSpec(
-            chosen.model,
-            weights=chosen.weights or ("random" if chosen.run else "none"),
-            device="cpu",
-            allow_user_code=chosen.allow_user_code,
-            on_torch=True,
-            **onnx_options_of(chosen),
-        )
+        weights = chosen.weights or ("random" if chosen.run else "none")
+        spec = model_spec_of(chosen, weights=weights, on_torch=True)
         model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
@@ -155,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="place", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument(
         "--operators", type=Path, metavar="FILE", help="adds to the list; its lines have the form: gpu|cpu|any NAME..."
     )
@@ -175,8 +168,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="run the plan on images of this source, like the camera's parameter source; default: shapes",
     )
     parser.add_argument("--images", type=whole, default=8, metavar="N", help="number of images; default: 8")
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
-    add_onnx_options(parser)
+    add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="print every operator as JSON")
     return parser
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import whole
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.engines.engine import AUTO
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
@@ -24,7 +24,6 @@ from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import describe
 
@@ -34,13 +33,7 @@ def main() -> int:
     chosen = make_parser().parse_args()
     prepare_process()
     try:
-        spec = ModelSpec(
-            chosen.model,
-            weights=chosen.weights,
-            device=chosen.device,
-            allow_user_code=chosen.allow_user_code,
-            **onnx_options_of(chosen),
-        )
+        spec = model_spec_of(chosen, weights=chosen.weights, device=chosen.device)
         database = Database(chosen.database)
         model = load_model(spec)
         precision, _ = choose_precision(model, (Precision(chosen.precision),), AUTO)
@@ -67,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument(
         "--weights", default="random", help="like the parameter of this name; times hardly depend on them"
     )
@@ -75,8 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"
     )
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
-    add_onnx_options(parser)
+    add_model_options(parser)
     parser.add_argument(
         "--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes; default: 1 2 4 8"
     )

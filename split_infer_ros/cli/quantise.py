@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.quantisation.calibrate import check_packages
@@ -26,7 +26,6 @@ from split_infer_ros.quantisation.quantise import Quantised, best_of, quantise
 from split_infer_ros.quantisation.samples import open_samples
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.quantised_file import LOSS, keep_quantised, quantised_path
 
 
@@ -37,15 +36,7 @@ def main() -> int:
     begin = time.monotonic()
     try:
         check_packages()
-        model = load_model(
-            ModelSpec(
-                chosen.model,
-                weights=chosen.weights,
-                device="cpu",
-                allow_user_code=chosen.allow_user_code,
-                **onnx_options_of(chosen),
-            )
-        )
+        model = load_model(model_spec_of(chosen, weights=chosen.weights))
         quantised_path(model)  # refuses early what cannot be quantised
         calibration, test = open_samples(model.entry, chosen.images)
         candidates = quantise(
@@ -99,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="quantise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument(
         "--images", type=Path, required=True, metavar="FOLDER", help="50 or more images like those of your cameras"
     )
@@ -119,8 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="detections of float32 with this score or more count as objects; default: %(default)s",
     )
     parser.add_argument("--accept-loss", action="store_true", help="keep the model even if it lost too much")
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
-    add_onnx_options(parser)
+    add_model_options(parser)
     return parser
 
 

@@ -7,12 +7,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.split_points import SplitPoint, describe
 
 
@@ -20,16 +19,8 @@ def main() -> int:
     """Runs the command and returns its exit code."""
     chosen = make_parser().parse_args()
     try:
-        model = load_model(
-            ModelSpec(
-                chosen.model,
-                weights=chosen.weights,
-                device="cpu",
-                allow_user_code=chosen.allow_user_code,
-                execution_config=ExecutionConfig(precision=Precision(chosen.precision)),
-                **onnx_options_of(chosen),
-            )
-        )
+        config = ExecutionConfig(precision=Precision(chosen.precision))
+        model = load_model(model_spec_of(chosen, weights=chosen.weights, execution_config=config))
         default = model.split_point("default")
     except SplitInferError as error:
         print(error, file=sys.stderr)
@@ -56,15 +47,14 @@ def _as_json(split_point: SplitPoint) -> dict[str, object]:
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="split_points", description=__doc__)
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument(
         "--weights", default="none", help="like the parameter of this name; split points do not depend on them"
     )
     parser.add_argument(
         "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"
     )
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
-    add_onnx_options(parser)
+    add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -20,8 +20,8 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import positive, whole
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.engines.engine import AUTO, Engine, check_engine
 from split_infer_ros.engines.precision import Precision
@@ -31,7 +31,6 @@ from split_infer_ros.search.space import describe_config
 from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_engines import choose_precision
-from split_infer_ros.split.model_spec import ModelSpec
 
 
 def main() -> int:
@@ -49,13 +48,8 @@ def main() -> int:
 
 def _tune(chosen: argparse.Namespace) -> int:
     check_engine(chosen.engine)
-    spec = ModelSpec(
-        chosen.model,
-        weights=chosen.weights,
-        device=chosen.device,
-        allow_user_code=chosen.allow_user_code,
-        on_torch=chosen.engine == Engine.TORCH.value,
-        **onnx_options_of(chosen),
+    spec = model_spec_of(
+        chosen, weights=chosen.weights, device=chosen.device, on_torch=chosen.engine == Engine.TORCH.value
     )
     model = load_model(spec)
     database = Database(chosen.database)
@@ -124,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    add_model(parser)
     parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
     parser.add_argument(
         "--weights",
@@ -132,14 +126,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="like the parameter of this name; times hardly depend on them; default: %(default)s",
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     parser.add_argument(
         "--engine",
         default=AUTO,
         metavar="ENGINE",
         help="the only engine to try, like the parameter of this name; default: all",
     )
-    add_onnx_options(parser)
+    add_model_options(parser)
     parser.add_argument(
         "--allow",
         nargs="+",

@@ -99,14 +99,29 @@ def import_for(engine: Engine, package: str) -> ModuleType:
         ConfigurationError: it is not installed, or cannot be loaded.
     """
     stop_usage_reports()
+    return import_package(
+        package,
+        f"engine {engine.value} needs the Python package {package}",
+        f"pip install onnx onnxscript {engine.value}, or take engine torch",
+    )
+
+
+def import_package(package: str, need: str, advice: str) -> ModuleType:
+    """Imports a package.
+
+    Args:
+        package: its name.
+        need: the beginning of the error's sentence: what needs the package.
+        advice: the end of that sentence: what the user can do.
+
+    Raises:
+        ConfigurationError: it is not installed, or cannot be loaded.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
         reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
-        raise ConfigurationError(
-            f"engine {engine.value} needs the Python package {package}, which {reason}: "
-            f"pip install onnx onnxscript {engine.value}, or take engine torch."
-        ) from error
+        raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error
 
 
 def find_provider(name: str) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import warnings
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 from torch import fx
 
-from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine import Engine, import_package
 from split_infer_ros.engines.onnx_grid_sample import add_missing_operators
 from split_infer_ros.engines.onnx_inlining import OUTPUT, Inliner
 from split_infer_ros.errors import ConfigurationError
@@ -40,7 +37,11 @@ def import_graph(graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> fx.Graph
     Raises:
         ConfigurationError: onnx2torch is not installed, or does not have all operators of the graph.
     """
-    onnx2torch = _library(graph)
+    onnx2torch = import_package(
+        LIBRARY,
+        f"{graph.name} is an ONNX model, which engine torch runs by the Python package {LIBRARY}",
+        f"pip install onnx {LIBRARY} onnxruntime, or take engine onnxruntime or openvino",
+    )
     add_missing_operators()
     try:
         older = with_opset(graph, OPSET)
@@ -56,22 +57,6 @@ def import_graph(graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> fx.Graph
         return Inliner(converted, [each.name for each in older.inputs], shapes).inlined()
     except NotImplementedError as error:
         raise _refusal(graph, str(error).rstrip(".")) from error
-
-
-def _library(graph: OnnxGraph) -> ModuleType:
-    """Imports onnx2torch.
-
-    Raises:
-        ConfigurationError: it is not installed, or cannot be loaded.
-    """
-    try:
-        return importlib.import_module(LIBRARY)
-    except ImportError as error:
-        reason = "is not installed" if importlib.util.find_spec(LIBRARY) is None else f"cannot be loaded ({error})"
-        raise ConfigurationError(
-            f"{graph.name} is an ONNX model, which engine torch runs by the Python package {LIBRARY}, which {reason}: "
-            f"pip install onnx {LIBRARY} onnxruntime, or take engine onnxruntime or openvino."
-        ) from error
 
 
 def _lacking(graph: OnnxGraph) -> list[str]:

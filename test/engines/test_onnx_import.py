@@ -102,7 +102,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     graph = symbolic_net()
-    monkeypatch.setattr("split_infer_ros.engines.onnx_import.importlib.import_module", missing)
+    monkeypatch.setattr("split_infer_ros.engines.engine.importlib.import_module", missing)
     with pytest.raises(ConfigurationError, match="pip install onnx onnx2torch onnxruntime, or take engine"):
         imported(graph)
 

@@ -1,0 +1,44 @@
+"""The model of a command: its argument, and the options that every command with a model has."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions, Recipe
+from split_infer_ros.split.model_spec import ModelSpec
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that names the model."""
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options, which have the names and values of the nodes' parameters."""
+    parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
+    for_files = "for FILE.onnx, like the parameter of this name; default: %(default)s"
+    parser.add_argument("--decoder", choices=[AUTO, *(each.value for each in Decoder)], default=AUTO, help=for_files)
+    parser.add_argument("--labels", default="", metavar="FILE", help="for FILE.onnx, like the parameter of this name")
+    parser.add_argument(
+        "--input-size", default="", metavar="HEIGHTxWIDTH", help="for FILE.onnx, like the parameter of this name"
+    )
+    parser.add_argument(
+        "--preprocessing", choices=[AUTO, *(each.value for each in Recipe)], default=AUTO, help=for_files
+    )
+
+
+def model_spec_of(chosen: argparse.Namespace, *, weights: str, device: str = "cpu", **more: Any) -> ModelSpec:
+    """Returns which model the user chose.
+
+    Args:
+        chosen: the parsed arguments, those of ``add_model`` and ``add_model_options`` among them.
+        weights: as ``ModelSpec`` takes them.
+        device: as ``ModelSpec`` takes it.
+        more: what else ``ModelSpec`` takes.
+    """
+    onnx_options = {field.name: getattr(chosen, field.name) for field in fields(OnnxOptions)}
+    return ModelSpec(
+        chosen.model, weights=weights, device=device, allow_user_code=chosen.allow_user_code, **onnx_options, **more
+    )
