@@ -16,6 +16,7 @@ from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, Reg
 from launch.event_handlers import OnProcessExit
 from launch.events import matches_action
 from launch.events.process import ProcessExited, ShutdownProcess
+from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.descriptions import Parameter
 
@@ -31,12 +32,22 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "model": ("The model: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2.", None),
     "allow_user_code": ("Whether to load a factory or FILE.pt2, which can run any code.", ["true", "false"]),
     "weights": ("The model's weights: default, random, none, or the path of a file.", None),
+    "labels": ("The file of the class names of FILE.onnx, if its metadata has none.", None),
+    "decoder": ("How the outputs of FILE.onnx are read, such as yolov8; auto: recognised by their shapes.", None),
+    "preprocessing": ("How images become the input of FILE.onnx, such as letterbox; auto: as its exporter does.", None),
+    "input_size": ("The input size of FILE.onnx as HEIGHTxWIDTH, if the file does not fix it.", None),
     "source": (
         "Where images come from: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none if other "
         "nodes publish them.",
         None,
     ),
     "image_topics": ("The topics of the images, separated by commas.", None),
+    "image_transport": ("The form of the images: raw, or compressed (from TOPIC/compressed).", ["raw", "compressed"]),
+    "engine": ("What executes the model: auto, torch, onnxruntime, openvino or onnxruntime:PROVIDER.", None),
+    "precision": ("The precision in which the model computes, such as fp32, fp16, bf16 or int8.", None),
+    "split_point": ("The block after which the model is split; auto: the one that measures best.", None),
+    "batch_size": ("Frames in a batch, 1 to 256; 0: one, or what tuning found.", None),
+    "memory_policy": ("Where features are stored.", ["auto", "device", "managed", "pinned"]),
     "config": (
         "A parameter file: a path, or one of this package's scenarios ("
         + ", ".join(sorted(file.stem for file in SCENARIOS.glob("*.yaml")))
@@ -47,7 +58,23 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "respawn": ("Whether the process starts again after it lost its GPU; true unless given.", ["true", "false"]),
     "log_level": ("The lowest level that is logged.", ["debug", "info", "warn", "error", "fatal"]),
 }
-PARAMETERS = ("model", "weights", "source")
+# from an argument that is a parameter of the same name to its type
+PARAMETERS: dict[str, type] = {
+    "model": str,
+    "allow_user_code": bool,
+    "weights": str,
+    "labels": str,
+    "decoder": str,
+    "preprocessing": str,
+    "input_size": str,
+    "source": str,
+    "image_transport": str,
+    "engine": str,
+    "precision": str,
+    "split_point": str,
+    "batch_size": int,
+    "memory_policy": str,
+}
 
 
 def parameter_file(name: str) -> Path:
@@ -69,9 +96,11 @@ def start_pipeline(context: LaunchContext) -> list[Action]:
     parameters: list[Path | Parameter] = []
     if "config" in given:
         parameters.append(parameter_file(given["config"]))
-    parameters += [Parameter(name, given[name], value_type=str) for name in PARAMETERS if name in given]
-    if "allow_user_code" in given:
-        parameters.append(Parameter("allow_user_code", given["allow_user_code"] == "true", value_type=bool))
+    parameters += [
+        Parameter(name, LaunchConfiguration(name), value_type=kind)
+        for name, kind in PARAMETERS.items()
+        if name in given
+    ]
     if "image_topics" in given:
         topics = [topic.strip() for topic in given["image_topics"].split(",")]
         parameters.append(Parameter("image_topics", topics, value_type=list[str]))

@@ -39,8 +39,6 @@ LAUNCH_FILE = Path(get_package_share_directory("split_infer_ros"), "launch/pipel
 FOLDER = tempfile.TemporaryDirectory()
 MODEL, SETTINGS = Path(FOLDER.name, "mine.onnx"), Path(FOLDER.name, "settings.yaml")
 CONFIG = """
-/**:
-  ros__parameters: {engine: onnxruntime}  # auto would compare the engines first
 /**/camera:
   ros__parameters: {rate_hz: 10.0}
 """
@@ -56,6 +54,7 @@ def generate_test_description() -> LaunchDescription:
     MODEL.write_bytes(network(21, 7, scale=SCALE, metadata=metadata, transposed=True, batch=1).SerializeToString())
     SETTINGS.write_text(CONFIG)
     arguments = {"model": str(MODEL), "config": str(SETTINGS), "log_level": "warn"}
+    arguments["engine"] = "onnxruntime"  # auto would compare the engines first
     return LaunchDescription(
         [
             SetEnvironmentVariable("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"),

@@ -25,12 +25,13 @@ from split_infer_ros.msg import FeatureHandle, PipelineStats
 
 LAUNCH_FILE = Path(get_package_share_directory("split_infer_ros"), "launch/pipeline.launch.py")
 NAMESPACE = "/robot"
+PARAMETERS = {"engine": "torch", "batch_size": "2", "memory_policy": "pinned", "allow_user_code": "true"}
 DOMAIN = os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
 
 
 def generate_test_description() -> LaunchDescription:
     """What is launched."""
-    arguments = {"namespace": NAMESPACE, "model": "shapes", "config": "recording", "log_level": "warn"}
+    arguments = {"namespace": NAMESPACE, "model": "shapes", "config": "recording", "log_level": "warn", **PARAMETERS}
     return LaunchDescription(
         [
             SetEnvironmentVariable("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"),
@@ -76,6 +77,11 @@ class TestRunningPipeline(unittest.TestCase):
         assert self.client.get("camera", "loop") is False
         assert self.client.get("backbone", "pool_slots") == 4
         assert self.client.get("head", "score_threshold") == 0.5
+
+    def test_arguments_become_parameters(self) -> None:
+        given = {"engine": "torch", "batch_size": 2, "memory_policy": "pinned", "allow_user_code": True}
+        assert {name: self.client.get("backbone", name) for name in PARAMETERS} == given
+        assert self.client.get("head", "engine") == "torch"
 
     def test_parameters_change_and_bad_ones_are_refused(self) -> None:
         handles = self.client.subscribe(FeatureHandle, "features")

@@ -97,7 +97,29 @@ def accept(node: str, changes: dict[str, str]) -> None:
         rows.changed(values, {name: value})
 
 
+def test_launch_arguments_have_the_types_and_choices_of_the_parameters() -> None:
+    arguments, types = launch_table("ARGUMENTS"), launch_table("PARAMETERS")
+    tables = [Rows(table) for table in NODES.values()]
+    for name, kind in types.items():
+        rows = [row for table in tables if (row := table.row(name)) is not None]
+        assert rows, f"no node has the parameter {name}"
+        assert isinstance(kind, ast.Name)
+        assert {type(row.default).__name__ for row in rows} == {kind.id}, name
+        choices = ast.literal_eval(arguments[name].elts[1])  # type: ignore[attr-defined]
+        if kind.id != "bool" and choices is not None:
+            assert {tuple(sorted(row.metadata["choices"])) for row in rows} == {tuple(sorted(choices))}, name
+
+
 def launch_arguments() -> set[str]:
     """Returns the arguments that the launch file declares."""
-    text = (ROOT / "launch" / "pipeline.launch.py").read_text()
-    return set(re.findall(r"(?m)^    \"(\w+)\": \(", text))
+    return set(launch_table("ARGUMENTS"))
+
+
+def launch_table(name: str) -> dict[str, ast.expr]:
+    """Returns a dictionary of the launch file as it is written there. Its launch packages may be missing here."""
+    tree = ast.parse((ROOT / "launch" / "pipeline.launch.py").read_text())
+    (table,) = [
+        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name
+    ]
+    assert isinstance(table, ast.Dict)
+    return {ast.literal_eval(key): value for key, value in zip(table.keys, table.values, strict=True) if key}
