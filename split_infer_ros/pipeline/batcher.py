@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -16,27 +16,29 @@ class Batcher(Generic[T]):
         batch_size: the most frames in a batch.
         timeout_s: how long the oldest frame waits before a smaller batch may be closed.
         keep_latest: what happens when more than one batch waits. If true, the oldest frame of the camera with the most
-            waiting frames is displaced, so a flooding camera displaces only its own frames. If false, no frame is
-            displaced, and ``full`` asks the senders to wait.
+            waiting frames is displaced, so a flooding camera displaces only its own frames. The newest frame of each
+            camera always waits. If false, no frame is displaced, and ``full`` asks the senders to wait.
     """
 
     def __init__(self, *, batch_size: int, timeout_s: float, keep_latest: bool) -> None:
         self.batch_size = batch_size
         self.timeout_s = timeout_s
         self.keep_latest = keep_latest
-        self._waiting: list[tuple[float, Hashable, T]] = []
+        # Arrival and frame, by camera in the order of the cameras' turns. One without frames keeps its turn: otherwise,
+        # of cameras that send at the same moments, the first one would be served most.
+        self._waiting: dict[Hashable, deque[tuple[float, T]]] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     @property
     def full(self) -> bool:
         """True while a whole batch waits."""
-        return len(self._waiting) >= self.batch_size
+        return len(self) >= self.batch_size
 
     def add(self, frame: T, source: Hashable, now: float) -> list[T]:
         """Adds a frame that arrived from a camera. Returns the frames that it displaces."""
-        self._waiting.append((now, source, frame))
+        self._waiting.setdefault(source, deque()).append((now, frame))
         return self._displace()
 
     def configure(self, *, batch_size: int, timeout_s: float, keep_latest: bool) -> list[T]:
@@ -51,27 +53,30 @@ class Batcher(Generic[T]):
 
         None while no frame waits.
         """
-        if not self._waiting:
-            return None
-        oldest = self._waiting[0][0]
-        return oldest if self.full else oldest + self.timeout_s
+        oldest = min((frames[0][0] for frames in self._waiting.values() if frames), default=None)
+        return oldest if oldest is None or self.full else oldest + self.timeout_s
 
     def take(self) -> list[T]:
-        """Closes the batch: removes and returns the frames that waited longest, at most ``batch_size``."""
-        batch, self._waiting = self._waiting[: self.batch_size], self._waiting[self.batch_size :]
-        return [frame for _, _, frame in batch]
+        """Closes the batch: removes and returns at most ``batch_size`` frames, by arrival. Cameras take turns."""
+        batch: list[tuple[float, T]] = []
+        for _ in range(min(self.batch_size, len(self))):
+            source = next(source for source, frames in self._waiting.items() if frames)
+            frames = self._waiting.pop(source)
+            batch.append(frames.popleft())
+            self._waiting[source] = frames  # now behind all others
+        return [frame for _, frame in sorted(batch, key=lambda each: each[0])]
 
     def clear(self) -> list[T]:
-        """Removes and returns all waiting frames."""
-        waiting, self._waiting = self._waiting, []
-        return [frame for _, _, frame in waiting]
+        """Removes and returns all waiting frames, by arrival."""
+        waiting = sorted((each for frames in self._waiting.values() for each in frames), key=lambda each: each[0])
+        self._waiting = {}
+        return [frame for _, frame in waiting]
 
     def _displace(self) -> list[T]:
         displaced: list[T] = []
-        while self.keep_latest and len(self._waiting) > self.batch_size:
-            counts = Counter(source for _, source, _ in self._waiting)
-            max_count = max(counts.values())
-            index = next(i for i, (_, source, _) in enumerate(self._waiting) if counts[source] == max_count)
-            _, _, frame = self._waiting.pop(index)
-            displaced.append(frame)
+        while self.keep_latest and len(self) > self.batch_size:
+            frames = max(self._waiting.values(), key=lambda each: (len(each), -each[0][0] if each else 0.0))
+            if len(frames) == 1:
+                break
+            displaced.append(frames.popleft()[1])
         return displaced

@@ -14,7 +14,7 @@ from split_infer_ros.weight_streaming.ring_size import AllowedDelay
 class DropPolicy(enum.Enum):
     """What happens when frames come faster than the head can follow.
 
-    - ``LATEST``: older frames give way to newer ones. This suits live cameras.
+    - ``LATEST``: older frames give way to newer ones, and each camera keeps its newest. This suits live cameras.
     - ``BLOCK``: the senders are made to wait. This suits recordings.
     """
 

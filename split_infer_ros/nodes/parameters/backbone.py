@@ -71,8 +71,8 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     )
     drop_policy: str = parameter(
         DropPolicy.LATEST.value,
-        "What happens when frames come too fast. latest: newer frames replace waiting ones, for live cameras. block: "
-        "senders wait, for recordings.",
+        "What happens when frames come too fast. latest: newer frames replace waiting ones, for live cameras. Of each "
+        "camera, at least the newest frame waits. block: senders wait, for recordings.",
         choices=tuple(policy.value for policy in DropPolicy),
     )
     pool_slots: int = parameter(
