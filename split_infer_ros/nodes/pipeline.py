@@ -9,7 +9,7 @@ from rclpy.node import Node
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
-from split_infer_ros.nodes.parameters.tenants import TENANTS
+from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS
 from split_infer_ros.nodes.process import NodeFactories, run
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
@@ -26,7 +26,7 @@ def choose_nodes() -> NodeFactories:
     overrides = probe._parameter_overrides
     probe.destroy_node()
     has_tenants = any(
-        override.value for name, override in overrides.items() if name == TENANTS or name.startswith(f"{TENANTS}.")
+        override.value for name, override in overrides.items() if name == TENANTS or name.startswith(f"{TENANT}.")
     )
     return TENANT_NODES if has_tenants else NODES
 

@@ -27,7 +27,7 @@ class ResultPublisher:
     Args:
         node: the node that publishes.
         topic_prefix: in front of the topics, such as ``front/``.
-        parameter_prefix: in front of the parameter that lists the labels, such as ``tenants.front.``.
+        parameter_prefix: in front of the parameter that lists the labels, such as ``tenant.front.``.
         has_images: whether results come with their source images; else there is no ``detections/image``.
     """
 

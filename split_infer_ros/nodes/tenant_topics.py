@@ -11,7 +11,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters.tenants import TENANTS, TenantsParameters
+from split_infer_ros.nodes.parameters.tenants import TENANT, TenantsParameters
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
@@ -45,7 +45,7 @@ class TenantTopics:
         self._name = name
         self._pipeline = pipeline
         self._enable = enable
-        self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANTS}.{name}.")
+        self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.")
         self._results.start()
         self._input: ImageInput | None = None
         self._image_topic: str | None = None

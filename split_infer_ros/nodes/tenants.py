@@ -18,7 +18,7 @@ from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, error_sentence, open_trace
-from split_infer_ros.nodes.parameters.tenants import TENANTS, TenantsParameters
+from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_reports import TenantReports
 from split_infer_ros.nodes.tenant_topics import TenantTopics
@@ -60,7 +60,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         super().__init__(
             "tenants",
             TenantsParameters,
-            status_parameters=(f"{TENANTS}.*.{LABELS_PARAMETER}",),
+            status_parameters=(f"{TENANT}.*.{LABELS_PARAMETER}",),
             allow_undeclared_parameters=True,  # rows of tenants to come, which the table checks
             **node_arguments,
         )
@@ -227,7 +227,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             try:
                 self.resolve_topic_name(topic)
             except RuntimeError as error:  # from rcl
-                raise ConfigurationError(f"{TENANTS}.{name}.image_topic cannot be '{topic}' ({error}).") from error
+                raise ConfigurationError(f"{TENANT}.{name}.image_topic cannot be '{topic}' ({error}).") from error
 
 
 def main() -> int:

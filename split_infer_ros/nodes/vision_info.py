@@ -22,7 +22,7 @@ class VisionInfoPublisher:
         model: the model whose labels they are.
         labels: the name of each label, by index.
         topic_prefix: in front of the topic, such as ``front/``.
-        parameter_prefix: in front of the parameter, such as ``tenants.front.``.
+        parameter_prefix: in front of the parameter, such as ``tenant.front.``.
     """
 
     def __init__(

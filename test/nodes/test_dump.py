@@ -30,6 +30,16 @@ def dump(client: Client, node: str) -> dict[str, Any]:
     return {f"{client.node.get_namespace()}/{node}": {"ros__parameters": tree}}
 
 
+def arguments(dumps: dict[str, Any], folder: Path, namespace: str) -> list[str]:
+    """Writes the dumps to files; returns the arguments with which a process takes them."""
+    files = []
+    for node, text in dumps.items():
+        file = folder / f"{node}.yaml"
+        file.write_text(yaml.safe_dump(text))
+        files += ["--params-file", str(file)]
+    return ["--ros-args", *files, "-r", f"__ns:={namespace}"]
+
+
 CHOSEN: dict[str, dict[str, Any]] = {
     "stats": {"period_s": 0.5},
     "head": {"weights": "none", "score_threshold": 0.0, "max_detections": 7},
@@ -43,14 +53,9 @@ def test_loaded_dump_gives_the_same_pipeline(context: Context, tmp_path: Path) -
         namespace = pipeline.namespace
         assert pipeline.client.set("backbone", batch_timeout_ms=20.0, max_rate_hz=1000.0) == ["", ""]
         dumps = {node: dump(pipeline.client, node) for node in CHOSEN}
-    files = []
-    for node, text in dumps.items():
-        file = tmp_path / f"{node}.yaml"
-        file.write_text(yaml.safe_dump(text))
-        files += ["--params-file", str(file)]
     client = Client(context, namespace)
     try:
-        with Process("pipeline", "--ros-args", *files, "-r", f"__ns:={namespace}") as process:
+        with Process("pipeline", *arguments(dumps, tmp_path, namespace)) as process:
             wait_until(lambda: "split at" in process.printed or not process.runs, "the backbone to be active", START_S)
             assert process.runs, process.printed
             for node, before in dumps.items():
@@ -59,5 +64,26 @@ def test_loaded_dump_gives_the_same_pipeline(context: Context, tmp_path: Path) -
             assert found.header.frame_id == "left_eye"
             assert len(found.detections) <= 7
             assert client.get("backbone", "max_rate_hz") == 1000.0
+    finally:
+        client.close()
+
+
+def test_loaded_dump_gives_the_same_tenants(context: Context, tmp_path: Path) -> None:
+    tenants = {"tenants": ["front", "rear"], "tenant.front.weights": "none", "tenant.rear.weights": "none"}
+    tenants |= {
+        "tenant.rear.priority": 2,
+        "tenant.rear.image_topic": "image",
+        "tuning_database": str(tmp_path / "tuning.jsonl"),
+    }
+    with Pipeline(context, tenants=tenants) as pipeline:
+        namespace = pipeline.namespace
+        before = dump(pipeline.client, "tenants")
+    client = Client(context, namespace)
+    try:
+        with Process("pipeline", *arguments({"tenants": before}, tmp_path, namespace)) as process:
+            camera = client.subscribe(Detection2DArray, "rear/detections")
+            wait_until(lambda: bool(camera) or not process.runs, "detections of a tenant", START_S)
+            assert process.runs, process.printed
+            assert dump(client, "tenants") == before
     finally:
         client.close()

@@ -78,7 +78,7 @@ def test_node_that_is_launched_with_such_a_file_says_why(context: Context, files
 
 
 def test_node_that_is_told_of_such_a_file_goes_on(context: Context, files: dict[str, Path], tmp_path: Path) -> None:
-    tenants = {"tenants": ["front"], "tenants.front.model": RED, "allow_user_code": True}
+    tenants = {"tenants": ["front"], "tenant.front.model": RED, "allow_user_code": True}
     tenants["tuning_database"] = str(tmp_path / "tuning.jsonl")
     with Pipeline(context, stats={"period_s": 0.2, "camera_timeout_s": 0.0}, tenants=tenants) as pipeline:
         client = pipeline.client
@@ -92,7 +92,7 @@ def test_node_that_is_told_of_such_a_file_goes_on(context: Context, files: dict[
         for damage in ("cut", "endless"):
             path = files[damage]
             arrays.clear()
-            assert client.set("tenants", **{"tenants.front.model": str(path)}) == [""]
+            assert client.set("tenants", **{"tenant.front.model": str(path)}) == [""]
             words = f"It runs as before: {path} {SENTENCES[damage]}"
             arrays.wait_for_one(lambda array, words=words: said(words, DiagnosticStatus.WARN), words, START_S)
             running = pipeline.nodes["tenants"]._pipeline.tenants

@@ -29,9 +29,9 @@ TENANTS = (
     "-p",
     "tenants:=[front, rear]",
     "-p",
-    "tenants.front.image_topic:=image",
+    "tenant.front.image_topic:=image",
     "-p",
-    "tenants.rear.image_topic:=image",
+    "tenant.rear.image_topic:=image",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,17 @@ def given(path: Path) -> dict[str, dict[str, Any]]:
     for key, value in yaml.safe_load(path.read_text()).items():
         stars, name = key.rsplit("/", 1)
         assert stars == "/**"
-        found[name] = value["ros__parameters"]
+        found[name] = dict(flat(value["ros__parameters"]))
     return found
+
+
+def flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested tables, with dots in their names as in ROS."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", inner) for key, inner in flat(value))
+        else:
+            yield name, value
 
 
 def test_scenarios_exist() -> None:

@@ -15,7 +15,7 @@ from ros_support import wait_until
 POLICY = Path(__file__).parents[2] / "config" / "sros2_policy.xml"
 NODES = ("camera", "backbone", "head", "tenants", "stats")
 CAMERA = {"source": "none"}
-FRONT = {"tenants": ["front"], "tenants.front.weights": "none"}
+FRONT = {"tenants": ["front"], "tenant.front.weights": "none"}
 # together they use all that the nodes can use
 CONFIGURATIONS: list[dict[str, dict[str, Any]]] = [
     {"backbone": {"use_sim_time": True}, "head": {"use_sim_time": True}},

@@ -73,8 +73,8 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     """A pipeline with a red and a green tenant, which every test restores."""
-    tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
-    tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}
+    tenants = {**costs, "tenants": ["front", "rear"], "tenant.front.model": RED, "tenant.rear.model": GREEN}
+    tenants |= {"image_depth": 500, "tenant.rear.image_topic": "behind"}
     tenants |= {"trace": str(tmp_path_factory.mktemp("trace") / "trace.json")}
     with Pipeline(context, stats={"period_s": 0.2, "camera_timeout_s": 0.0}, tenants=tenants) as found:
         yield found
@@ -85,7 +85,7 @@ def again(pipeline: Pipeline) -> Iterator[None]:
     """Restores the two tenants after a test."""
     yield
     first = {"image_topic": "", "model": RED, "deadline_ms": 0.0, "when_late": "finish"}
-    rows = {f"tenants.front.{name}": value for name, value in first.items()}
+    rows = {f"tenant.front.{name}": value for name, value in first.items()}
     assert pipeline.client.set_all("tenants", tenants=["front", "rear"], **rows) == ""
     wait_until(lambda: tenants_of(pipeline) == {"front": RED, "rear": GREEN}, "the first tenants")
     wait_until(lambda: set(pipeline.nodes["tenants"]._topics) == {"front", "rear"}, "their topics")
@@ -162,9 +162,9 @@ def test_tenant_is_added_changed_and_removed_live(
     flowing = threading.Thread(target=flow)
     flowing.start()
     try:
-        assert client.set("tenants", **{"tenants.side.image_topic": "aside", "tenants.side.model": BLUE}) == ["", ""]
-        assert client.get("tenants", "tenants.side.when_late") == "finish"
-        (described,) = client.describe("tenants", "tenants.side.deadline_ms")
+        assert client.set("tenants", **{"tenant.side.image_topic": "aside", "tenant.side.model": BLUE}) == ["", ""]
+        assert client.get("tenants", "tenant.side.when_late") == "finish"
+        (described,) = client.describe("tenants", "tenant.side.deadline_ms")
         assert "How soon" in described.description
         assert client.set("tenants", tenants=["front", "rear", "side"]) == [""]
         found = client.subscribe(Detection2DArray, "side/detections")
@@ -173,17 +173,17 @@ def test_tenant_is_added_changed_and_removed_live(
         assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
         diagnostics("side", DiagnosticStatus.OK, "Frames flow")
 
-        rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
+        rows = {"tenant.side.deadline_ms": 30_000, "tenant.side.when_late": "drop"}
         assert client.set("tenants", **rows) == ["", ""]
         ours = pipeline.nodes["tenants"]._pipeline
         wait_until(lambda: ours.tenants["side"].when_late is LatePolicy.DROP, "another deadline")
         assert ours.tenants["side"].deadline_s == 30.0
-        assert client.set("tenants", **{"tenants.side.model": GREEN}) == [""]
+        assert client.set("tenants", **{"tenant.side.model": GREEN}) == [""]
         wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
         side.publish(shown(SHADES[5], 2))
         assert label_of(found.wait_for(2)[1]) == f"green{SHADES[5]}"
         assert counts(pipeline, "side").received == 2
-        assert client.set("tenants", **{"tenants.side.image_topic": "elsewhere"}) == [""]
+        assert client.set("tenants", **{"tenant.side.image_topic": "elsewhere"}) == [""]
         client.publisher(Image, "elsewhere").publish(shown(SHADES[6], 3))
         assert label_of(found.wait_for(3)[2]) == f"green{SHADES[6]}"
 
@@ -211,14 +211,14 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"tenants": ["left/front"]}, ["cannot be named 'left/front'"]),
     ({"tenants": [""]}, ["cannot be named ''"]),
     ({"tenants": "front"}, ["tenants cannot be 'front'", "a list of texts"]),
-    ({"tenants.left camera.model": RED}, ["cannot be named 'left camera'"]),
-    ({"tenants.front.image_topic": "not a topic"}, ["tenants.front.image_topic cannot be 'not a topic'"]),
-    ({"tenants.front.deadline_ms": -1.0}, ["tenants.front.deadline_ms", "-1.0", "60000"]),
-    ({"tenants.front.deadline_ms": float("nan")}, ["tenants.front.deadline_ms", "nan", "60000"]),
-    ({"tenants.front.priority": 1.5}, ["tenants.front.priority cannot be 1.5", "a whole number"]),
-    ({"tenants.front.when_late": "wait"}, ["tenants.front.when_late cannot be 'wait'", "finish, drop"]),
-    ({"tenants.front.modle": RED}, ["no parameter 'tenants.front.modle'", "Did you mean 'tenants.front.model'?"]),
-    ({"tenants.other.modle": RED}, ["Did you mean 'tenants.other.model'?"]),
+    ({"tenant.left camera.model": RED}, ["cannot be named 'left camera'"]),
+    ({"tenant.front.image_topic": "not a topic"}, ["tenant.front.image_topic cannot be 'not a topic'"]),
+    ({"tenant.front.deadline_ms": -1.0}, ["tenant.front.deadline_ms", "-1.0", "60000"]),
+    ({"tenant.front.deadline_ms": float("nan")}, ["tenant.front.deadline_ms", "nan", "60000"]),
+    ({"tenant.front.priority": 1.5}, ["tenant.front.priority cannot be 1.5", "a whole number"]),
+    ({"tenant.front.when_late": "wait"}, ["tenant.front.when_late cannot be 'wait'", "finish, drop"]),
+    ({"tenant.front.modle": RED}, ["no parameter 'tenant.front.modle'", "Did you mean 'tenant.front.model'?"]),
+    ({"tenant.other.modle": RED}, ["Did you mean 'tenant.other.model'?"]),
     ({"window": 0}, ["window", "0", "1000"]),
     ({"memory_budget_mb": 1e-6}, ["memory_budget_mb"]),
     ({"device": "cpu"}, ["device", "read-only"]),
@@ -231,7 +231,7 @@ def test_refused_change_gets_a_sentence_and_has_no_effect(
 ) -> None:
     node = pipeline.nodes["tenants"]
     before, running, rows = node.values, node._pipeline.tenants, set(node._parameters)
-    reason = pipeline.client.set_all("tenants", **{"tenants.fresh.priority": 3}, **change)
+    reason = pipeline.client.set_all("tenants", **{"tenant.fresh.priority": 3}, **change)
     for word in words:
         assert word in reason
     assert node.values == before
@@ -244,7 +244,7 @@ def test_tenant_with_bad_model_is_reported_and_recovers(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
-    rows = {"tenants.side.model": "resnet5", "tenants.side.image_topic": "aside"}
+    rows = {"tenant.side.model": "resnet5", "tenant.side.image_topic": "aside"}
     assert client.set_all("tenants", tenants=["front", "side", "rear"], **rows) == ""
     diagnostics("side", DiagnosticStatus.ERROR, "It does not run: There is no model 'resnet5'")
     rear = client.subscribe(Detection2DArray, "rear/detections")
@@ -252,12 +252,12 @@ def test_tenant_with_bad_model_is_reported_and_recovers(
     assert label_of(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
     assert not client.node.count_publishers("side/detections")
 
-    assert client.set("tenants", **{"tenants.side.model": BLUE}) == [""]
+    assert client.set("tenants", **{"tenant.side.model": BLUE}) == [""]
     side = client.subscribe(Detection2DArray, "side/detections")
     client.publisher(Image, "aside").publish(shown(SHADES[3]))
     assert label_of(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
 
-    assert client.set("tenants", **{"tenants.side.model": "tenant_nets:yellow"}) == [""]
+    assert client.set("tenants", **{"tenant.side.model": "tenant_nets:yellow"}) == [""]
     diagnostics("side", DiagnosticStatus.WARN, "It runs as before: model 'tenant_nets:yellow' cannot be made")
     client.publisher(Image, "aside").publish(shown(SHADES[4]))
     assert label_of(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
@@ -336,7 +336,7 @@ def test_impossible_detection_is_left_out_and_counted(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
-    rows = {"tenants.side.model": "tenant_nets:odd", "tenants.side.image_topic": "side/image"}
+    rows = {"tenant.side.model": "tenant_nets:odd", "tenant.side.image_topic": "side/image"}
     assert client.set_all("tenants", tenants=["front", "rear", "side"], **rows) == ""
     side, stats = client.subscribe(Detection2DArray, "side/detections"), client.subscribe(PipelineStats, "side/stats")
     stats.wait_for_one(lambda stats: stats.report.state == PipelineReport.RUNS, "its first report")
@@ -351,7 +351,7 @@ def test_impossible_detection_is_left_out_and_counted(
 @pytest.mark.usefixtures("again")
 def test_two_tenants_share_one_camera(pipeline: Pipeline) -> None:
     client = pipeline.client
-    assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
+    assert client.set("tenants", **{"tenant.front.image_topic": "behind"}) == [""]
     wait_until(lambda: client.node.count_subscribers("behind") == 2, "both to hear it")
     found = {name: client.subscribe(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
     images = client.publisher(Image, "behind")
@@ -407,7 +407,7 @@ def test_only_the_silent_camera_causes_a_warning(
 @pytest.mark.usefixtures("again")
 def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
     client = pipeline.client
-    rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
+    rows = {"tenant.front.deadline_ms": 0, "tenant.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
     wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
     found = client.subscribe(Detection2DArray, "front/detections")
@@ -465,7 +465,7 @@ def test_empty_list_of_tenants_can_grow(pipeline: Pipeline, diagnostics: Callabl
 def test_first_tenant_may_come_after_start(context: Context, costs: dict[str, Any]) -> None:
     with Pipeline(context, tenants=costs) as empty:
         assert empty.client.state("tenants") == "active"
-        assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
+        assert empty.client.set_all("tenants", tenants=["late"], **{"tenant.late.model": BLUE}) == ""
         found = empty.client.subscribe(Detection2DArray, "late/detections")
         empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
         assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
@@ -524,7 +524,7 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
     rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
     cameras = [TrialCamera(number, rate) for number, rate in enumerate(rates)]
     tenants = {**costs, "tenants": [camera.name for camera in cameras], "image_depth": 500}
-    tenants |= {f"tenants.{camera.name}.model": camera.model for camera in cameras}
+    tenants |= {f"tenant.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
         assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.models) == 3  # those on one model share it

@@ -4,7 +4,7 @@
     class HeadParameters(NodeParameters):
         score_threshold: float = parameter(0.5, "Detections with a lower score are left out.", minimum=0.0, maximum=1.0)
 
-ROS parameters hold no lists of records. A table may therefore have a family of rows: ``tenants.NAME.model`` for each
+ROS parameters hold no lists of records. A table may therefore have a family of rows: ``tenant.NAME.model`` for each
 NAME in the list ``tenants``.
 """
 
@@ -47,14 +47,16 @@ def like(table: type[Any], name: str, **changes: Any) -> Any:
     return parameter(**{"default": row.default, **row.metadata, **changes})
 
 
-def family(names: str, table: type[Any]) -> Any:
-    """Returns a field that maps names to tables, whose rows are the parameters ``NAMES.NAME.row``.
+def family(names: str, prefix: str, table: type[Any]) -> Any:
+    """Returns a field that maps names to tables, whose rows are the parameters ``PREFIX.NAME.row``.
 
     Args:
-        names: the row that lists the names, which is also the first part of the parameters.
+        names: the row that lists the names.
+        prefix: the first part of the parameters. It differs from ``names``, because YAML cannot have a list and a
+            table of the same name.
         table: the table of each name.
     """
-    return dataclasses.field(default_factory=dict, metadata={"family": names, "table": table})
+    return dataclasses.field(default_factory=dict, metadata={"family": names, "prefix": prefix, "table": table})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Rows:
             return dataclasses.replace(values, **plain)
         new_table = self._family.metadata["table"]
         tables = dict(getattr(values, self._family.name))
-        for key in plain.get(self._prefix, ()):
+        for key in plain.get(self._family.metadata["family"], ()):
             tables.setdefault(key, new_table())
         for name in checked.keys() - plain.keys():
             key, row_name = self._split(name)
@@ -139,7 +141,7 @@ class Rows:
 
     @property
     def _prefix(self) -> str:
-        return str(self._family.metadata["family"]) if self._family is not None else ""
+        return str(self._family.metadata["prefix"]) if self._family is not None else ""
 
     def _split(self, name: str) -> tuple[str, str]:
         """Returns the key and the row of a family's parameter; two empty texts for other names."""

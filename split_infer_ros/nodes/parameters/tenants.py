@@ -22,6 +22,7 @@ from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import MAX_PRIORITY, Tenant, check_unique_names
 
 TENANTS = "tenants"
+TENANT = "tenant"  # in front of a tenant's name and parameter
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     PURPOSE: ClassVar[str] = "Tenants and their batches"
 
     tenants: tuple[str, ...] = parameter(
-        (), "The names of the tenants that run. Their own parameters are tenants.NAME.*."
+        (), "The names of the tenants that run. Their own parameters are tenant.NAME.*."
     )
-    of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
+    of: Mapping[str, TenantParameters] = family(TENANTS, TENANT, TenantParameters)
     window: int = parameter(
         5, "How many waiting images the scheduler considers for one execution.", minimum=1, maximum=1000
     )
