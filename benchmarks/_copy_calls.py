@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import CPU, Place
+from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.frame import Handle
@@ -55,6 +56,16 @@ class CopyCalls:
         return self.split - self.own
 
 
+class NoHead:
+    """Stands for a head where nobody takes handles."""
+
+    def submit(self, handle: Handle, reader: FeatureReader) -> None:
+        """Does nothing."""
+
+    def prepare(self, split_point: str, batch_size: int) -> None:
+        """Does nothing."""
+
+
 class SharedSlots:
     """A connection whose slots another process can read. Nobody does."""
 
@@ -63,6 +74,9 @@ class SharedSlots:
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Allocates slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place)
+
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Does nothing: there is no head."""
 
     def send(self, handle: Handle, pool: SharedSlotPool) -> int:
         """Returns 0: there is no head."""
@@ -84,7 +98,7 @@ def count_copy_calls(
         pictures: one batch.
         connection: makes the slots; None for slots of this process.
     """
-    local = LocalTransport(lambda handle, pool: None).connect(lambda lease, outcome: None, lambda: None)
+    local = LocalTransport(NoHead()).connect(lambda lease, outcome: None, lambda: None)
     plan = make_plan(
         model=model, settings=settings, connection=connection or local, advisor=MemoryAdvisor(model.device)
     )

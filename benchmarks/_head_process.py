@@ -117,6 +117,9 @@ class HeadProcess:
         """Allocates slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place, lease_s=LEASE_S)
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Does nothing: a head of another process prepares a partition with its first batch."""
+
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Sends a handle; returns 1, because there is one head."""
         features = pool.views(handle.lease, len(handle.origins))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from stages import RecordingHead
 from torch import Tensor
 
 from split_infer_ros.buffers.policy import Policy
@@ -32,7 +33,7 @@ class Neighbour:
         self._instance = ModelInstance(
             key=model.entry.name,
             model=model,
-            transport=LocalTransport(lambda handle, reader: None),
+            transport=LocalTransport(RecordingHead()),
             advisor=MemoryAdvisor(model.device),
             changed=threading.Condition(),
             on_error=self._errors.append,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
+from split_infer_ros.buffers.pool import LEASE_S, FeatureReader, SlotPool, find_pool
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
@@ -69,6 +69,25 @@ def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -
     return pixels, Origin(brightness, source, height, width)
 
 
+class RecordingHead:
+    """A head that computes nothing.
+
+    Attributes:
+        sent: the handles that it was given, each with the reader of its slot.
+        prepared: the split points and batch sizes that it was told to prepare.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Handle, FeatureReader]] = []
+        self.prepared: list[tuple[str, int]] = []
+
+    def submit(self, handle: Handle, reader: FeatureReader) -> None:
+        self.sent.append((handle, reader))
+
+    def prepare(self, split_point: str, batch_size: int) -> None:
+        self.prepared.append((split_point, batch_size))
+
+
 class FakeTransport:
     """A transport within the process. It calls ``publish`` with each handle."""
 
@@ -84,6 +103,9 @@ class FakeTransport:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
+
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        pass
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)

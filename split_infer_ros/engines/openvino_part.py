@@ -63,6 +63,7 @@ class OpenVinoPart(EnginePart):
                 )
         self._core = self._runtime.Core()
         self._compiled: defaultdict[int, PerThreadCount[_CompiledModels]] = defaultdict(PerThreadCount)  # by lanes
+        self._found: dict[tuple[int, int, Shapes], _CompiledModel] = {}  # by threads, lanes and shapes
         self._making = threading.Lock()
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -86,6 +87,11 @@ class OpenVinoPart(EnginePart):
         return self._runtime.Tensor(tensor.numpy(), shared_memory=True)
 
     def _model(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
+        """Returns the model for these inputs. Known ones are found without the lock, in which others are compiled."""
+        key = num_threads, num_lanes, shapes
+        return self._found.get(key) or self._make(*key)
+
+    def _make(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
         with self._making:
             compiled = self._compiled[num_lanes]
             models = compiled.find(num_threads)
@@ -98,6 +104,7 @@ class OpenVinoPart(EnginePart):
             elif found is None:
                 models.dynamic = models.dynamic or self._compile(models, None)
                 found = models.dynamic
+            self._found[num_threads, num_lanes, shapes] = found
             return found
 
     def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:

@@ -108,6 +108,17 @@ class BackboneRunner:
         for thread in self._threads():
             thread.start()
 
+    def warm_up(self, plan: Plan) -> None:
+        """Runs blank batches by another plan on new threads, while batches run by the plan in force.
+
+        On a GPU, and with streamed weights, there is nothing that its first batch would have to wait for.
+        """
+        if self._stream.is_asynchronous or plan.streamed is not None:
+            return
+        self._warm_up(plan, 1, self.set_up)
+        if self._choice.num_lanes > 1 and plan.may_use_lanes:
+            self._warm_up(plan, self._choice.num_lanes, self._set_up_lane)
+
     def has_room(self, plan: Plan) -> bool:
         """Returns whether ``run`` may be called with a batch of that plan (lock held)."""
         return self._choice.has_room(plan.may_use_lanes)

@@ -17,10 +17,12 @@ from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.model_instance import ModelInstance
+from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -104,8 +106,9 @@ class BackboneStage:
         """Warms up, then accepts frames, until ``stop``; may be started again.
 
         Raises:
-            ConfigurationError: weights that are streamed cannot be read.
+            ConfigurationError: weights that are streamed cannot be read, or the head cannot run its partition.
         """
+        self._instance.prepare_head()
         try:
             self._runner.start(self._instance.plan)
         except StreamError as error:
@@ -138,12 +141,14 @@ class BackboneStage:
     def configure(self, settings: StageSettings) -> None:
         """Changes settings for new batches; batches in flight keep the old ones.
 
+        Both partitions are made ready first, while batches run by the old settings. This can take seconds.
+
         Raises:
             ConfigurationError: they do not fit; the old ones stay in force.
         """
         before = self._instance.plan
         try:
-            plan = before.with_settings(settings) or self._instance.make_plan(settings)
+            plan = before.with_settings(settings) or self._make_ready_plan(settings)
         except ConfigurationError as error:
             if is_sticky(error):
                 self._lose(error)
@@ -182,6 +187,20 @@ class BackboneStage:
     def close(self) -> None:
         """Frees the slots; the stage cannot be used any more."""
         self._instance.close()
+
+    def _make_ready_plan(self, settings: StageSettings) -> Plan:
+        """Makes a plan and, while frames flow, runs blank batches by it."""
+        plan = self._instance.make_plan(settings)
+        try:
+            if self._running:
+                self._runner.warm_up(plan)
+        except Exception as error:
+            plan.close()
+            raise ConfigurationError(
+                f"{self._instance.key} cannot run {settings.batch_size} images up to {settings.split_point} "
+                f"({summarize_error(error)})."
+            ) from error
+        return plan
 
     def _loop(self) -> None:
         self._runner.set_up()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
@@ -23,10 +23,15 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 
 @dataclass(frozen=True, slots=True)
 class _CurrentHead:
-    """The head of the latest batch's split point. ``streamed`` is None if its weights are resident."""
+    """The head of the latest batch's split point. It is kept, as the model may be making another one meanwhile."""
 
     split_point: str
-    streamed: StreamedPartition | None
+    partition: nn.Module | StreamedPartition
+
+    @property
+    def streamed(self) -> StreamedPartition | None:
+        """The partition, if its weights are read while it runs."""
+        return self.partition if isinstance(self.partition, StreamedPartition) else None
 
     def close(self) -> None:
         if self.streamed is not None:
@@ -93,13 +98,16 @@ class HeadPartitions:
             if self._current is None or self._current.split_point != split_point:
                 self._close()
                 self._current = self._open(split_point, self._settings)
-            partition = self._current.streamed or self._model.head(split_point)
-            return tuple(partition(*features))
+            return tuple(self._current.partition(*features))
 
-    def prepare(self, split_point: str) -> None:
+    def prepare(self, split_point: str, batch_size: int) -> None:
         """Runs a head that an engine executes on blank features, so that the first batch need not wait for it.
 
-        Exporting and compiling it can take seconds. torch's heads need no preparation.
+        Exporting and compiling it can take seconds. torch's heads need no preparation. Batches may run meanwhile.
+
+        Args:
+            split_point: where the model will be split.
+            batch_size: of full batches. Single images are prepared for as well.
 
         Raises:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
@@ -112,7 +120,7 @@ class HeadPartitions:
         @torch.inference_mode()
         def run() -> None:
             head = self._model.head(found.name)
-            for size in {1, self._batch_size} if isinstance(head, EnginePart) else ():
+            for size in {1, batch_size} if isinstance(head, EnginePart) else ():
                 head(*(torch.zeros((size, *spec.shape), dtype=spec.dtype) for spec in specs))
 
         run_with_threads(self._num_threads, run)
@@ -130,8 +138,6 @@ class HeadPartitions:
             self._pack(settings)
         else:  # while the previous one may run
             current = self._open(previous.split_point, settings)
-            if current.streamed is None:
-                self._model.head(current.split_point)
         with self._lock:
             self._close()
             self._settings, self._current = settings, current
@@ -157,7 +163,7 @@ class HeadPartitions:
         )
         if streamed is not None and streamed.note:
             self._on_note(streamed.note)
-        return _CurrentHead(split_point, streamed)
+        return _CurrentHead(split_point, self._model.head(split_point) if streamed is None else streamed)
 
     def _close(self) -> None:
         current, self._current = self._current, None

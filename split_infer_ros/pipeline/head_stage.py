@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import HandleError, Notice, SplitInferError
+from split_infer_ros.errors import HandleError, Notice, SplitInferError, UnknownSplitPointError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
@@ -111,7 +112,7 @@ class HeadStage:
             weights: where the head's weights are; in memory if None.
             batch_size: number of images for which streamed weights are laid out, and an engine's head is compiled.
                 Other batches may be slower.
-            split_point: where the model will probably be split. Other heads are prepared with their first batch.
+            split_point: where the model will probably be split.
 
         Raises:
             ConfigurationError: weights cannot be packed, the file has other weights than this model, or the engine
@@ -124,7 +125,7 @@ class HeadStage:
             batch_size=batch_size,
             on_note=lambda note: on_error(Notice(note)),
         )
-        partitions.prepare(split_point)
+        partitions.prepare(split_point, batch_size)
         return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
 
     def start(self) -> None:
@@ -144,6 +145,15 @@ class HeadStage:
     def weights(self) -> WeightsReport | None:
         """The report on streamed weights, or None while they are resident."""
         return self._partitions.weights
+
+    def prepare(self, split_point: str, batch_size: int) -> None:
+        """Prepares the head behind a split point, so that its first batch need not wait; batches may run meanwhile.
+
+        Raises:
+            ConfigurationError: the engine cannot run the head.
+        """
+        with suppress(UnknownSplitPointError):  # of another model; its batches will be refused by the model's name
+            self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Accepts a handle to a slot that ``reader`` gives access to."""

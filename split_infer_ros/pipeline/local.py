@@ -103,7 +103,7 @@ class LocalPipeline:
             split_point=self._settings.split_point,
         )
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
-        transport = LocalTransport(self.head.submit, lease_s=STUCK_S)
+        transport = LocalTransport(self.head, lease_s=STUCK_S)
         self.backbone = BackboneStage(
             model, self._settings, transport, self._hear, watch=watch, num_threads=backbone_threads
         )

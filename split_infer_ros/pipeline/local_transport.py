@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
@@ -10,24 +11,32 @@ from split_infer_ros.buffers.pool import LEASE_S, FeatureReader, SlotPool
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.transport import Released
 
-Submit = Callable[[Handle, FeatureReader], None]  # as ``HeadStage.submit``
+
+class LocalHead(Protocol):
+    """A head in this process, such as ``HeadStage``."""
+
+    def submit(self, handle: Handle, reader: FeatureReader) -> None:
+        """Accepts a handle to a slot that ``reader`` gives access to."""
+
+    def prepare(self, split_point: str, batch_size: int) -> None:
+        """Prepares a partition; raises ConfigurationError if the head cannot run it."""
 
 
 class LocalTransport:
     """Hands each handle to one head.
 
     Args:
-        submit: takes a handle and the pool in which its slot lies.
+        head: takes handles and the pools in which their slots lie.
         lease_s: how long a head may leave a slot untouched before it counts as gone, seconds.
     """
 
-    def __init__(self, submit: Submit, lease_s: float = LEASE_S) -> None:
-        self._submit = submit
+    def __init__(self, head: LocalHead, lease_s: float = LEASE_S) -> None:
+        self._head = head
         self._lease_s = lease_s
 
     def connect(self, released: Released, collect: Callable[[], None]) -> LocalConnection:
         """Opens the way; see ``Transport.connect``."""
-        return LocalConnection(self._submit, released, self._lease_s)
+        return LocalConnection(self._head, released, self._lease_s)
 
 
 class LocalConnection:
@@ -35,8 +44,8 @@ class LocalConnection:
 
     shared = False
 
-    def __init__(self, submit: Submit, released: Released, lease_s: float) -> None:
-        self._submit = submit
+    def __init__(self, head: LocalHead, released: Released, lease_s: float) -> None:
+        self._head = head
         self._released = released
         self._lease_s = lease_s
 
@@ -44,7 +53,11 @@ class LocalConnection:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
         return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Has the head prepare a partition; see ``Connection.prepare_head``."""
+        self._head.prepare(split_point, batch_size)
+
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns 1, as there is one head."""
-        self._submit(handle, pool)
+        self._head.submit(handle, pool)
         return 1

@@ -103,6 +103,14 @@ class ModelInstance:
             num_threads=self._num_threads,
         )
 
+    def prepare_head(self) -> None:
+        """Has the head prepare its partition for the plan in force; ``make_plan`` did so if the head was there then.
+
+        Raises:
+            ConfigurationError: the head cannot run it.
+        """
+        self._connection.prepare_head(self.plan.split_point.name, self.plan.settings.batch_size)
+
     def use(self, plan: Plan) -> None:
         """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""
         with self._changed:

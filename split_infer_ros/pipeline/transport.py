@@ -71,6 +71,15 @@ class Connection(Protocol[Pool]):
     def make_pool(self, layout: Layout, slots: int, place: Place) -> Pool:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Has the heads of this process prepare a partition, so that its first batch need not wait for that.
+
+        Heads of other processes do so with the first batch.
+
+        Raises:
+            ConfigurationError: a head cannot run the partition.
+        """
+
     def send(self, handle: Handle, pool: Pool) -> int:
         """Tells the heads of a batch; returns how many were told."""
 

@@ -103,7 +103,7 @@ class ServedModel:
         self.instance = ModelInstance(
             key=key,
             model=model,
-            transport=LocalTransport(self.head.submit),
+            transport=LocalTransport(self.head),
             advisor=MemoryAdvisor(model.device, database, switches=True),
             changed=changed,
             on_error=self._report,

@@ -125,7 +125,7 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
         deliver=lambda *_: seen.set(),
         on_error=errors.append,
     )
-    stage = BackboneStage(model, StageSettings(), LocalTransport(head.submit), errors.append)
+    stage = BackboneStage(model, StageSettings(), LocalTransport(head), errors.append)
     head.start()
     stage.start()
     busy = torch.cuda.Stream()

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 import torch
 from bright import BrightModel, frame
+from stages import RecordingHead
 
-from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.account import Account
-from split_infer_ros.pipeline.frame import Frame, Handle
+from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
@@ -45,7 +45,8 @@ class Bench:
     """An instance, the handles that it sends, and what it reports."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Handle, FeatureReader]] = []
+        self.head = RecordingHead()
+        self.sent = self.head.sent
         self.errors: list[Exception] = []
         self.back: list[InFlightBatch] = []
         self.changed = Changed()
@@ -53,7 +54,7 @@ class Bench:
         self.instance = ModelInstance(
             key="one",
             model=BrightModel("one"),
-            transport=LocalTransport(lambda handle, reader: self.sent.append((handle, reader))),
+            transport=LocalTransport(self.head),
             advisor=MemoryAdvisor(CPU),
             changed=self.changed,
             on_error=self.errors.append,

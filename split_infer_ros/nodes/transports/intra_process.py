@@ -17,11 +17,11 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.local_transport import Submit
+from split_infer_ros.pipeline.local_transport import LocalHead
 from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
-_heads: defaultdict[tuple[int, str], list[Submit]] = defaultdict(list)  # the heads of this process, by topic
+_heads: defaultdict[tuple[int, str], list[LocalHead]] = defaultdict(list)  # the heads of this process, by topic
 
 
 class IntraProcessSender:
@@ -45,13 +45,18 @@ class IntraProcessSender:
         """Allocates slots."""
         return SlotPool.allocate(layout, slots, place, released=self._released)
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Has the heads of this process prepare a partition; see ``Connection.prepare_head``."""
+        for head in tuple(self._heads):
+            head.prepare(split_point, batch_size)
+
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns to how many heads."""
         heads = tuple(self._heads)
         # The message is made while the slot is still the backbone's: a head may be done with it within microseconds.
         message = _to_message(handle, pool) if self._publisher.has_remote_subscribers else None
-        for submit in heads:
-            submit(handle, pool)
+        for head in heads:
+            head.submit(handle, pool)
         if message is not None:
             self._publisher.publish(message)
         return len(heads)
@@ -68,12 +73,12 @@ class IntraProcessReceiver:
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         self._heads = _heads[topic_key(node, "features")]
-        self._submit = stage.submit
-        self._heads.append(self._submit)
+        self._stage = stage
+        self._heads.append(stage)
 
     def stop_receiving(self) -> None:
         """Takes no more handles."""
-        self._heads.remove(self._submit)
+        self._heads.remove(self._stage)
 
     def close(self) -> None:
         """Does nothing, because the memory is the backbone's."""

@@ -72,6 +72,9 @@ class NetworkSender:
         self._pools.add(pool)
         return pool
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Does nothing: a head of another process prepares a partition with its first batch."""
+
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the features; returns to how many heads."""
         active = self._announced

@@ -63,6 +63,9 @@ class SharedMemorySender:
         """Allocates slots in a new segment."""
         return SharedSlotPool.allocate(layout, slots, place)
 
+    def prepare_head(self, split_point: str, batch_size: int) -> None:
+        """Does nothing: a head of another process prepares a partition with its first batch."""
+
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the handle; returns to how many heads."""
         heads = self._monitor.count_reached(self._publisher)
