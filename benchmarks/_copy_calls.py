@@ -62,7 +62,7 @@ class NoHead:
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Does nothing."""
 
-    def prepare(self, split_point: str, batch_size: int) -> None:
+    def prepare(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing."""
 
 
@@ -75,7 +75,7 @@ class SharedSlots:
         """Allocates slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing: there is no head."""
 
     def send(self, handle: Handle, pool: SharedSlotPool) -> int:

@@ -117,7 +117,7 @@ class HeadProcess:
         """Allocates slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place, lease_s=LEASE_S)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing: a head of another process prepares a partition with its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:

@@ -74,18 +74,18 @@ class RecordingHead:
 
     Attributes:
         sent: the handles that it was given, each with the reader of its slot.
-        prepared: the split points and batch sizes that it was told to prepare.
+        prepared: the models, split points and batch sizes that it was told to prepare.
     """
 
     def __init__(self) -> None:
         self.sent: list[tuple[Handle, FeatureReader]] = []
-        self.prepared: list[tuple[str, int]] = []
+        self.prepared: list[tuple[str, str, int]] = []
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         self.sent.append((handle, reader))
 
-    def prepare(self, split_point: str, batch_size: int) -> None:
-        self.prepared.append((split_point, batch_size))
+    def prepare(self, model: str, split_point: str, batch_size: int) -> None:
+        self.prepared.append((model, split_point, batch_size))
 
 
 class FakeTransport:
@@ -104,7 +104,7 @@ class FakeTransport:
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         pass
 
     def send(self, handle: Handle, pool: SlotPool) -> int:

@@ -44,10 +44,15 @@ class MessageReader:
         create: creates the subscription in a callback group. Its callback takes the message and its ``MessageInfo``.
         wait_for_room: called with a time-out in seconds before each message. While it returns False, messages stay
             with the middleware.
+        name: of the thread.
     """
 
     def __init__(
-        self, node: Node, create: Callable[[CallbackGroup], Any], wait_for_room: Callable[[float], bool]
+        self,
+        node: Node,
+        create: Callable[[CallbackGroup], Any],
+        wait_for_room: Callable[[float], bool] = lambda timeout_s: True,
+        name: str = "images",
     ) -> None:
         self._node = node
         self._context = node.context
@@ -55,7 +60,7 @@ class MessageReader:
         self._closing = False
         self._subscription = create(OffExecutor())
         self._end_wait = GuardCondition(None, None, self._context)
-        self._thread = threading.Thread(target=self._run, name="images", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:

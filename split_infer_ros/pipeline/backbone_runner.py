@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import Compiler
 from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
@@ -109,11 +110,12 @@ class BackboneRunner:
             thread.start()
 
     def warm_up(self, plan: Plan) -> None:
-        """Runs blank batches by another plan on new threads, while batches run by the plan in force.
+        """Runs blank batches by another plan, if an engine other than torch would compile it with the first batch.
 
-        On a GPU, and with streamed weights, there is nothing that its first batch would have to wait for.
+        They run on new threads, while batches run by the plan in force. torch would only choose its kernels, and is
+        slower while a second team of its threads works. What torch.compile made is not run by two threads at once.
         """
-        if self._stream.is_asynchronous or plan.streamed is not None:
+        if not isinstance(plan.backbone, EnginePart):
             return
         self._warm_up(plan, 1, self.set_up)
         if self._choice.num_lanes > 1 and plan.may_use_lanes:

@@ -64,7 +64,7 @@ class BackboneStage:
         self._trace = trace
         self._watch_also = watch
         self._changed = threading.Condition()
-        self._running = False
+        self._running = self._is_closed = False
         self._thread: threading.Thread | None = None
         self._runner = BackboneRunner(
             model.device,
@@ -108,7 +108,7 @@ class BackboneStage:
         Raises:
             ConfigurationError: weights that are streamed cannot be read, or the head cannot run its partition.
         """
-        self._instance.prepare_head()
+        self._instance.prepare_head(self._instance.plan)
         try:
             self._runner.start(self._instance.plan)
         except StreamError as error:
@@ -141,7 +141,8 @@ class BackboneStage:
     def configure(self, settings: StageSettings) -> None:
         """Changes settings for new batches; batches in flight keep the old ones.
 
-        Both partitions are made ready first, while batches run by the old settings. This can take seconds.
+        Where an engine compiles the partitions, it does so first, while batches run by the old settings. That can take
+        seconds.
 
         Raises:
             ConfigurationError: they do not fit; the old ones stay in force.
@@ -154,6 +155,9 @@ class BackboneStage:
                 self._lose(error)
             raise
         with self._changed:
+            if self._is_closed:
+                plan.close()
+                return
             self._instance.use(plan)
             self._queue.configure(settings)
         self._queue.tell_senders()
@@ -186,18 +190,27 @@ class BackboneStage:
 
     def close(self) -> None:
         """Frees the slots; the stage cannot be used any more."""
+        with self._changed:
+            self._is_closed = True
         self._instance.close()
 
     def _make_ready_plan(self, settings: StageSettings) -> Plan:
-        """Makes a plan and, while frames flow, runs blank batches by it."""
-        plan = self._instance.make_plan(settings)
+        """Makes a plan. While frames flow, both partitions are compiled for it, unless they are those in force."""
+        before, plan = self._instance.plan, self._instance.make_plan(settings)
+        if not self._running or (plan.split_point, settings.batch_size) == (
+            before.split_point,
+            before.settings.batch_size,
+        ):
+            return plan
         try:
-            if self._running:
-                self._runner.warm_up(plan)
+            self._instance.prepare_head(plan)
+            self._runner.warm_up(plan)
         except Exception as error:
             plan.close()
+            if isinstance(error, ConfigurationError):
+                raise
             raise ConfigurationError(
-                f"{self._instance.key} cannot run {settings.batch_size} images up to {settings.split_point} "
+                f"{self._instance.key} cannot run a batch of {settings.batch_size} up to {plan.split_point.name} "
                 f"({summarize_error(error)})."
             ) from error
         return plan

@@ -27,9 +27,10 @@ class Batcher(Generic[T]):
         # Arrival and frame, by camera in the order of the cameras' turns. One without frames keeps its turn: otherwise,
         # of cameras that send at the same moments, the first one would be served most.
         self._waiting: dict[Hashable, deque[tuple[float, T]]] = {}
+        self._count = 0  # of all waiting frames, which other threads may read
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
     @property
     def full(self) -> bool:
@@ -39,6 +40,7 @@ class Batcher(Generic[T]):
     def add(self, frame: T, source: Hashable, now: float) -> list[T]:
         """Adds a frame that arrived from a camera. Returns the frames that it displaces."""
         self._waiting.setdefault(source, deque()).append((now, frame))
+        self._count += 1
         return self._displace()
 
     def configure(self, *, batch_size: int, timeout_s: float, keep_latest: bool) -> list[T]:
@@ -64,12 +66,13 @@ class Batcher(Generic[T]):
             frames = self._waiting.pop(source)
             batch.append(frames.popleft())
             self._waiting[source] = frames  # now behind all others
+        self._count -= len(batch)
         return [frame for _, frame in sorted(batch, key=lambda each: each[0])]
 
     def clear(self) -> list[T]:
         """Removes and returns all waiting frames, by arrival."""
         waiting = sorted((each for frames in self._waiting.values() for each in frames), key=lambda each: each[0])
-        self._waiting = {}
+        self._waiting, self._count = {}, 0
         return [frame for _, frame in waiting]
 
     def _displace(self) -> list[T]:
@@ -79,4 +82,5 @@ class Batcher(Generic[T]):
             if len(frames) == 1:
                 break
             displaced.append(frames.popleft()[1])
+            self._count -= 1
         return displaced

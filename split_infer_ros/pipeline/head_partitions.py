@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from split_infer_ros.pipeline.packed_weights import find_packed, streamable
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.streaming import stream_head
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import Residency
@@ -141,6 +143,10 @@ class HeadPartitions:
         with self._lock:
             self._close()
             self._settings, self._current = settings, current
+        del previous
+        if current is not None and current.streamed is not None:  # weights in memory are free only now
+            gc.collect()
+            trim()
 
     @property
     def weights(self) -> WeightsReport | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import HandleError, Notice, SplitInferError, UnknownSplitPointError
+from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
@@ -146,13 +145,18 @@ class HeadStage:
         """The report on streamed weights, or None while they are resident."""
         return self._partitions.weights
 
-    def prepare(self, split_point: str, batch_size: int) -> None:
-        """Prepares the head behind a split point, so that its first batch need not wait; batches may run meanwhile.
+    def prepare(self, model: str, split_point: str, batch_size: int) -> None:
+        """Prepares the head behind a split point, so that its first batch need not wait. Batches may run meanwhile.
+
+        Args:
+            model: whose batches will come. Those of another model are refused, so nothing is prepared for them.
+            split_point: where it will be split.
+            batch_size: of full batches.
 
         Raises:
-            ConfigurationError: the engine cannot run the head.
+            ConfigurationError: there is no such split point, or the engine cannot run the head.
         """
-        with suppress(UnknownSplitPointError):  # of another model; its batches will be refused by the model's name
+        if model == self._model.entry.name:
             self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:

@@ -18,8 +18,8 @@ class LocalHead(Protocol):
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Accepts a handle to a slot that ``reader`` gives access to."""
 
-    def prepare(self, split_point: str, batch_size: int) -> None:
-        """Prepares a partition; raises ConfigurationError if the head cannot run it."""
+    def prepare(self, model: str, split_point: str, batch_size: int) -> None:
+        """Prepares a partition if it runs that model; raises ConfigurationError if it cannot run the partition."""
 
 
 class LocalTransport:
@@ -53,9 +53,9 @@ class LocalConnection:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
         return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Has the head prepare a partition; see ``Connection.prepare_head``."""
-        self._head.prepare(split_point, batch_size)
+        self._head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns 1, as there is one head."""

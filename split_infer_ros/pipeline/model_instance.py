@@ -13,7 +13,7 @@ from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import Notice
+from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.pipeline.frame import Frame, Handle
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
@@ -23,6 +23,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import drop_reason
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
@@ -103,13 +104,21 @@ class ModelInstance:
             num_threads=self._num_threads,
         )
 
-    def prepare_head(self) -> None:
-        """Has the head prepare its partition for the plan in force; ``make_plan`` did so if the head was there then.
+    def prepare_head(self, plan: Plan) -> None:
+        """Has the head prepare its partition for a plan, so that the first batch need not wait for that.
 
         Raises:
             ConfigurationError: the head cannot run it.
         """
-        self._connection.prepare_head(self.plan.split_point.name, self.plan.settings.batch_size)
+        name, size = plan.split_point.name, plan.settings.batch_size
+        try:
+            self._connection.prepare_head(self.model.entry.name, name, size)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # engines have errors of their own
+            raise ConfigurationError(
+                f"The head of {self.key} cannot run a batch of {size} behind {name} ({summarize_error(error)})."
+            ) from error
 
     def use(self, plan: Plan) -> None:
         """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""

@@ -105,7 +105,6 @@ def make_plan(
             )
             if model.device.type == "cuda":
                 plan = _prepare_on_gpu(plan, model)
-            connection.prepare_head(split_point.name, settings.batch_size)
         except StreamError as error:  # raised on a GPU, where the plan ran once
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         except RuntimeError as error:

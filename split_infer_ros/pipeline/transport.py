@@ -71,10 +71,15 @@ class Connection(Protocol[Pool]):
     def make_pool(self, layout: Layout, slots: int, place: Place) -> Pool:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Has the heads of this process prepare a partition, so that its first batch need not wait for that.
 
         Heads of other processes do so with the first batch.
+
+        Args:
+            model: the model's name.
+            split_point: where it will be split.
+            batch_size: of full batches.
 
         Raises:
             ConfigurationError: a head cannot run the partition.

@@ -109,6 +109,7 @@ class TenantRegistry:
         try:
             for served in self._dispatcher.models.values():
                 plans[served] = served.make_plan(settings.stage, taken)
+                served.instance.prepare_head(plans[served])
                 taken += served.budget_of(plans[served])
         except ConfigurationError:
             for plan in plans.values():

@@ -15,6 +15,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import WeightsError
+from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import SplitModel
 
 WAITING: dict[str, Any] = {"autostart": False}
@@ -120,3 +121,17 @@ def test_inactive_backbone_takes_no_images(context: Context) -> None:
         images.publish(image(stamp=1))
         counts = pipeline.settled(1)
         assert (counts.received, counts.published) == (1, 1)
+
+
+def test_head_is_told_where_the_model_is_split_also_if_it_becomes_active_later(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(HeadStage, "prepare", lambda stage, *arguments: prepared.append(arguments))
+    with Pipeline(context, head={}, backbone={"split_point": "block3"}) as pipeline:
+        assert prepared == [("shapes", "block3", 1)]
+        assert pipeline.client.transition("head", "deactivate")
+        assert pipeline.client.set("backbone", split_point="block5", batch_size=2) == ["", ""]
+        assert prepared[1:] == []
+        assert pipeline.client.transition("head", "activate")
+        assert prepared[1:] == [("shapes", "block5", 2)]

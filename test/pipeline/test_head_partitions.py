@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,16 @@ def test_damaged_layer_costs_batches_until_it_is_repaired(run: Run, tmp_path: Pa
         except StreamError:
             run.settle()
     assert same(found, expected["input"])
+
+
+def test_resident_head_is_freed_once_its_weights_are_streamed(run: Run) -> None:
+    run.feed()
+    current = run.pipeline.head._partitions._current
+    assert current is not None
+    resident = weakref.ref(current.partition)
+    del current
+    run.pipeline.head.configure(TWO_STAGE)
+    assert resident() is None
 
 
 def test_refused_settings_leave_the_weights_as_they_are(run: Run, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
+from split_infer_ros.pipeline import backbone_runner
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.local_transport import LocalTransport
@@ -64,27 +65,30 @@ def test_head_is_told_of_each_split_point_before_it_is_used() -> None:
     stage = stage_of(head)
     try:
         stage.start()
-        assert set(head.prepared) == {("block3", 1)}
+        assert head.prepared == [("shapes", "block3", 1)]
         stage.configure(replace(SETTINGS, split_point="block5", batch_size=2))
-        assert head.prepared[-1] == ("block5", 2)
+        assert head.prepared[1:] == [("shapes", "block5", 2)]
     finally:
         stage.stop(LONG_S)
         stage.close()
 
 
-def test_change_that_the_head_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ConfigurationError("No head for block5."), OSError("No head for block5.")], ids=repr)
+def test_change_that_the_head_cannot_run_is_refused(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     head = RecordingHead()
     stage = stage_of(head)
 
-    def refuse(split_point: str, batch_size: int) -> None:
-        raise ConfigurationError(f"No head for {split_point}.")
+    def refuse(model: str, split_point: str, batch_size: int) -> None:
+        raise error
 
+    stage.start()
     monkeypatch.setattr(head, "prepare", refuse)
     try:
         with pytest.raises(ConfigurationError, match="No head for block5"):
             stage.configure(replace(SETTINGS, split_point="block5"))
         assert stage.settings == SETTINGS
     finally:
+        stage.stop(LONG_S)
         stage.close()
 
 
@@ -97,9 +101,10 @@ def test_change_whose_first_batch_fails_is_refused(monkeypatch: pytest.MonkeyPat
         failed.set()
         raise RuntimeError("no such kernel")
 
+    monkeypatch.setattr(backbone_runner, "EnginePart", object)  # torch's partitions run no blank batches
     monkeypatch.setattr(Plan, "warm_up", fail)
     try:
-        with pytest.raises(ConfigurationError, match=r"cannot run 1 images up to block5 \(.*no such kernel.*\)"):
+        with pytest.raises(ConfigurationError, match=r"cannot run a batch of 1 up to block5 \(.*no such kernel.*\)"):
             stage.configure(replace(SETTINGS, split_point="block5"))
         assert failed.is_set()
         assert stage.settings == SETTINGS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rclpy.duration import Duration
@@ -13,6 +14,7 @@ from rclpy.qos import LivelinessPolicy, QoSProfile
 from split_infer_ros.msg import FeatureRelease
 from split_infer_ros.nodes.endpoints import create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.message_reader import MessageReader
 
 # A killed head is known to be dead after this many seconds. Its subscription disappears only after 20 s.
 SILENT_S = 2.0
@@ -28,7 +30,7 @@ class HeadMonitor:
 
     Args:
         node: the backbone's node.
-        on_release: called with each release.
+        on_release: called with each release, on a thread of this object, as is ``on_death``.
         on_death: called after a head died with a time of the steady clock; batches sent before it went to that head.
     """
 
@@ -38,12 +40,22 @@ class HeadMonitor:
         on_release: Callable[[FeatureRelease], None],
         on_death: Callable[[float], None],
     ) -> None:
-        self._node = node
         self._on_death = on_death
         self._silent = 0
         self._last_arrival = -math.inf
-        self._subscription = create_subscription(
-            node, FeatureRelease, "features/release", on_release, RELEASE_QOS, on_liveliness=self._update
+        # On a thread of its own, because the executor may be at a change of parameters that takes seconds.
+        self._reader = MessageReader(
+            node,
+            partial(
+                create_subscription,
+                node,
+                FeatureRelease,
+                "features/release",
+                lambda release, info: on_release(release),
+                RELEASE_QOS,
+                on_liveliness=self._update,
+            ),
+            name="releases",
         )
 
     def count_reached(self, publisher: Any) -> int:
@@ -52,7 +64,7 @@ class HeadMonitor:
 
     def close(self) -> None:
         """Removes the subscription from the topic."""
-        self._node.destroy_subscription(self._subscription)
+        self._reader.close()
 
     def _update(self, change: Any) -> None:
         self._silent = change.not_alive_count

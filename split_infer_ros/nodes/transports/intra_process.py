@@ -22,6 +22,7 @@ from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
 _heads: defaultdict[tuple[int, str], list[LocalHead]] = defaultdict(list)  # the heads of this process, by topic
+_prepared: dict[tuple[int, str], tuple[str, str, int]] = {}  # the arguments of the last ``prepare_head``, by topic
 
 
 class IntraProcessSender:
@@ -34,7 +35,8 @@ class IntraProcessSender:
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
         self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10))
-        self._heads = _heads[topic_key(node, "features")]
+        self._key = topic_key(node, "features")
+        self._heads = _heads[self._key]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
         """Registers ``released``, which is called with each slot that a head gave back."""
@@ -45,10 +47,11 @@ class IntraProcessSender:
         """Allocates slots."""
         return SlotPool.allocate(layout, slots, place, released=self._released)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
-        """Has the heads of this process prepare a partition; see ``Connection.prepare_head``."""
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
+        """Has the heads of this process prepare a partition, also those that come later."""
+        _prepared[self._key] = model, split_point, batch_size
         for head in tuple(self._heads):
-            head.prepare(split_point, batch_size)
+            head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns to how many heads."""
@@ -63,6 +66,7 @@ class IntraProcessSender:
 
     def close(self) -> None:
         """Removes the publisher from the topic."""
+        _prepared.pop(self._key, None)
         self._publisher.destroy()
 
 
@@ -72,7 +76,10 @@ class IntraProcessReceiver:
     is_standby = False  # every head of this backbone is in its process
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
-        self._heads = _heads[topic_key(node, "features")]
+        key = topic_key(node, "features")
+        if key in _prepared:  # the backbone is active already
+            stage.prepare(*_prepared[key])
+        self._heads = _heads[key]
         self._stage = stage
         self._heads.append(stage)
 

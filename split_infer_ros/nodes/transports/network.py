@@ -50,7 +50,7 @@ class NetworkSender:
     def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
         self._node = node
         self._publisher = create_publisher(node, FeatureBatch, "features/data", QoSProfile(depth=DEPTH))
-        self._monitor = HeadMonitor(node, self._receive_release, self._drop_sent_before)
+        self._monitor: HeadMonitor | None = None
         self._registry = HeadRegistry(SILENT_S)
         self._announced = ""  # the head that was announced last
         self._choices = create_publisher(node, HeadClaim, "features/head", LATCHED)
@@ -64,6 +64,7 @@ class NetworkSender:
     def connect(self, released: Released, collect: Callable[[], None]) -> NetworkSender:
         """Registers ``released``, which is called with each batch that a head has finished."""
         self._released = released
+        self._monitor = HeadMonitor(self._node, self._receive_release, self._drop_sent_before)
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
@@ -72,12 +73,13 @@ class NetworkSender:
         self._pools.add(pool)
         return pool
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing: a head of another process prepares a partition with its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the features; returns to how many heads."""
         active = self._announced
+        assert self._monitor is not None
         if not active:
             return 0
         heads = self._monitor.count_reached(self._publisher)
@@ -91,7 +93,8 @@ class NetworkSender:
         self._node.destroy_subscription(self._claims)
         self._node.destroy_publisher(self._choices)
         self._node.destroy_publisher(self._publisher)
-        self._monitor.close()
+        if self._monitor is not None:
+            self._monitor.close()
 
     def _batch_message(self, handle: Handle, pool: OwnedPool, head: str) -> FeatureBatch:
         """Returns the message with a copy of a batch's features, without bytes for frames that the batch lacks."""

@@ -52,22 +52,23 @@ class SharedMemorySender:
         for name in remove_leftovers():
             node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
         self._publisher = create_publisher(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
-        self._monitor = HeadMonitor(node, lambda _: self._collect(), lambda _: self._collect())
+        self._monitor: HeadMonitor | None = None
 
     def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemorySender:
         """Registers ``collect``, which has the slots looked at. A batch's outcome stands there, not in the message."""
-        self._collect = collect
+        self._monitor = HeadMonitor(self._node, lambda _: collect(), lambda _: collect())
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Allocates slots in a new segment."""
         return SharedSlotPool.allocate(layout, slots, place)
 
-    def prepare_head(self, split_point: str, batch_size: int) -> None:
+    def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing: a head of another process prepares a partition with its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the handle; returns to how many heads."""
+        assert self._monitor is not None
         heads = self._monitor.count_reached(self._publisher)
         if heads:
             features = pool.views(handle.lease, len(handle.origins))
@@ -77,7 +78,8 @@ class SharedMemorySender:
     def close(self) -> None:
         """Removes the sender from its topics."""
         self._node.destroy_publisher(self._publisher)
-        self._monitor.close()
+        if self._monitor is not None:
+            self._monitor.close()
 
 
 @dataclass(slots=True, eq=False)
