@@ -197,10 +197,8 @@ class BackboneStage:
     def _make_ready_plan(self, settings: StageSettings) -> Plan:
         """Makes a plan. While frames flow, both partitions are compiled for it, unless they are those in force."""
         before, plan = self._instance.plan, self._instance.make_plan(settings)
-        if not self._running or (plan.split_point, settings.batch_size) == (
-            before.split_point,
-            before.settings.batch_size,
-        ):
+        has_new_parts = plan.split_point != before.split_point or settings.batch_size != before.settings.batch_size
+        if not (self._running and has_new_parts):
             return plan
         try:
             self._instance.prepare_head(plan)
