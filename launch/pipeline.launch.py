@@ -16,7 +16,6 @@ from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, Reg
 from launch.event_handlers import OnProcessExit
 from launch.events import matches_action
 from launch.events.process import ProcessExited, ShutdownProcess
-from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.descriptions import Parameter
 
@@ -89,6 +88,20 @@ def parameter_file(name: str) -> Path:
     raise FileNotFoundError(f"config: there is neither a parameter file nor a scenario '{name}'.")
 
 
+def typed_parameter(name: str, text: str) -> Parameter:
+    """Returns a parameter with the type that the nodes declare.
+
+    Raises:
+        ValueError: it takes a whole number, and the text is none.
+    """
+    kind = PARAMETERS[name]
+    try:
+        value = text == "true" if kind is bool else kind(text)
+    except ValueError:
+        raise ValueError(f"{name} cannot be '{text}'; it takes a whole number.") from None
+    return Parameter(name, value, value_type=kind)
+
+
 def start_pipeline(context: LaunchContext) -> list[Action]:
     """Returns the process with the arguments that were given, and the handler that decides whether it starts again."""
     given = {name: context.launch_configurations[name] for name in ARGUMENTS}
@@ -96,11 +109,7 @@ def start_pipeline(context: LaunchContext) -> list[Action]:
     parameters: list[Path | Parameter] = []
     if "config" in given:
         parameters.append(parameter_file(given["config"]))
-    parameters += [
-        Parameter(name, LaunchConfiguration(name), value_type=kind)
-        for name, kind in PARAMETERS.items()
-        if name in given
-    ]
+    parameters += [typed_parameter(name, given[name]) for name in PARAMETERS if name in given]
     if "image_topics" in given:
         topics = [topic.strip() for topic in given["image_topics"].split(",")]
         parameters.append(Parameter("image_topics", topics, value_type=list[str]))
