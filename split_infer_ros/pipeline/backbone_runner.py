@@ -112,8 +112,8 @@ class BackboneRunner:
     def warm_up(self, plan: Plan) -> None:
         """Runs blank batches by another plan, if an engine other than torch would compile it with the first batch.
 
-        They run on new threads, while batches run by the plan in force. torch would only choose its kernels, and is
-        slower while a second team of its threads works. What torch.compile made is not run by two threads at once.
+        They run on new threads, while batches run by the plan in force. With torch they would only choose kernels, and
+        a second team of its threads slows the first. What torch.compile made is not run by two threads at once.
         """
         if not isinstance(plan.backbone, EnginePart):
             return
