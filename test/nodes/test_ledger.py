@@ -177,7 +177,7 @@ def test_frames_drop_as_no_head_until_a_head_comes(context: Context) -> None:
 
 def deaf_head(pipeline: Pipeline) -> IntraProcessReceiver:
     """Returns a head in the backbone's process that ignores the handles that it gets."""
-    stage = SimpleNamespace(submit=lambda handle, reader: None)
+    stage = SimpleNamespace(submit=lambda handle, reader: None, prepare=lambda *what: None)
     return IntraProcessReceiver(pipeline.client.node, pipeline.backbone.model, stage)
 
 
