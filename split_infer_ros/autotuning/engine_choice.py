@@ -54,7 +54,7 @@ def compare_engines_once(
         precision: of the backbone.
         batch_size: images a batch.
         say: is called with a line before the comparison and with one that tells its results.
-        seconds: that the comparison may take.
+        seconds: that the comparison may take, once the process has loaded the model.
         open_runner: starts the process.
 
     Raises:
@@ -69,6 +69,7 @@ def compare_engines_once(
         f"machine, for at most {seconds:g} s; set the parameter engine to skip this"
     )
     with open_runner(spec) as runner:
+        runner.start()
         tuner = Tuner(model, runner, database, precisions=(precision,), batch_size=batch_size, engines=engines)
         records = tuner.compare_engines(time.monotonic() + seconds)
     say(f"{model.entry.name} in {precision.value} at batch size {batch_size}: {describe_comparison(records)}")

@@ -22,6 +22,7 @@ NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner times the segments of a network, and what it made of them
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
 LAYOUTS = "layouts"  # of the segments' results
+RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # engines are compared: one alone, all in turns, and the results
 UNIFORM = "uniform"  # the best form without segments, with which a chain takes turns
 BATCH_SIZES = (1, 2, 4, 8, 16)
 TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # other engines have only their defaults

@@ -27,11 +27,13 @@ class TrialOutcome:
         costs: samples, in seconds.
         error: why there are none.
         facts: what else was observed: ``uncertain``, ``difference``, and the ``limit_s`` that a trial exceeded.
+        is_process_gone: whether the trial crashed, or was ended. What its process had kept of other trials is lost.
     """
 
     costs: tuple[float, ...] = ()
     error: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    is_process_gone: bool = False
 
 
 def had_too_little_time(record: Record, limit_s: float) -> bool:
@@ -42,6 +44,10 @@ def had_too_little_time(record: Record, limit_s: float) -> bool:
 
 class TrialRunner(Protocol):
     """Runs trials."""
+
+    def start(self) -> None:
+        """Gets ready for the first trial, which would otherwise wait for that."""
+        ...
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         """Runs one trial."""
@@ -72,6 +78,14 @@ class TrialProcess:
     ) -> None:
         self._end()
 
+    def start(self) -> None:
+        """Starts the process, unless it runs.
+
+        Raises:
+            ConfigurationError: the process cannot be started, or cannot load this model.
+        """
+        self._started()
+
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         """Runs one trial. A crash or a hang is an outcome too.
 
@@ -84,12 +98,13 @@ class TrialProcess:
             answer = process.ask(request, limit_s)
         except TimeoutError:
             self._end()
-            return TrialOutcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s})
+            return TrialOutcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s}, True)
         except BaseException:  # Ctrl-C: the next trial would read this trial's answer
             self._end()
             raise
         if answer is None:
-            return TrialOutcome((), f"It crashed: its process ended with {self._end(MAX_EXIT_S)}.")
+            error = f"It crashed: its process ended with {self._end(MAX_EXIT_S)}."
+            return TrialOutcome((), error, is_process_gone=True)
         if "error" in answer:
             return TrialOutcome((), answer["error"])
         facts = {name: value for name, value in answer.items() if name != "costs" and value is not False}

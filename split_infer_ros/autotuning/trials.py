@@ -6,16 +6,17 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from split_infer_ros.autotuning.segment_trials import WARM_UP, time_segments
-from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, SEGMENTS, UNIFORM
+from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, TURNS, UNIFORM
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -32,6 +33,8 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.search.space import frozen
+from split_infer_ros.split.device_weights import bytes_of
 from split_infer_ros.split.inspection import inspect_files
 from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.model import SplitModel
@@ -41,6 +44,8 @@ from split_infer_ros.split.quantised_model import place
 MAX_DIFFERENCES = {Precision.FP32: MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
 MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
 BATCH_TIMEOUT_S = 60.0
+LONG_WARM_UP_S = 1.0  # two calls suffice then
+MAX_BYTES_OF_RIVALS = 2**28  # of weights: each engine that takes turns holds up to three copies of them
 SEED = 0
 
 
@@ -60,15 +65,19 @@ class Trials:
         self._entry, self._as_built = build_model(spec)
         self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
+        self._stream = Stream(self._device)
+        self._rivals: dict[Hashable, Run] = {}  # that may take turns, by configuration and batch size
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Times a configuration.
 
         Args:
-            stage: ``network``, ``pipeline``, ``segments`` of a network, or ``chain``.
-            config: a configuration of that stage's space; for a chain, a configuration of the network with segments.
+            stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival`` or ``rivals``.
+            config: a configuration of that stage's space; for a chain, a configuration of the network with segments;
+                for a rival, one of the network; empty for rivals.
             about: for all but the pipeline ``batch_size``. For a chain also ``uniform``, the network's configuration
-                with which it takes turns. For the pipeline ``form``, the network's configuration.
+                with which it takes turns. For the pipeline ``form``, the network's configuration. For rivals
+                ``rivals``, configurations of the network by name, which take turns.
             seconds: an uncertain measurement is not repeated after this time.
 
         Returns:
@@ -76,12 +85,20 @@ class Trials:
             the ``difference`` of its results from the model as built.
             For segments, see ``time_segments``.
             For a chain, ``costs`` and ``uniform``, the seconds a batch of both in each turn, and the ``difference``.
+            For a rival, ``costs`` of a few batches, and the ``difference``. For rivals ``turns``, the seconds a batch
+            of each in each turn; nothing if their weights would not fit into memory several times.
 
         Raises:
             ConfigurationError: the results differ too much from the model as built.
         """
         end = time.monotonic() + seconds
-        trials = {SEGMENTS: self._segments, NETWORK: self._network, CHAIN: self._chain}
+        trials = {
+            SEGMENTS: self._segments,
+            NETWORK: self._network,
+            CHAIN: self._chain,
+            RIVAL: self._rival,
+            RIVALS: self._take_turns,
+        }
         with ThreadPoolExecutor(1) as executor:  # torch's helper threads end with it
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
@@ -105,19 +122,38 @@ class Trials:
         return self._models[folding]
 
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        stream = Stream(self._device)
-        with torch.inference_mode(), stream.work("trial"):
-            run, difference_found = self._checked(config, int(about["batch_size"]), stream)
+        with torch.inference_mode(), self._stream.work("trial"):
+            run, difference_found = self._checked(config, int(about["batch_size"]))
             measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
         return {**measured.as_json(), "difference": difference_found}
 
     def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        stream, batch_size = Stream(self._device), int(about["batch_size"])
-        with torch.inference_mode(), stream.work("trial"):
-            uniform, _ = self._checked(about[UNIFORM], batch_size, stream)
-            chain, difference_found = self._checked(config, batch_size, stream)
+        batch_size = int(about["batch_size"])
+        with torch.inference_mode(), self._stream.work("trial"):
+            uniform, _ = self._checked(about[UNIFORM], batch_size)
+            chain, difference_found = self._checked(config, batch_size)
             found = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
         return {"costs": found[CHAIN], UNIFORM: found[UNIFORM], "difference": difference_found}
+
+    def _rival(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        batch_size = int(about["batch_size"])
+        with torch.inference_mode(), self._stream.work("trial"):
+            run, difference_found = self._checked(config, batch_size)
+            if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
+                self._rivals[frozen(config), batch_size] = run
+            return {"costs": timed(run), "difference": difference_found}
+
+    def _take_turns(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        batch_size = int(about["batch_size"])
+        keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
+        runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
+        with torch.inference_mode(), self._stream.work("trial"):
+            return {"costs": [], TURNS: timed_in_turns(runs, lambda: time.monotonic() < end) if runs else {}}
+
+    def _weight_bytes(self) -> int:
+        if isinstance(self._as_built, OnnxGraph):
+            return int(self._as_built.proto.ByteSize())
+        return bytes_of(self._as_built.state_dict().values())
 
     def _segments(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         use_threads(config["threads"])
@@ -126,25 +162,30 @@ class Trials:
         images = self.images(int(about["batch_size"])).to(self._device, model.dtype)
         return time_segments(model, images, execution_config.convolutions, end)
 
-    def _checked(self, config: Mapping[str, Any], batch_size: int, stream: Stream) -> tuple[Run, float]:
+    def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[Run, float]:
         """Returns a call of the network that waits for the results, and their difference from the model as built.
 
         Raises:
             ConfigurationError: they differ too much.
         """
         execution_config = ExecutionConfig.from_json(config)
-        execution_config.engine.use_threads(config["threads"])
+        set_up = partial(execution_config.engine.use_threads, config["threads"])
+        set_up()
         model = self.model(execution_config)
         network, layout = make_backbone(model, "output"), execution_config.engine.memory_format
         images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
         def run() -> tuple[Tensor, ...]:
+            set_up()  # a rival that takes turns with this one may use others
             found: tuple[Tensor, ...] = network(images)
-            stream.fence().wait()
+            self._stream.fence().wait()
             return found
 
-        for _ in range(WARM_UP):
+        outputs, begin = run(), time.monotonic()
+        for _ in range(WARM_UP - 1):
             outputs = run()
+            if time.monotonic() > begin + LONG_WARM_UP_S:
+                break
         crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
         outputs = model.head("output")(*crossing)
         difference_found = difference(outputs, self._outputs_as_built(batch_size))

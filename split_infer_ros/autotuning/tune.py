@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from split_infer_ros.autotuning.chain_contest import ChainContest, is_proven, verdict_on
+from split_infer_ros.autotuning.engine_contest import MIN_TRIAL_S, EngineContest
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.other_models import samples_of_other_models
@@ -39,7 +40,6 @@ from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
-MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
 MAX_TRIAL_S = 90.0  # time for a compiler to finish a network
 MAX_SCHEDULES_S = 600.0  # time to find schedules of all convolutions of a network
 FALLBACK = ImplementationChoice.FALLBACK.value
@@ -113,18 +113,22 @@ class Tuner:
         return self._best_network(self._precisions[0]), pipelines[0]
 
     def compare_engines(self, end: float) -> list[Record]:
-        """Times the network untuned by each engine, as far as the clock does not show ``end``.
+        """Times the network untuned by each engine until the clock shows ``end``, or soon after.
 
         Returns:
-            A record for each engine that was tried, in their order. An engine that cannot run the model has an error.
+            A record for each engine that was tried. An engine that cannot run the model has an error.
         """
-        task, about = network_task(self._model, self._batch_size), {"batch_size": self._batch_size}
-        records = []
-        for engine in self._network_space.knobs["engine"]:
-            if self._clock() < end:
-                config = {**self._network_space.default, "engine": engine}
-                records.append(self._trial(NETWORK, config, task, about, end))
-        return records
+        contest = EngineContest(
+            self._runner,
+            self._database,
+            self._key,
+            network_task(self._model, self._batch_size),
+            {"batch_size": self._batch_size},
+            self._features,
+            self._clock,
+        )
+        space = self._network_space
+        return contest.records({str(each): {**space.default, "engine": each} for each in space.knobs["engine"]}, end)
 
     def tune_network(self, end: float) -> Record | None:
         """Tunes the execution config until the clock shows ``end``.

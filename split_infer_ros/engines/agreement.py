@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-MAX_ROUNDING_RATIO = 4  # ONNX Runtime's sigmoid rounds more coarsely than torch's
+# Engines compute sigmoid and its like more coarsely than torch. In an untrained EfficientNet-B2, ONNX Runtime's results
+# are 3.3 times as far from torch's as torch's are from the exact ones, and OpenVINO's 4.3 times.
+MAX_ROUNDING_RATIO = 10
 MAX_ROUNDING = 1e-2  # what errs by more is not explained by rounding
 MAX_DIFFERENCE = 1e-4  # of the largest expected value; above it, float32 results do not agree
 MAX_LOW_PRECISION_DIFFERENCE = 0.02  # the same in 16 bits, where torch's own rounding explains no more

@@ -1,4 +1,4 @@
-"""How an ONNX model is given to an engine: as bytes, or by a file if it is larger than protobuf's limit."""
+"""How an ONNX model is given to an engine: by its file, or as bytes unless it is larger than protobuf's limit."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ MAX_BYTES = 2**31 - 2**24  # protobuf serialises less than 2 GiB; the weights ar
 @contextmanager
 def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
     """Yields the bytes of a model, or the path of a file that holds it until the context ends."""
+    if graph.path is not None:
+        yield str(graph.path)
+        return
     weights = sum(len(tensor.raw_data) for tensor in graph.proto.graph.initializer)
     if weights < MAX_BYTES:
         yield graph.proto.SerializeToString()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,17 +24,15 @@ from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.files import write_whole
 
-FORMAT = 1  # of what is exported, and how; a change raises it, and exports are then made again
+FORMAT = 2  # of what is exported, and how; a change raises it, and exports are then made again
 EXAMPLES = 2  # images of a batch, so that the batch is not taken for a constant 1
 
 MakePart = Callable[[OnnxGraph], EnginePart]
 
-_log = logging.getLogger(__name__)
 _exporting = threading.Lock()  # torch.export changes state of the whole process
 
 
@@ -52,9 +48,8 @@ def exported_part(
 ) -> EnginePart:
     """Returns a traced part as another engine executes it, after its results were compared with torch's.
 
-    The ONNX model is read from the user's cache if it is there. A file beside it says which version of which engine
-    agreed with torch about that model, and in which precision. So each of them is compared once. No engine sees a file
-    of which none of these holds the digest: it is damaged.
+    The ONNX model is read from the user's cache if it is there, undamaged. A file beside it says which version of which
+    engine agreed with torch about that model, and in which precision. So each of them is compared once.
 
     Args:
         part: maps tensors of shape (n, ...) to a tuple of tensors. It is not changed.
@@ -68,32 +63,28 @@ def exported_part(
     Raises:
         ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
     """
-    path = _folder() / f"{export_key(part, inputs)}.onnx"
+    path = path_of(export_key(part, inputs))
+    stored = load(path, name) or store(path, name, export_program(part, inputs, name=name, engine=engine))
+    executable = make(stored.graph)
     low = "" if precision is Precision.FP32 else f"-{precision.value}"
-    agreed = path.with_suffix(f".{engine.value}-{version}{low}.agreed")
-    data = _read(path)
-    if data and _read(agreed) == _digest(data):
-        return make(OnnxGraph(name, _parse(data)))
-    if data and any(_read(other) == _digest(data) for other in path.parent.glob(f"{path.stem}.*.agreed")):
-        try:
-            executable = make(OnnxGraph(name, _parse(data)))
-            _compare(part, executable, inputs, engine, precision)
-        except Exception as error:  # the engine does not agree: a new export tells
-            _log.info("%s is made again: %s", path, error)
-        else:
-            _write(agreed, _digest(data))
-            return executable
-    proto = export(part, inputs, name=name, engine=engine)
-    executable = make(OnnxGraph(name, proto))
-    _compare(part, executable, inputs, engine, precision)
-    data = proto.SerializeToString()
-    if _write(path, data):
-        _write(agreed, _digest(data))
+    comparison = f"{engine.value}-{version}{low}"
+    if not stored.has_passed(comparison):
+        _compare(part, executable, inputs, engine, precision)
+        stored.note_passed(comparison)
     return executable
 
 
 def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, engine: Engine) -> Any:
-    """Exports a traced part for any batch size. Returns an ``onnx.ModelProto``.
+    """Exports a traced part for any batch size. Returns an ``onnx.ModelProto`` with the weights in it.
+
+    Raises:
+        ConfigurationError: torch cannot export it, or a package that it needs is not installed.
+    """
+    return export_program(part, inputs, name=name, engine=engine).model_proto
+
+
+def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, engine: Engine) -> Any:
+    """Exports a traced part for any batch size. Returns a ``torch.onnx.ONNXProgram``, which shares the weights.
 
     Raises:
         ConfigurationError: torch cannot export it, or a package that it needs is not installed.
@@ -115,7 +106,7 @@ def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, eng
                 input_names=[f"input_{index}" for index in range(len(inputs))],
             )
             assert program is not None
-            return program.model_proto
+            return program
         except Exception as error:  # torch's exporters raise many kinds
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise ConfigurationError(
@@ -187,10 +178,6 @@ def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tenso
     return tuple(examples)
 
 
-def _folder() -> Path:
-    return default_path().parent / "onnx"
-
-
 def _version(package: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -198,31 +185,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def _parse(data: bytes) -> Any:
-    import onnx
-
-    return onnx.load_model_from_string(data)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).hexdigest().encode()
-
-
-def _read(path: Path) -> bytes:
-    """Returns the content of a file; nothing if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _write(path: Path, data: bytes) -> bool:
-    """Writes a file whole. Returns whether it was written; if not, the log says why."""
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
-        return False
-    return True

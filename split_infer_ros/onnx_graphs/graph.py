@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,8 @@ class OnnxGraph:
 
     Args:
         name: of the file or part, for messages.
-        proto: the model. Its weights are in it, not in other files. It is taken over.
+        proto: the model. Its weights are in it, unless ``path`` is given. It is taken over.
+        path: a file that holds the model, and names another file for its weights; None if there is none.
 
     Attributes:
         inputs: what the caller passes, in order. Weights are no inputs.
@@ -64,9 +66,10 @@ class OnnxGraph:
         ConfigurationError: an input or output is no tensor, or has elements that torch does not know.
     """
 
-    def __init__(self, name: str, proto: onnx.ModelProto) -> None:
+    def __init__(self, name: str, proto: onnx.ModelProto, path: Path | None = None) -> None:
         self.name = name
         self.proto = proto
+        self.path = path
         weights = {tensor.name for tensor in proto.graph.initializer}
         weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
         self.inputs = self._tensors(value for value in proto.graph.input if value.name not in weights)
@@ -79,7 +82,7 @@ class OnnxGraph:
 
     @cached_property
     def digest(self) -> str:
-        """Hexadecimal digits that identify the whole content, weights included."""
+        """Hexadecimal digits that identify the whole content, weights in it included."""
         content = hashlib.sha256()
         _hash_message(content, self.proto)
         return content.hexdigest()

@@ -24,7 +24,10 @@ from split_infer_ros.autotuning.spaces import (
     LAYOUTS,
     NETWORK,
     PIPELINE,
+    RIVAL,
+    RIVALS,
     SEGMENTS,
+    TURNS,
     UNIFORM,
     WORK,
     network_space,
@@ -110,6 +113,29 @@ def test_layouts_are_read_from_strides(shapes: list[tuple[int, ...]], layout: La
     converted = segment_trials.in_layout(tensors, Layout.CHANNELS_LAST)
     assert segment_trials.found_layout(converted) is (Layout.ANY if layout is Layout.ANY else Layout.CHANNELS_LAST)
     assert segment_trials.found_layout((torch.zeros(2, 3, 4, 4).transpose(2, 3),)) is Layout.MIXED
+
+
+def test_rivals_take_turns(trials: Trials) -> None:
+    rivals = {kind: {**DEFAULT, "convolutions": kind} for kind in (PACKED, CONTIGUOUS)}
+    for rival in rivals.values():
+        answer = trials.run(RIVAL, rival, ABOUT, 60.0)
+        assert len(answer["costs"]) >= 1
+        assert 0 <= answer["difference"] < 1e-4
+    both = {**ABOUT, RIVALS: rivals}
+    found = trials.run(RIVALS, {}, both, 60.0)[TURNS]
+    assert {name: len(costs) for name, costs in found.items()} == dict.fromkeys(rivals, turns.MAX_TURNS)
+    assert all(cost > 0 for costs in found.values() for cost in costs)
+    assert all(len(costs) == 1 for costs in trials.run(RIVALS, {}, both, 0.0)[TURNS].values()), "there is no more time"
+    unknown = {**rivals, "unknown": {**DEFAULT, "folding": False}}
+    assert set(trials.run(RIVALS, {}, {**ABOUT, RIVALS: unknown}, 0.0)[TURNS]) == set(rivals)
+    assert not trials.run(RIVALS, {}, {"batch_size": 2, RIVALS: rivals}, 0.0)[TURNS], "none was tried at that size"
+
+
+def test_rivals_that_need_too_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials_module, "MAX_BYTES_OF_RIVALS", 1000)
+    trials = Trials(ModelSpec("shapes", device="cpu"))
+    assert trials.run(RIVAL, DEFAULT, ABOUT, 60.0)["costs"]
+    assert not trials.run(RIVALS, {}, {**ABOUT, RIVALS: {"one": DEFAULT}}, 60.0)[TURNS]
 
 
 def test_a_chain_takes_turns_with_the_uniform_form(trials: Trials) -> None:

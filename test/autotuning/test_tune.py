@@ -23,7 +23,10 @@ from split_infer_ros.autotuning.spaces import (
     LAYOUTS,
     NETWORK,
     PIPELINE,
+    RIVAL,
+    RIVALS,
     SEGMENTS,
+    TURNS,
     UNIFORM,
     WORK,
     network_space,
@@ -92,6 +95,9 @@ class Simulated:
     def clock(self) -> float:
         return self.now
 
+    def start(self) -> None:
+        self.now += 1.0
+
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         self.now += 1.0
         self.asked.append((stage, dict(config)))
@@ -101,7 +107,9 @@ class Simulated:
             return outcome
         if stage == SEGMENTS:
             return TrialOutcome((), "ValueError: no segments today")
-        if stage == NETWORK:
+        if stage == RIVALS:
+            return TrialOutcome()
+        if stage in (NETWORK, RIVAL):
             cost = {PACKED: 2.0, CONTIGUOUS: 3.0}.get(config["convolutions"], 1.0) / config["threads"]
             return TrialOutcome((cost,), None, {"difference": 1e-6})
         return TrialOutcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
@@ -251,7 +259,7 @@ def test_segments_are_left_out_when_time_is_over(model: SplitModel, database: Da
     assert min(runner.limits) >= tune_module.MIN_TRIAL_S
 
 
-TURNS = 25
+NUM_TURNS = 25
 
 
 def segments_that_mix(model: SplitModel, *, share: float, spread: float = 0.01) -> Callable[..., TrialOutcome | None]:
@@ -267,8 +275,10 @@ def segments_that_mix(model: SplitModel, *, share: float, spread: float = 0.01) 
             layouts = ["contiguous" if is_contiguous else "channels_last"] * count
             return TrialOutcome((), None, {WORK: work, CONVERSION: conversion, LAYOUTS: layouts})
         if stage == CHAIN:
-            shares = [share + spread * (turn % 5 - 2) for turn in range(TURNS)]
-            return TrialOutcome(tuple(5.0 * each for each in shares), None, {UNIFORM: [5.0] * TURNS, "difference": 0.0})
+            shares = [share + spread * (turn % 5 - 2) for turn in range(NUM_TURNS)]
+            return TrialOutcome(
+                tuple(5.0 * each for each in shares), None, {UNIFORM: [5.0] * NUM_TURNS, "difference": 0.0}
+            )
         return None
 
     return rule
@@ -440,18 +450,31 @@ def test_measurements_of_other_models_guide_the_first_trials(
     assert all(math.isfinite(value) for record in records for value in record.facts["traits"].values())
 
 
+COSTS = {"torch": 3.0, "onnxruntime": 2.0, "openvino": 2.2}
+
+
+def by_engine(
+    alone: Mapping[str, float | str], turns: Mapping[str, Sequence[float]]
+) -> Callable[[str, Mapping[str, Any]], TrialOutcome]:
+    """Returns a rule for engines that cost so much alone, or have that error, and so much in turns."""
+
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome:
+        if stage == RIVALS:
+            return TrialOutcome((), None, {TURNS: dict(turns)})
+        assert stage == RIVAL
+        cost = alone[config["engine"]]
+        return TrialOutcome((), cost) if isinstance(cost, str) else TrialOutcome((cost,), None, {"difference": 1e-6})
+
+    return rule
+
+
 def test_engines_are_compared_once_and_the_fastest_is_used(
     model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    costs = {"torch": 3.0, "onnxruntime": 2.0, "openvino": None}
-
-    def by_engine(stage: str, config: Mapping[str, Any]) -> TrialOutcome:
-        cost = costs[config["engine"]]
-        return TrialOutcome((), "RuntimeError: no such operator") if cost is None else TrialOutcome((cost,))
-
     for module in ("tune", "best_known", "engine_choice"):
-        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.engines_for", lambda model, precision: tuple(costs))
-    runner, lines = Simulated(by_engine), list[str]()
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.engines_for", lambda model, precision: tuple(COSTS))
+    rule = by_engine({**COSTS, "openvino": "RuntimeError: no such operator"}, {"torch": [3.0], "onnxruntime": [2.0]})
+    runner, lines = Simulated(rule), list[str]()
 
     @contextmanager
     def open_runner(spec: ModelSpec) -> Iterator[Simulated]:
@@ -471,7 +494,8 @@ def test_engines_are_compared_once_and_the_fastest_is_used(
 
     for _ in range(2):
         compare(Precision.FP32)
-    assert [config["engine"] for _, config in runner.asked] == list(costs)
+    tried = ["torch", "openvino", "onnxruntime"]
+    assert [config.get("engine") for _, config in runner.asked] == [*tried, None]
     before, after = lines
     assert "torch, onnxruntime, openvino for shapes in fp32, once on this machine" in before
     assert "onnxruntime 2000.0 ms; torch 3000.0 ms; openvino is not used (no such operator)" in after
@@ -479,9 +503,53 @@ def test_engines_are_compared_once_and_the_fastest_is_used(
     assert find_best_known(model, database, engines=("torch",)).execution_config.engine is Engine.TORCH
     assert find_best_known(model, database, Precision.BF16).network is None, "results of precisions never mix"
     compare(Precision.BF16)
-    assert [config["precision"] for _, config in runner.asked] == ["fp32"] * 3 + ["bf16"] * 3
+    assert [config["precision"] for stage, config in runner.asked if stage == RIVAL] == ["fp32"] * 3 + ["bf16"] * 3
     assert find_best_known(model, database, Precision.BF16).execution_config.precision is Precision.BF16
     assert find_best_known(model, database).execution_config.precision is Precision.FP32
+
+
+def costs_of(model: SplitModel, runner: Simulated, database: Database, end: float) -> dict[str, float]:
+    records = tuner(model, runner, database, engines=tuple(COSTS)).compare_engines(end)
+    return {str(record.config["engine"]): record.median_s for record in records}
+
+
+def test_turns_decide_between_engines(model: SplitModel, database: Database) -> None:
+    turns = {"torch": [3.1, 3.2, 3.3], "onnxruntime": [2.3, 2.4, 2.5], "openvino": [2.0, 2.1, 2.2]}
+    runner = Simulated(by_engine(COSTS, turns))
+    assert costs_of(model, runner, database, 60.0) == {"torch": 3.2, "onnxruntime": 2.4, "openvino": 2.1}
+    assert [stage for stage, _ in runner.asked] == [RIVAL, RIVAL, RIVAL, RIVALS]
+
+
+@pytest.mark.parametrize("turns", [{}, {"torch": [3.1], "openvino": [9.9]}], ids=["too large", "not all are there"])
+def test_times_alone_decide_where_there_are_no_turns(
+    model: SplitModel, database: Database, turns: Mapping[str, Sequence[float]]
+) -> None:
+    runner = Simulated(by_engine(COSTS, turns))
+    assert costs_of(model, runner, database, 60.0) == COSTS
+
+
+def test_no_turns_are_taken_that_would_last_too_long(model: SplitModel, database: Database) -> None:
+    runner = Simulated(by_engine(COSTS, {engine: [1.0] for engine in COSTS}))
+    assert costs_of(model, runner, database, 17.0) == COSTS, "14.4 s, of which 14 are left"
+    assert RIVALS not in [stage for stage, _ in runner.asked]
+
+
+@pytest.mark.parametrize(
+    ("facts", "tried"), [({"limit_s": 9.0}, ["torch", "openvino"]), ({}, ["torch", "openvino", "onnxruntime"])]
+)
+def test_lost_process_has_no_turns(
+    model: SplitModel, database: Database, facts: Mapping[str, Any], tried: Sequence[str]
+) -> None:
+    """A crash is one engine's fault. If time ran out, the next engine would have no more."""
+
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome:
+        if config["engine"] == "openvino":
+            return TrialOutcome((), "It ended.", facts, is_process_gone=True)
+        return TrialOutcome((1.0,))
+
+    runner = Simulated(rule)
+    tuner(model, runner, database, engines=tuple(COSTS)).compare_engines(60.0)
+    assert [(stage, config["engine"]) for stage, config in runner.asked] == [(RIVAL, engine) for engine in tried]
 
 
 def test_comparison_of_engines_ends_in_time(model: SplitModel, database: Database) -> None:

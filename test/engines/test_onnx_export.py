@@ -18,11 +18,11 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines import onnx_export
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.engines.onnx_export import export_key, exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.graph import prepare
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -77,7 +77,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(onnx_export, name, run)
 
-    counted("export")
+    counted("export_program")
     counted("_compare")
     return counts
 
@@ -115,25 +115,53 @@ def test_the_part_itself_is_not_changed() -> None:
 
 def test_a_part_is_exported_and_compared_once(work: Counter[str], folder: Path) -> None:
     made(traced())
-    assert work == {"export": 1, "_compare": 1}
+    assert work == {"export_program": 1, "_compare": 1}
     assert_right(made(traced()), traced())
-    assert work == {"export": 1, "_compare": 1}
+    assert work == {"export_program": 1, "_compare": 1}
     made(traced(), version="2")  # the same model, another version of the engine
-    assert work == {"export": 1, "_compare": 2}
-    assert sorted(path.suffix for path in folder.iterdir()) == [".agreed", ".agreed", ".onnx"]
+    assert work == {"export_program": 1, "_compare": 2}
+    assert sorted(path.suffix for path in folder.iterdir()) == [".agreed", ".agreed", ".data", ".onnx", ".sha256"]
 
 
-def test_a_damaged_file_is_made_again(work: Counter[str], folder: Path) -> None:
+@pytest.mark.parametrize("suffix", [".onnx", ".onnx.data", ".sha256"])
+def test_a_damaged_file_is_made_again(work: Counter[str], folder: Path, suffix: str) -> None:
+    made(traced(seed=1))
+    (path,) = folder.glob(f"*{suffix}")
+    other = path.read_bytes()
+    for file in folder.iterdir():
+        file.unlink()
     made(traced())
-    (path,) = folder.glob("*.onnx")
+    (path,) = folder.glob(f"*{suffix}")
     good = path.read_bytes()
-    other = OnnxGraph("other", onnx_export.export(traced(seed=1), IMAGES, name="other", engine=Engine.ONNXRUNTIME))
-    for damaged in (b"", good[:-1000], b"no model", other.proto.SerializeToString()):
+    for damaged in (b"", good[:-10], b"no model", bytes(len(good)), other):
         path.write_bytes(damaged)
-        exports = work["export"]
+        exports = work["export_program"]
         assert_right(made(traced()), traced())
-        assert work["export"] == exports + 1
-        assert path.read_bytes()
+        # The graph of another network of the same operations is the same graph.
+        assert work["export_program"] == exports + (damaged != good)
+        assert path.read_bytes() == good
+
+
+def test_a_file_that_is_gone_is_made_again(work: Counter[str], folder: Path) -> None:
+    made(traced())
+    for path in sorted(folder.iterdir()):
+        work.clear()
+        path.unlink()
+        assert_right(made(traced()), traced())
+        assert path.exists()
+        expected = {"_compare": 1} if path.suffix == ".agreed" else {"export_program": 1}  # the same content agreed
+        assert work == expected, path.suffix
+
+
+def test_weights_are_in_a_file_of_their_own_which_engines_map(folder: Path) -> None:
+    graph = made(traced()).graph
+    assert graph.path is not None
+    assert not any(tensor.raw_data for tensor in graph.proto.graph.initializer if tensor.data_location)
+    weights = sum(tensor.nbytes for tensor in traced().state_dict().values() if tensor.is_floating_point())
+    (data,) = folder.glob("*.data")
+    assert data.stat().st_size >= 0.7 * weights, "small tensors are in the graph"
+    with model_source(graph) as source:
+        assert source == str(graph.path)
 
 
 def test_a_folder_that_cannot_be_written_is_said(
@@ -164,13 +192,15 @@ class Wrong(OnnxRuntimePart):
         return first * 1.001, *others
 
 
-def test_a_part_that_disagrees_is_refused(folder: Path) -> None:
+def test_a_part_that_disagrees_is_refused(folder: Path, work: Counter[str]) -> None:
     pattern = r"^net cannot run on engine onnxruntime: its results differ from torch's by 0\.00\d+ of the largest"
     with pytest.raises(ConfigurationError, match=pattern):
         exported_part(
             traced(), IMAGES, Wrong, name="net", engine=Engine.ONNXRUNTIME, version="1", precision=Precision.FP32
         )
-    assert not folder.exists()
+    assert not list(folder.glob("*.agreed"))
+    assert_right(made(traced()), traced())
+    assert work == {"export_program": 1, "_compare": 2}, "the export itself is right, so other engines use it"
 
 
 class Unknown(nn.Module):
