@@ -24,8 +24,9 @@ from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.table import Rows
-from split_infer_ros.nodes.parameters.tenants import TenantParameters, TenantsParameters
+from split_infer_ros.nodes.parameters.tenants import TENANT, TenantParameters, TenantsParameters
 from split_infer_ros.nodes.stats import StatsParameters
+from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -35,6 +36,12 @@ NODES = {
     "tenants": TenantsParameters,
     "camera": CameraParameters,
     "stats": StatsParameters,
+}
+# The parameters that a node sets itself, with what they are, by the node's name; nobody else can set them.
+LABELS = "The name of each label, by index. It exists once the model is loaded."
+STATUS = {
+    "head": {LABELS_PARAMETER: LABELS},
+    "tenants": {f"{TENANT}.NAME.{LABELS_PARAMETER}": LABELS},
 }
 GENERATED = "<!-- Made by scripts/reference.py from the code. -->\n"
 
@@ -58,7 +65,7 @@ You can change parameters while frames flow (`ros2 param set`), unless they are 
 the start. A change is checked as a whole, and takes effect as a whole between two batches. If it is refused, the error
 says what would be accepted.
 
-Every node also has the parameter `autostart` and, for each topic, [`qos_overrides.*`](topics.md#quality-of-service).
+For each of its topics, a node also has the parameters [`qos_overrides.*`](topics.md#quality-of-service).
 """
     for node, table in NODES.items():
         text += f"\n## Node `{node}`\n"
@@ -67,6 +74,9 @@ Every node also has the parameter `autostart` and, for each topic, [`qos_overrid
                 f"\n### {purpose}\n\n| parameter | default | values | what it does |\n|---|---|---|---|\n"
                 + "".join(rows)
             )
+        if node in STATUS:
+            text += "\n### Set by the node itself\n\n| parameter | what it is |\n|---|---|\n"
+            text += "".join(f"| `{name}` | {meaning} |\n" for name, meaning in STATUS[node].items())
     return text
 
 
