@@ -94,10 +94,9 @@ class Preprocess:
         if (fit_height, fit_width) != used.shape[1:3]:
             used = self._resized(used, fit_height, fit_width)
         if self.letterbox:
-            if (fit_height, fit_width) != (self.height, self.width):
-                colour = self.letterbox.colour or tuple(255 * m for m in self.mean)
-                target.copy_(_constant(colour, torch.float32, images.device))
-            target = target[:, -top : fit_height - top, -left : fit_width - left]
+            inside = slice(-top, fit_height - top), slice(-left, fit_width - left)
+            _fill_outside(target, *inside, self.letterbox.colour or tuple(255 * m for m in self.mean))
+            target = target[:, inside[0], inside[1]]
             window = used
         else:
             window = used[:, top : top + self.height, left : left + self.width]
@@ -182,6 +181,15 @@ class Preprocess:
             fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
         # torchvision's centre crop rounds in this way.
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
+
+
+def _fill_outside(target: Tensor, rows: slice, columns: slice, colour: tuple[float, ...]) -> None:
+    """Gives the pixels (k, h, w, 3) outside a window a colour. One value for all channels is written faster."""
+    value = colour[0] if len(set(colour)) == 1 else _constant(colour, torch.float32, target.device)
+    target[:, : rows.start] = value
+    target[:, rows.stop :] = value
+    target[:, rows, : columns.start] = value
+    target[:, rows, columns.stop :] = value
 
 
 def _reordered(images: Tensor, order: tuple[int, int, int]) -> Tensor:

@@ -26,7 +26,8 @@ from split_infer_ros.split.model import SplitModel
 GPU_DEPTH = 3  # one batch is launched, one is computed, one is handed over
 LANES_LIMIT = 1.1  # times the time on all cores: lanes usually need less, but a machine that starts up is busy
 TRIALS = 3  # of lanes and of all cores
-MAX_TRIAL_S = 0.5  # if a warm-up takes longer, lanes are not tried: that would delay the start too much
+TRIALS_S = 1.0  # for those of all cores; where a batch takes longer than half of this, there are fewer
+MAX_TRIAL_S = 1.5  # if a warm-up takes longer, lanes are not tried: that would delay the start too much
 
 
 def count_lanes(model: SplitModel, num_threads: int) -> int:
@@ -147,13 +148,14 @@ class BackboneRunner:
 
     def _lanes_serve_more(self, plan: Plan) -> bool:
         """Tries lanes, all of them at work, against all cores, in turns. The fastest of each counts."""
-        if self._warm_up(plan, 1, self.set_up) > MAX_TRIAL_S:
+        took_s = self._warm_up(plan, 1, self.set_up)
+        if took_s > MAX_TRIAL_S:
             return False
         num_lanes = len(self._lanes)
         self._warm_up(plan, num_lanes, self._set_up_lane)
         trials = [
             (self._warm_up(plan, 1, self.set_up), self._warm_up(plan, num_lanes, self._set_up_lane))
-            for _ in range(TRIALS)
+            for _ in range(max(1, min(TRIALS, int(TRIALS_S / took_s))))
         ]
         whole_s, lanes_s = min(whole_s for whole_s, _ in trials), min(lanes_s for _, lanes_s in trials)
         return lanes_s < LANES_LIMIT * num_lanes * whole_s
