@@ -9,12 +9,15 @@ import torch
 from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import ENCODINGS, Pixels
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess, _constant
+from split_infer_ros.pipeline.cuda_graphs import GraphInput
 from split_infer_ros.pipeline.device_preprocessor import DevicePreprocessor
 from split_infer_ros.pipeline.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.runtime.streams import Stream
 
 PREPROCESS = Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LARGE, LARGER = (
@@ -57,6 +60,25 @@ def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu
         kept = loaded.images
     loaded.ready.wait()
     assert kept.flatten().unique().tolist() == pytest.approx([0.8])
+
+
+def test_images_of_a_graph_stay_until_it_has_read_them(gpu: Gpu) -> None:
+    """A batch is pre-processed while the batch before it is computed from the same memory."""
+    preprocessor, stream = preprocessor_at(Place(Policy.DEVICE, GPU)), Stream(GPU)
+    example = preprocessor.load([grey(0)])
+    example.ready.wait()
+    graph_input = GraphInput.like(example.images, MemoryPool(Policy.DEVICE, GPU))
+    read = []
+    for value in (51, 102, 153, 204):
+        loaded = preprocessor.load([grey(value)], into=graph_input)
+        with stream.work("graph"), torch.inference_mode():
+            stream.wait_for(loaded.ready)
+            read.append(loaded.images.clone())
+            graph_input.unused = stream.fence()
+    stream.fence().wait()
+    assert [images.flatten().unique().tolist() for images in read] == [
+        pytest.approx([each]) for each in (0.2, 0.4, 0.6, 0.8)
+    ]
 
 
 def test_managed_pixels_belong_to_one_side_at_a_time(gpu: Gpu) -> None:
