@@ -7,9 +7,8 @@ about a machine that others use as well. So both run in one process, in turns.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import CHAIN, UNIFORM
@@ -63,7 +62,7 @@ class ChainContest:
             facts |= {SHARE: [statistics.median(shares), low, high]}
             facts |= {"uncertain": True} if low <= 1.0 <= high else {}
             costs = tuple(share * uniform.median_s for share in shares)
-        record = self.key.record(self.task, chain, costs, time=time.time(), error=outcome.error, facts=facts)
+        record = replace(outcome, costs=costs, facts=facts).as_record(self.key, self.task, chain)
         self.database.keep([record], "the trial is")
         return record
 

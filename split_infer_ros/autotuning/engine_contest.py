@@ -6,20 +6,18 @@ do not tell which of two engines is faster, if both are close.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
-from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialRunner
+from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialOutcome, TrialRunner
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config
 
-MIN_TRIAL_S = 5.0  # of each engine, however late: a trial that is ended costs a new process, which takes longer
 TURNS_S = 4.0  # kept for the turns
 # If time is short, the engines that come first are the ones that are compared. OpenVINO makes a large model ready
 # sooner than ONNX Runtime does (VGG-16: 4 s and 11 s), and is more often the faster one.
@@ -65,7 +63,10 @@ class EngineContest:
             outcomes |= self._in_turns(
                 {name: each for name, each in outcomes.items() if each.error is None}, configs, end
             )
-        records = [self._record(configs[engine], outcome) for engine, outcome in outcomes.items()]
+        records = [
+            outcome.as_record(self.key, self.task, configs[engine], traits=self.traits)
+            for engine, outcome in outcomes.items()
+        ]
         self.database.keep(records, "the comparison of engines is")
         return records
 
@@ -82,10 +83,6 @@ class EngineContest:
         if turns.keys() != outcomes.keys():  # they would not fit into memory side by side
             return outcomes
         return {engine: replace(outcome, costs=tuple(turns[engine])) for engine, outcome in outcomes.items()}
-
-    def _record(self, config: Config, outcome: TrialOutcome) -> Record:
-        facts = {**outcome.facts, "traits": self.traits}
-        return self.key.record(self.task, config, outcome.costs, time=time.time(), error=outcome.error, facts=facts)
 
 
 def _is_cut_short(outcome: TrialOutcome) -> bool:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.child_process import ChildProcess
 from split_infer_ros.split.model_spec import ModelSpec
 
+MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
 MAX_START_S = 180.0  # imports, and a model's weights
 MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
 WORKER = (sys.executable, "-m", "split_infer_ros.autotuning.worker")
@@ -34,6 +37,17 @@ class TrialOutcome:
     error: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     is_process_gone: bool = False
+
+    def as_record(self, key: Key, task: Mapping[str, Any], config: Mapping[str, Any], **facts: Any) -> Record:
+        """Returns a record of the trial, made now.
+
+        Args:
+            key: of the machine.
+            task: what was tried.
+            config: how it was tried.
+            facts: more of them than the trial's own.
+        """
+        return key.record(task, config, self.costs, time=time.time(), error=self.error, facts={**self.facts, **facts})
 
 
 def had_too_little_time(record: Record, limit_s: float) -> bool:

@@ -73,8 +73,8 @@ class Trials:
 
         Args:
             stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival`` or ``rivals``.
-            config: a configuration of that stage's space; for a chain, a configuration of the network with segments;
-                for a rival, one of the network; empty for rivals.
+            config: a configuration of that stage's space. For a rival, it is one of the network, and for a chain one
+                of the network with segments. For rivals it is empty.
             about: for all but the pipeline ``batch_size``. For a chain also ``uniform``, the network's configuration
                 with which it takes turns. For the pipeline ``form``, the network's configuration. For rivals
                 ``rivals``, configurations of the network by name, which take turns.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from split_infer_ros.autotuning.chain_contest import ChainContest, is_proven, verdict_on
-from split_infer_ros.autotuning.engine_contest import MIN_TRIAL_S, EngineContest
+from split_infer_ros.autotuning.engine_contest import EngineContest
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.other_models import samples_of_other_models
@@ -23,7 +23,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
-from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
+from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialRunner, had_too_little_time
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.engines.precision import Precision
@@ -119,13 +119,13 @@ class Tuner:
             A record for each engine that was tried. An engine that cannot run the model has an error.
         """
         contest = EngineContest(
-            self._runner,
-            self._database,
-            self._key,
-            network_task(self._model, self._batch_size),
-            {"batch_size": self._batch_size},
-            self._features,
-            self._clock,
+            runner=self._runner,
+            database=self._database,
+            key=self._key,
+            task=network_task(self._model, self._batch_size),
+            about={"batch_size": self._batch_size},
+            traits=self._features,
+            clock=self._clock,
         )
         space = self._network_space
         return contest.records({str(each): {**space.default, "engine": each} for each in space.knobs["engine"]}, end)
@@ -215,8 +215,7 @@ class Tuner:
     ) -> Record:
         limit_s = max(MIN_TRIAL_S, min(_max_trial_s(config), end - self._clock()))
         outcome = self._runner.run(stage, config, about, limit_s)
-        facts = {**outcome.facts, "traits": self._features}
-        record = self._key.record(task, config, outcome.costs, time=time.time(), error=outcome.error, facts=facts)
+        record = outcome.as_record(self._key, task, config, traits=self._features)
         self._database.keep([record], "the trial is")
         return record
 

@@ -94,8 +94,10 @@ def store(path: Path, name: str, program: Any) -> StoredExport:
         write_whole(path.with_suffix(INTACT), _digest(path).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
-        return StoredExport(OnnxGraph(name, program.model_proto), path, "")
-    return load(path, name) or StoredExport(OnnxGraph(name, program.model_proto), path, "")
+        stored = None
+    else:
+        stored = load(path, name)
+    return stored or StoredExport(OnnxGraph(name, program.model_proto), path, "")
 
 
 def _digest(path: Path) -> str:

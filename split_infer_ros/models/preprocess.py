@@ -88,15 +88,16 @@ class Preprocess:
             rgb: the indices of the images' red, green and blue channel.
         """
         height, width = images.shape[1:3]
-        rows, columns = self._skipped(height, width)
-        used = images[:, rows : height - rows, columns : width - columns]
+        skipped_rows, skipped_columns = self._skipped(height, width)
+        used = images[:, skipped_rows : height - skipped_rows, skipped_columns : width - skipped_columns]
         fit_height, fit_width, top, left = self._geometry(*used.shape[1:3])
         if (fit_height, fit_width) != used.shape[1:3]:
             used = self._resized(used, fit_height, fit_width)
         if self.letterbox:
-            inside = slice(-top, fit_height - top), slice(-left, fit_width - left)
-            _fill_outside(target, *inside, self.letterbox.colour or tuple(255 * m for m in self.mean))
-            target = target[:, inside[0], inside[1]]
+            rows, columns = slice(-top, fit_height - top), slice(-left, fit_width - left)
+            if (fit_height, fit_width) != (self.height, self.width):
+                _fill_outside(target, rows, columns, self.letterbox.colour or tuple(255 * m for m in self.mean))
+            target = target[:, rows, columns]
             window = used
         else:
             window = used[:, top : top + self.height, left : left + self.width]

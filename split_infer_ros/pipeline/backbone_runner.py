@@ -26,7 +26,7 @@ from split_infer_ros.split.model import SplitModel
 GPU_DEPTH = 3  # one batch is launched, one is computed, one is handed over
 LANES_LIMIT = 1.1  # times the time on all cores: lanes usually need less, but a machine that starts up is busy
 TRIALS = 3  # of lanes and of all cores
-TRIALS_S = 1.0  # for those of all cores; where a batch takes longer than half of this, there are fewer
+TRIALS_S = 1.0  # for those of all cores; where a batch takes longer than a third of this, there are fewer
 MAX_TRIAL_S = 1.5  # if a warm-up takes longer, lanes are not tried: that would delay the start too much
 
 
