@@ -108,9 +108,10 @@ class BestKnown:
 
 
 def _relevant(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a configuration without the choices that are torch's, if another engine runs the network."""
+    """Returns a configuration without the choices that are torch's, or not, if that is not its engine."""
     is_torch = config.get("engine", Engine.TORCH.value) == Engine.TORCH.value
-    return config if is_torch else {name: value for name, value in config.items() if name not in TORCH_KNOBS}
+    others = ("micro_batch",) if is_torch else TORCH_KNOBS
+    return {name: value for name, value in config.items() if name not in others}
 
 
 def find_best_known(

@@ -76,11 +76,19 @@ def compare_engines_once(
 
 
 def describe_comparison(records: Sequence[Record]) -> str:
-    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used."""
+    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used.
+
+    A batch of several images shares the cores with another batch where lanes are possible.
+    """
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
-    parts = [f"{record.config['engine']} {1e3 * record.median_s:.1f} ms" for record in timed]
+    parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms" for record in timed]
     for record in records:
         if record.error is not None:
             reason = record.error.partition(": ")[2] or record.error  # without the name of the exception
-            parts.append(f"{record.config['engine']} is not used ({reason.rstrip('.')})")
+            parts.append(f"{_name(record)} is not used ({reason.rstrip('.')})")
     return "; ".join(parts) or "there was no time to compare engines"
+
+
+def _name(record: Record) -> str:
+    engine, micro_batch = record.config["engine"], record.config.get("micro_batch")
+    return f"{engine} in micro-batches of {micro_batch}" if micro_batch else str(engine)

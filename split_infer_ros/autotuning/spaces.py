@@ -25,6 +25,7 @@ LAYOUTS = "layouts"  # of the segments' results
 RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # engines are compared: one alone, all in turns, and the results
 UNIFORM = "uniform"  # the best form without segments, with which a chain takes turns
 BATCH_SIZES = (1, 2, 4, 8, 16)
+MICRO_BATCHES = (0, 1, 2, 4)  # images that an engine computes at once; 0: the whole batch
 TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # other engines have only their defaults
 
 
@@ -35,6 +36,7 @@ def network_space(
     compilers: bool | None = None,
     engines: Sequence[str] = ENGINES,
     falls_back: bool = True,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
 ) -> Space:
     """Returns the space of how the whole network is run.
 
@@ -46,6 +48,8 @@ def network_space(
         compilers: whether torch.compile is tried. By default it is if there is a C++ compiler, which it needs.
         engines: those that may run the network, the one that runs it untuned first; see ``engines_for``.
         falls_back: whether operators of the network may run on the CPU while the others run on a GPU.
+        micro_batches: numbers of images that engines other than torch may compute at once, 0 first; see
+            ``micro_batches_of``.
     """
     if compilers is None:
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
@@ -57,6 +61,7 @@ def network_space(
         "precision": tuple(precision.value for precision in precisions),
         "threads": thread_counts(num_cores),
         "operators": [choice.value for choice in _operators_on(device, falls_back)],
+        "micro_batch": tuple(micro_batches),
     }
     # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
     own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]
@@ -65,6 +70,7 @@ def network_space(
     excludes += [{"folding": False, "compiler": name} for name in compiled]
     excludes.append({"folding": False, "convolutions": Convolutions.BLOCKED.value})
     excludes += _not_when_placed(knobs)
+    excludes += [{"engine": Engine.TORCH.value, "micro_batch": size} for size in knobs["micro_batch"][1:]]
     excludes += _not_with_other_engines(knobs) + _not_in_precisions(engines, precisions)
     return Space(knobs, excludes)
 
@@ -148,6 +154,11 @@ def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> 
 def _is_segment(value: object, ends: Sequence[str]) -> bool:
     kinds = [kind.value for kind in Convolutions]
     return isinstance(value, list) and len(value) == 2 and value[0] in kinds and value[1] in ends
+
+
+def micro_batches_of(batch_size: int, device: str) -> tuple[int, ...]:
+    """Returns the micro-batches that can be tried for batches of this size: on a GPU only the whole batch."""
+    return tuple(size for size in MICRO_BATCHES if not size or (size < batch_size and device == "cpu"))
 
 
 def thread_counts(num_cores: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.autotuning.lane_run import LaneRun
 from split_infer_ros.autotuning.segment_trials import WARM_UP, time_segments
 from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, TURNS, UNIFORM
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
@@ -24,10 +25,11 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
-from split_infer_ros.measurements.turns import Run, timed, timed_in_turns
+from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
+from split_infer_ros.pipeline.backbone_runner import count_lanes
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
@@ -66,7 +68,7 @@ class Trials:
         self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
         self._stream = Stream(self._device)
-        self._rivals: dict[Hashable, Run] = {}  # that may take turns, by configuration and batch size
+        self._rivals: dict[Hashable, LaneRun] = {}  # that may take turns, by configuration and batch size
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Times a configuration.
@@ -124,7 +126,7 @@ class Trials:
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         with torch.inference_mode(), self._stream.work("trial"):
             run, difference_found = self._checked(config, int(about["batch_size"]))
-            measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
+            measured = measure_steadily(lambda: run.per_batch(timed(run)), lambda: time.monotonic() < end)
         return {**measured.as_json(), "difference": difference_found}
 
     def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
@@ -133,7 +135,8 @@ class Trials:
             uniform, _ = self._checked(about[UNIFORM], batch_size)
             chain, difference_found = self._checked(config, batch_size)
             found = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
-        return {"costs": found[CHAIN], UNIFORM: found[UNIFORM], "difference": difference_found}
+        costs = {CHAIN: chain.per_batch(found[CHAIN]), UNIFORM: uniform.per_batch(found[UNIFORM])}
+        return {"costs": costs[CHAIN], UNIFORM: costs[UNIFORM], "difference": difference_found}
 
     def _rival(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
@@ -141,14 +144,16 @@ class Trials:
             run, difference_found = self._checked(config, batch_size)
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
                 self._rivals[frozen(config), batch_size] = run
-            return {"costs": timed(run), "difference": difference_found}
+            return {"costs": run.per_batch(timed(run)), "difference": difference_found}
 
     def _take_turns(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
         keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
         runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
+        self._rivals.clear()  # after their turns, others may take theirs
         with torch.inference_mode(), self._stream.work("trial"):
-            return {"costs": [], TURNS: timed_in_turns(runs, lambda: time.monotonic() < end) if runs else {}}
+            found = timed_in_turns(runs, lambda: time.monotonic() < end) if runs else {}
+        return {"costs": [], TURNS: {name: runs[name].per_batch(costs) for name, costs in found.items()}}
 
     def _weight_bytes(self) -> int:
         if isinstance(self._as_built, OnnxGraph):
@@ -162,16 +167,19 @@ class Trials:
         images = self.images(int(about["batch_size"])).to(self._device, model.dtype)
         return time_segments(model, images, execution_config.convolutions, end)
 
-    def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[Run, float]:
+    def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, float]:
         """Returns a call of the network that waits for the results, and their difference from the model as built.
+
+        Batches of several images come while frames come fast. Where a node then uses lanes, the call does.
 
         Raises:
             ConfigurationError: they differ too much.
         """
         execution_config = ExecutionConfig.from_json(config)
-        set_up = partial(execution_config.engine.use_threads, config["threads"])
+        model, num_threads = self.model(execution_config), config["threads"]
+        num_lanes = count_lanes(model, num_threads) if batch_size > 1 else 1
+        set_up = partial(execution_config.engine.use_threads, max(1, num_threads // num_lanes), num_lanes)
         set_up()
-        model = self.model(execution_config)
         network, layout = make_backbone(model, "output"), execution_config.engine.memory_format
         images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
@@ -199,7 +207,7 @@ class Trials:
             raise ConfigurationError(
                 f"Results differ from the model's as built by {difference_found:.2g} of the largest; {accepted}."
             )
-        return run, difference_found
+        return LaneRun(run, num_lanes, set_up), difference_found
 
     def _outputs_as_built(self, batch_size: int) -> tuple[Tensor, ...]:
         """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.

@@ -32,6 +32,8 @@ class EnginePart(nn.Module, ABC):
     Attributes:
         graph: as given.
         conversions: how many inputs were converted.
+        can_run_into: whether the shapes of all results are known before a run, so that they can be written into given
+            memory.
     """
 
     def __init__(self, graph: OnnxGraph) -> None:
@@ -40,11 +42,7 @@ class EnginePart(nn.Module, ABC):
         self.conversions = 0
         batch = _batch_symbol(graph)
         self._is_bound = [_has_known_shape(graph, index, batch) for index in range(len(graph.outputs))]
-
-    @property
-    def can_run_into(self) -> bool:
-        """Whether the shapes of all results are known before a run, so that they can be written into given memory."""
-        return all(self._is_bound)
+        self.can_run_into = all(self._is_bound)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Maps tensors of shape (n, ...) to new tensors, which own their memory."""

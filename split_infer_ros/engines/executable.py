@@ -13,6 +13,7 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine, check_device, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.micro_batches import MicroBatchPart
 from split_infer_ros.engines.onnx_export import exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
@@ -32,6 +33,7 @@ def make_executable(
     inputs: Sequence[TensorSpec] = (),
     device: torch.device = CPU,
     name: str = "the network",
+    is_whole: bool = False,
 ) -> nn.Module:
     """Makes a part of a prepared network executable.
 
@@ -42,6 +44,7 @@ def make_executable(
         inputs: the specs of the tensors that a traced part takes, which other engines than torch need.
         device: where the part runs.
         name: of the network, for messages about a traced part.
+        is_whole: whether the part is the whole network, so that no other partition computes beside it.
 
     Raises:
         ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,
@@ -55,28 +58,34 @@ def make_executable(
             )
         check_device(engine, config.provider, device)
         check_precision(config.precision, engine, config.provider, is_file=True)
-        return _make_part(config, device, part)
+        return _in_micro_batches(_make_part(config, device, is_whole, part), config)
     if engine is Engine.TORCH or not _computes(part):
         return make_torch_part(part, config.convolutions, config.compiler)
     check_device(engine, config.provider, device)
     check_precision(config.precision, engine, config.provider)
     version = str(import_for(engine, engine.value).__version__).partition("-")[0]
     provider = find_provider(config.provider) if engine is Engine.ONNXRUNTIME else "CPU"
-    return exported_part(
+    executable = exported_part(
         part,
         inputs,
-        partial(_make_part, config, device),
+        partial(_make_part, config, device, is_whole),
         name=name,
         engine=engine,
         version=f"{version}-{provider}",
         precision=config.precision,
     )
+    return _in_micro_batches(executable, config)
 
 
-def _make_part(config: ExecutionConfig, device: torch.device, graph: OnnxGraph) -> EnginePart:
+def _make_part(config: ExecutionConfig, device: torch.device, is_whole: bool, graph: OnnxGraph) -> EnginePart:
     if config.engine is Engine.ONNXRUNTIME:
-        return OnnxRuntimePart(graph, config.provider, device, config.precision)
+        return OnnxRuntimePart(graph, config.provider, device, config.precision, is_whole)
     return OpenVinoPart(graph, config.precision)
+
+
+def _in_micro_batches(part: EnginePart, config: ExecutionConfig) -> EnginePart:
+    """Returns the part as it runs with the config's micro-batches, for which its results' shapes must be known."""
+    return MicroBatchPart(part, config.micro_batch) if config.micro_batch and part.can_run_into else part
 
 
 def _computes(part: fx.GraphModule) -> bool:

@@ -21,7 +21,8 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
-SPIN_US = 10
+SPIN_US, LONG_SPIN_US = 10, 100  # of a partition, and of a whole network
+MAX_BOUND = 64  # places of inputs and outputs; batches come in a few of them again and again
 MIN_VERSION_WITH_SPIN_DURATION = (1, 32)
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; NumPy has no such type
 ELEMENT_TYPES: dict[torch.dtype, Any] = {
@@ -49,6 +50,7 @@ class OnnxRuntimePart(EnginePart):
         provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU.
         device: where inputs and results lie.
         precision: in which TensorRT computes. Other providers compute in that of the graph.
+        is_whole: whether the graph is a whole network, so that no other partition computes beside it.
 
     Raises:
         ConfigurationError: ONNX Runtime or the provider is not installed.
@@ -60,19 +62,43 @@ class OnnxRuntimePart(EnginePart):
         provider: str = "",
         device: torch.device | None = None,
         precision: Precision = Precision.FP32,
+        is_whole: bool = False,
     ) -> None:
         super().__init__(graph)
-        self._precision = precision
+        self._precision, self._is_whole = precision, is_whole
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(provider)
         self._device = device or torch.device("cpu")
         self._sessions: PerThreadCount[Any] = PerThreadCount()
         self._making = threading.Lock()
+        self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shape and the pointers of all tensors
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        num_threads, pointers = engine_threads(), [tensor.data_ptr() for tensor in tensors]
+        if self.can_run_into:
+            pointers += [output.data_ptr() for output in outputs]  # type: ignore[union-attr]
+        key = num_threads, tensors[0].shape, *pointers
+        bound = self._bound.get(key) if self.can_run_into else None
+        session, binding = bound or self._bind(key, outputs, tensors)
+        if self._device.type != "cpu":
+            current_fence(tensors[0].device).wait()  # ONNX Runtime has a stream of its own
+        session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
+        if self.can_run_into:
+            return tuple(outputs)  # type: ignore[arg-type]
+        found = binding.get_outputs()
+        return tuple(
+            torch.from_numpy(value.numpy()).to(tensors[0].device) if output is None else output
+            for output, value in zip(outputs, found, strict=True)
+        )
+
+    def _bind(self, key: Sequence[Any], outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        """Returns the session for the calling thread, and inputs and outputs bound to their memory.
+
+        They are kept for the next batch in the same memory. A network leaves the caches without this code, and its
+        Python then takes ten times as long as usual: 0.2 of the 4.1 ms of MobileNetV2.
+        """
         session = self._session(engine_threads())
-        binding = session.io_binding()
-        kind, index = tensors[0].device.type, tensors[0].device.index or 0
+        binding, kind, index = session.io_binding(), tensors[0].device.type, tensors[0].device.index or 0
         for expected, tensor in zip(self.graph.inputs, tensors, strict=True):
             binding.bind_input(
                 expected.name, kind, index, ELEMENT_TYPES[tensor.dtype], list(tensor.shape), tensor.data_ptr()
@@ -84,16 +110,11 @@ class OnnxRuntimePart(EnginePart):
                 binding.bind_output(
                     expected.name, kind, index, ELEMENT_TYPES[output.dtype], list(output.shape), output.data_ptr()
                 )
-        if kind != "cpu":
-            current_fence(tensors[0].device).wait()  # ONNX Runtime has a stream of its own
-        session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
-        if all(output is not None for output in outputs):
-            return tuple(output for output in outputs if output is not None)
-        found = binding.get_outputs()
-        return tuple(
-            torch.from_numpy(value.numpy()).to(tensors[0].device) if output is None else output
-            for output, value in zip(outputs, found, strict=True)
-        )
+        if self.can_run_into:
+            if len(self._bound) >= MAX_BOUND:
+                self._bound.clear()
+            self._bound[key] = session, binding
+        return session, binding
 
     def _session(self, num_threads: int) -> Any:
         with self._making:
@@ -110,7 +131,7 @@ class OnnxRuntimePart(EnginePart):
         options.execution_mode = self._runtime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
-        for name, value in _spinning(str(self._runtime.__version__)).items():
+        for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
         provider = self._provider, self._provider_options()
         try:
@@ -133,29 +154,32 @@ class OnnxRuntimePart(EnginePart):
         return options
 
 
-def _spinning(version: str) -> dict[str, str]:
+def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
 
-    Threads that sleep between operators wake up late. Threads that spin for long take the cores from the other stage.
-    Spinning for ``SPIN_US`` has neither fault. Measured with MobileNetV2, one image, two threads on two cores:
+    Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads. So
+    they spin for ``LONG_SPIN_US`` in a whole network, beside which only post-processing runs, and for ``SPIN_US`` in a
+    partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread that is busy all
+    the time:
 
-    ========================  ============  ====================  =====================
-    spinning                  alone         beside a busy thread  the busy thread's runs
-    ========================  ============  ====================  =====================
-    none                      3.1 ms        4.5 ms                185 a second
-    for 5 to 20 us            2.2 ms        4.3 to 4.7 ms         178 to 186 a second
-    ONNX Runtime's default    2.1 ms        3.7 ms                159 a second
-    ========================  ============  ====================  =====================
+    =======================  ============  =============  ============
+    spinning                 MobileNetV2   ViT-Tiny       YOLOv8n size
+    =======================  ============  =============  ============
+    for 10 us                5.2 and 8.1   19.5 and 25.9  46.9 and 63
+    for 100 us               5.0 and 9.0   16.8 and 33.5  42.8 and 71
+    ONNX Runtime's default   5.1 and 9.3   16.9 and 38.4  38.2 and 91
+    =======================  ============  =============  ============
 
     Args:
         version: of ONNX Runtime. Without the option for the duration, threads do not spin.
+        is_whole: whether the part is a whole network.
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     has_duration = match is not None and (int(match[1]), int(match[2])) >= MIN_VERSION_WITH_SPIN_DURATION
     waiting = {"intra_op.allow_spinning": "0", "inter_op.allow_spinning": "0"}
     if has_duration:
         waiting["intra_op.allow_spinning"] = "1"
-        waiting["intra_op.spin_duration_us"] = str(SPIN_US)
+        waiting["intra_op.spin_duration_us"] = str(LONG_SPIN_US if is_whole else SPIN_US)
         waiting["force_spinning_stop"] = "1"  # between two runs, threads sleep at once
     return waiting
 

@@ -11,8 +11,8 @@ from split_infer_ros.measurements.record import Record, kind_of, same
 # The meaning of a measurement, by kind of task. A change of what is measured, or how, raises the number. Older records
 # are then kept but no longer used. A new version of the package alone does not invalidate records.
 MEANINGS = {
-    "network": 2,  # since 2, a configuration names its engine
-    "segments": 3,  # since 3, with the layout of the results
+    "network": 3,  # since 3, batches of several images are timed on lanes, and a configuration has a micro-batch
+    "segments": 4,  # since 4, a configuration has a micro-batch
     "pipeline": 3,  # since 3, on a CPU the head computes in the precision of the backbone
     "split_points": 3,  # since 3, the same, and the task names the precision and not the dtype of features
     "operators": 1,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.per_image import PerImagePart
+from split_infer_ros.engines.micro_batches import MicroBatchPart
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -97,19 +97,21 @@ class GraphModel(SplitModel):
         if split_point.name == INPUT:
             return _PassThrough()
         part = self.prepared.cutter.cut(f"{self.entry.name} up to {split_point.name}", 0, split_point.position)
-        return self._executable(part, self.execution_config, self.device)
+        return self._executable(part, self.execution_config, self.device, is_whole=split_point.name == OUTPUT)
 
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         if split_point.name == OUTPUT:
             return _PassThrough()
         end = len(self.prepared.dataflow.nodes)
         part = self.prepared.cutter.cut(f"{self.entry.name} from {split_point.name}", split_point.position, end)
-        return self._executable(part, self._head_execution_config, CPU)
+        return self._executable(part, self._head_execution_config, CPU, is_whole=split_point.name == INPUT)
 
-    def _executable(self, part: OnnxGraph, config: ExecutionConfig, device: torch.device) -> nn.Module:
-        executable = make_executable(part, config, device=device)
+    def _executable(
+        self, part: OnnxGraph, config: ExecutionConfig, device: torch.device, *, is_whole: bool = False
+    ) -> nn.Module:
+        executable = make_executable(part, config, device=device, is_whole=is_whole)
         takes_batches = self.prepared.graph.inputs[0].shape[0] is None
-        return executable if takes_batches or not isinstance(executable, EnginePart) else PerImagePart(executable)
+        return executable if takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
 
     def _parameters_of(self, first: int, last: int) -> int:
         weights = {str(tensor.name): tensor for tensor in self.prepared.graph.proto.graph.initializer}

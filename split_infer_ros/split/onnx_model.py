@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -51,7 +52,8 @@ class OnnxModel(GraphModel):
         self.native_engine = _native_engine()
         config = _of_onnx(execution_config or ExecutionConfig())
         verdict = Verdict.on_batches(graph, entry.image_shape, config)
-        prepared = prepare_batches(graph, entry.image_shape, lambda part: make_executable(part, config), verdict)
+        make = partial(make_executable, config=replace(config, micro_batch=0))  # whole batches are compared
+        prepared = prepare_batches(graph, entry.image_shape, make, verdict)
         split_points = find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes)
         super().__init__(entry, prepared, execution_config=config, split_points=split_points)
 

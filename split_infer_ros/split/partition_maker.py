@@ -41,6 +41,7 @@ class PartitionMaker:
         last: int | None = None,
         inputs: Sequence[TensorSpec],
         weights: DeviceWeights | None = None,
+        is_whole: bool = False,
     ) -> nn.Module:
         """Makes a partition executable.
 
@@ -49,9 +50,10 @@ class PartitionMaker:
             first, last: positions in the model's graph; None is the end of the graph.
             inputs: count only where the config has no segments.
             weights: gets the weights that the partition then has on the device.
+            is_whole: whether the partition is the whole network.
         """
         parts = [
-            self._make(part, kind, inputs, weights)
+            self._make(part, kind, inputs, weights, is_whole)
             for kind, part in self._changes.divide(partition, first=first, last=last)
         ]
         return parts[0] if len(parts) == 1 else PartChain(parts)
@@ -77,12 +79,15 @@ class PartitionMaker:
         kind: Convolutions,
         inputs: Sequence[TensorSpec],
         weights: DeviceWeights | None = None,
+        is_whole: bool = False,
     ) -> nn.Module:
         dtype = self._config.boundary_dtype
         if self._device.type != "cpu" or dtype != torch.float32:
             part = copy_to_device(part, self._device, dtype)
         config = replace(self._config, convolutions=kind)
-        executable = make_executable(part, config, inputs=inputs, device=self._device, name=self._name)
+        executable = make_executable(
+            part, config, inputs=inputs, device=self._device, name=self._name, is_whole=is_whole
+        )
         if weights is not None:
             weights.add(part, executable)
         return executable

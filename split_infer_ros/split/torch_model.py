@@ -30,7 +30,7 @@ from split_infer_ros.split.partition_maker import PartitionMaker
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
-from split_infer_ros.split.split_points import SplitPoint, find_split_points
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, find_split_points
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 CPU = torch.device("cpu")
@@ -192,7 +192,12 @@ class TorchModel(SplitModel):
         images = TensorSpec("images", self.entry.image_shape, self.dtype)
         weights = DeviceWeights()
         backbone = self._maker(config, self.device).partition(
-            partition, first=1, last=split_point.position, inputs=(images,), weights=weights
+            partition,
+            first=1,
+            last=split_point.position,
+            inputs=(images,),
+            weights=weights,
+            is_whole=split_point.name == OUTPUT,
         )
         if self._backbones.policy in POOLED:
             del partition
@@ -218,7 +223,8 @@ class TorchModel(SplitModel):
         partition = self._with_weights(head_of, split_point)
         maker = self._maker(config, CPU)
         inputs = split_point.in_precision(config.boundary_dtype).tensors
-        return maker.from_float32(maker.partition(partition, first=split_point.position, inputs=inputs), split_point)
+        head = maker.partition(partition, first=split_point.position, inputs=inputs, is_whole=split_point.name == INPUT)
+        return maker.from_float32(head, split_point)
 
     def _with_weights(
         self, part_of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule], split_point: SplitPoint

@@ -21,6 +21,7 @@ from split_infer_ros.autotuning.spaces import (
     CHAIN,
     CONVERSION,
     LAYOUTS,
+    MICRO_BATCHES,
     NETWORK,
     PIPELINE,
     RIVAL,
@@ -61,8 +62,17 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         compilers: bool | None = None,
         engines: Sequence[str] = ("torch",),
         falls_back: bool = True,
+        micro_batches: Sequence[int] = MICRO_BATCHES,
     ) -> Any:
-        return network_space(cores, precisions, device, compilers=False, engines=engines, falls_back=falls_back)
+        return network_space(
+            cores,
+            precisions,
+            device,
+            compilers=False,
+            engines=engines,
+            falls_back=falls_back,
+            micro_batches=micro_batches,
+        )
 
     monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
@@ -518,6 +528,43 @@ def test_turns_decide_between_engines(model: SplitModel, database: Database) -> 
     runner = Simulated(by_engine(COSTS, turns))
     assert costs_of(model, runner, database, 60.0) == {"torch": 3.2, "onnxruntime": 2.4, "openvino": 2.1}
     assert [stage for stage, _ in runner.asked] == [RIVAL, RIVAL, RIVAL, RIVALS]
+
+
+MICRO = {"0": [2.1], "1": [1.9, 2.0, 2.1], "2": [2.5], "4": [2.6]}  # by micro-batch, in turns
+
+
+@pytest.mark.parametrize(
+    ("turns", "end", "best", "tried"),
+    [
+        (MICRO, 60.0, ("onnxruntime", 1), [0, 1, 2, 4]),
+        ({**MICRO, "1": [2.15]}, 60.0, ("onnxruntime", 0), [0, 1, 2, 4]),
+        (MICRO, 4.0, ("openvino", 0), [0, 1]),
+    ],
+    ids=["one image is faster", "the whole batch is faster", "time runs out"],
+)
+def test_fastest_engine_tries_micro_batches(
+    model: SplitModel,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    turns: Mapping[str, Sequence[float]],
+    end: float,
+    best: tuple[str, int],
+    tried: list[int],
+) -> None:
+    monkeypatch.setattr("split_infer_ros.autotuning.best_known.engines_for", lambda model, precision: tuple(COSTS))
+
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome:
+        if stage == RIVAL:
+            return TrialOutcome((COSTS[config["engine"]],))
+        is_second = any(each.get("micro_batch") for _, each in runner.asked)
+        return TrialOutcome((), None, {TURNS: dict(turns) if is_second else {name: [COSTS[name]] for name in COSTS}})
+
+    runner = Simulated(rule)
+    tuner(model, runner, database, batch_size=8, engines=tuple(COSTS)).compare_engines(end)
+    rivals = [(config["engine"], config["micro_batch"]) for stage, config in runner.asked if stage == RIVAL]
+    assert rivals[-len(tried) :] == [(best[0], size) for size in tried]
+    config = find_best_known(model, database, batch_size=8).execution_config
+    assert (config.engine.value, config.micro_batch) == best
 
 
 @pytest.mark.parametrize("turns", [{}, {"torch": [3.1], "openvino": [9.9]}], ids=["too large", "not all are there"])

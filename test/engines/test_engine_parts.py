@@ -157,29 +157,32 @@ def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> 
                 assert_close(found, in_torch(given))
 
 
-def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all() -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all(is_whole: bool) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    part = OnnxRuntimePart(small_graph())
+    part = OnnxRuntimePart(small_graph(), is_whole=is_whole)
     part(images(1))
     options = part._session(torch.get_num_threads()).get_session_options()
-    set_ = {name: options.get_session_config_entry(f"session.{name}") for name in _spinning(runtime.__version__)}
-    assert set_ == _spinning(runtime.__version__)
+    set_ = {
+        name: options.get_session_config_entry(f"session.{name}") for name in _spinning(runtime.__version__, is_whole)
+    }
+    assert set_ == _spinning(runtime.__version__, is_whole)
     assert options.intra_op_num_threads == torch.get_num_threads()
     assert (
-        _spinning("1.23.2")
-        == _spinning("strange")
+        _spinning("1.23.2", is_whole)
+        == _spinning("strange", is_whole)
         == {
             "intra_op.allow_spinning": "0",
             "inter_op.allow_spinning": "0",
         }
     )
     assert (
-        _spinning("1.32.0")
-        == _spinning("2.0.0+gpu")
+        _spinning("1.32.0", is_whole)
+        == _spinning("2.0.0+gpu", is_whole)
         == {
             "intra_op.allow_spinning": "1",
             "inter_op.allow_spinning": "0",
-            "intra_op.spin_duration_us": "10",
+            "intra_op.spin_duration_us": "100" if is_whole else "10",
             "force_spinning_stop": "1",
         }
     )

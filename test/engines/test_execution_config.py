@@ -37,6 +37,7 @@ def test_json_has_plain_values() -> None:
         "compiler": "none",
         "operators": "measured",
         "precision": "fp32",
+        "micro_batch": 0,
         "segments": [["contiguous", "features.3"], ["channels_last", "output"]],
     }
 

@@ -1,4 +1,4 @@
-"""A part that runs the images of a batch one by one, because its graph takes no more at once."""
+"""A part that computes a batch in several runs, each of a few images."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from torch.nn import functional
 from split_infer_ros.engines.engine_part import EnginePart
 
 
-class PerImagePart(EnginePart):
-    """A part that maps (n, ...) to (n, ...) by n runs. Results of known shape are written where they belong.
+class MicroBatchPart(EnginePart):
+    """A part that maps (n, ...) to (n, ...) by one run for each micro-batch. Results of known shape need no copy.
 
-    Outputs without the batch in front, such as the boxes (k, 4) of one image, are stacked: (n, k, 4). Where k differs
-    between images, zeros follow the last box.
+    There are two reasons to run so. A graph may take only one image at a time. Or the values within the network fit
+    into the processor's caches for two images, and not for eight.
+
+    With micro-batches of one image, outputs without the batch in front, such as the boxes (k, 4) of one image, are
+    stacked: (n, k, 4). Where k differs between images, zeros follow the last box.
 
     Args:
-        part: takes one image, in tensors (1, ...).
+        part: what runs. Unless ``num_images`` is 1, the shapes of its results are known before a run.
+        num_images: of a micro-batch. The last one of a batch may have fewer.
     """
 
-    def __init__(self, part: EnginePart) -> None:
+    def __init__(self, part: EnginePart, num_images: int = 1) -> None:
         super().__init__(part.graph)
-        self._part = part
+        self._part, self._num_images = part, num_images
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         runs = []
-        for index in range(len(tensors[0])):
-            places = [None if output is None else output[index : index + 1] for output in outputs]
-            runs.append(self._part._run(places, [tensor[index : index + 1] for tensor in tensors]))
+        for begin in range(0, len(tensors[0]), self._num_images):
+            images = slice(begin, begin + self._num_images)
+            places = [None if output is None else output[images] for output in outputs]
+            runs.append(self._part._run(places, [tensor[images] for tensor in tensors]))
         return tuple(
             self._joined(place, [run[place] for run in runs]) if output is None else output
             for place, output in enumerate(outputs)

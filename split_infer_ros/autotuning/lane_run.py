@@ -1,0 +1,40 @@
+"""A call of a network as a node makes it while frames come fast: on all lanes at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+class LaneRun:
+    """Runs a batch on each lane at the same time, and waits for all of them.
+
+    Args:
+        run: runs a batch on the calling thread.
+        num_lanes: how many threads run a batch each; with one, that is the thread that calls.
+        set_up: sets the number of threads that ``run`` uses on a new thread.
+    """
+
+    def __init__(self, run: Callable[[], object], num_lanes: int, set_up: Callable[[], None]) -> None:
+        self._run, self._num_lanes = run, num_lanes
+        self._lanes = ThreadPoolExecutor(num_lanes, initializer=set_up) if num_lanes > 1 else None
+        if self._lanes is not None:
+            self()  # starts the threads
+
+    def __call__(self) -> None:
+        """Runs a batch on each lane."""
+        if self._lanes is None:
+            self._run()
+            return
+        for batch in [self._lanes.submit(self._on_lane) for _ in range(self._num_lanes)]:
+            batch.result()
+
+    def per_batch(self, seconds: Sequence[float]) -> list[float]:
+        """Returns the seconds a batch of calls that took so long."""
+        return [each / self._num_lanes for each in seconds]
+
+    def _on_lane(self) -> None:
+        with torch.inference_mode():  # a thread's own setting
+            self._run()
