@@ -24,6 +24,11 @@ from torch import Tensor
 Geometry = tuple[list[int], list[int], list[int], int]  # padding, stride, dilation, groups
 
 
+# In oneDNN 3's descriptor, a data type and a kind of format, of 32 bits each, are followed by fields of 64 bits. What
+# lies between them was on the stack before, and differs from process to process.
+DESCRIPTOR_BYTES, PADDING, PADDING_BYTES = 772, (0x6C, 0x13C), 4
+
+
 @dataclass(frozen=True, slots=True)
 class BlockedLayout:
     """The layout of one convolution's weights. Created in this process only: oneDNN trusts the descriptor.
@@ -94,7 +99,11 @@ def to_blocked(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) 
 def layout_of(blocked: Tensor) -> BlockedLayout:
     """Returns the layout of an opaque tensor."""
     descriptor = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(blocked).numpy())
-    digest = hashlib.sha256(descriptor).hexdigest()[:12]
+    fields = bytearray(descriptor)
+    if len(fields) == DESCRIPTOR_BYTES:
+        for begin in PADDING:
+            fields[begin : begin + PADDING_BYTES] = bytes(PADDING_BYTES)
+    digest = hashlib.sha256(fields).hexdigest()[:12]
     return BlockedLayout(tuple(blocked.shape), int(torch.ops.mkldnn._nbytes(blocked)), digest, descriptor)
 
 
