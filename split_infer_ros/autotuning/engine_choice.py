@@ -76,10 +76,7 @@ def compare_engines_once(
 
 
 def describe_comparison(records: Sequence[Record]) -> str:
-    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used.
-
-    A batch of several images shares the cores with another batch where lanes are possible.
-    """
+    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used."""
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
     parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms" for record in timed]
     for record in records:

@@ -58,8 +58,8 @@ class ExecutionConfig:
         operators: which implementation of the vision operators runs on a GPU, or that some operators do not run there.
         segments: pairs of how convolutions run and the name of the split point up to which they run so, in order.
             The last segment ends at ``output``. Empty if all convolutions run alike.
-        engine: what executes the network. All other choices but ``folding``, ``precision`` and
-            ``micro_batch`` are torch's.
+        engine: what executes the network. All other choices but ``folding``, ``precision`` and ``micro_batch`` are
+            torch's.
         provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU and for other engines.
         precision: in which the network computes.
         micro_batch: how many images of a batch an engine other than torch computes at once; 0: all of them.

@@ -71,13 +71,13 @@ class OnnxRuntimePart(EnginePart):
         self._device = device or torch.device("cpu")
         self._sessions: PerThreadCount[Any] = PerThreadCount()
         self._making = threading.Lock()
-        self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shape and the pointers of all tensors
+        self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         num_threads, pointers = engine_threads(), [tensor.data_ptr() for tensor in tensors]
         if self.can_run_into:
             pointers += [output.data_ptr() for output in outputs]  # type: ignore[union-attr]
-        key = num_threads, tensors[0].shape, *pointers
+        key = num_threads, *(tensor.shape for tensor in tensors), *pointers
         bound = self._bound.get(key) if self.can_run_into else None
         session, binding = bound or self._bind(key, outputs, tensors)
         if self._device.type != "cpu":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.runtime.num_threads import run_with_threads
+
 NORM_BIAS = 0.5  # lets most values pass a ReLU; without it, rounding errors grow ten times as much in a ResNet
 LOGIT_STD = 3.0  # of all logits over all calibration images, about that of a trained classifier
 
@@ -18,6 +20,9 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
     Convolutions and linear layers are initialised again. Batch norms take the statistics of the images. The last layer
     of a classifier is centred on the images, so that each image gets a class of its own.
 
+    One thread computes them, since sums depend on the number of threads. So all processes of a machine have the same
+    bits, and find each other's exports.
+
     Args:
         model: changed in place, and in eval mode afterwards.
         images: (N, C, H, W), several different ones, as the model's pre-processing gives them.
@@ -26,6 +31,11 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
     Returns:
         The model.
     """
+    run_with_threads(1, lambda: _randomise(model, images, seed))
+    return model
+
+
+def _randomise(model: nn.Module, images: Tensor, seed: int) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model.eval()
@@ -42,7 +52,6 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
         model(images)
         model.eval()
         _centre_logits(model, images)
-    return model
 
 
 def _centre_logits(model: nn.Module, images: Tensor) -> None:
