@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 
 import cv2
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,6 +15,7 @@ from torch.nn import functional
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.vision_ops.host_arrays import Floats, to_host
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -204,12 +206,22 @@ def _reordered(images: Tensor, order: tuple[int, int, int]) -> Tensor:
 def _scaled_planes(images: Tensor, scale: Sequence[float], planes: Tensor) -> Tensor:
     """Multiplies the channels of images (N, h, w, 3) and writes them to float32 (N, 3, h, w), contiguous.
 
-    OpenCV separates the channels first. That takes half the time of reading them from among each other.
+    OpenCV separates the channels first. That takes half the time of reading them from among each other. The products of
+    whole grey values are looked up, which takes less time than converting and multiplying them.
     """
     for image, target in zip(images, planes, strict=True):
         for channel, factor, plane in zip(cv2.split(image.numpy()), scale, target, strict=True):
-            torch.mul(torch.from_numpy(channel), factor, out=plane)
+            if channel.dtype == np.uint8:
+                cv2.LUT(channel, _products(factor), dst=plane.numpy())
+            else:
+                torch.mul(torch.from_numpy(channel), factor, out=plane)
     return planes
+
+
+@cache
+def _products(factor: float) -> Floats:
+    """Returns the products of all grey values with a factor, float32 (256,)."""
+    return to_host(torch.arange(256, dtype=torch.uint8) * factor)
 
 
 @cache
