@@ -108,10 +108,10 @@ class BestKnown:
 
 
 def _relevant(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a configuration without the choices that are torch's, or not, if that is not its engine."""
+    """Returns a configuration without torch's choices, if another engine runs, and without a micro-batch of 0."""
     is_torch = config.get("engine", Engine.TORCH.value) == Engine.TORCH.value
-    others = ("micro_batch",) if is_torch else TORCH_KNOBS
-    return {name: value for name, value in config.items() if name not in others}
+    left_out = () if is_torch else TORCH_KNOBS
+    return {name: value for name, value in config.items() if name not in left_out and (name != "micro_batch" or value)}
 
 
 def find_best_known(

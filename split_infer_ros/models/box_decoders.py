@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.host_arrays import to_host
 
 CANDIDATES_PER_DETECTION = 4  # that are read first
@@ -140,5 +141,14 @@ def _best_class(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _suppressed(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
     """Returns one image's detections of boxes (n, 4), scores (n,) and labels (n,)."""
-    candidates = Candidates(boxes.float()[None], scores.float()[None], labels[None])
-    return suppress(candidates, limits)[0]
+    boxes, scores = boxes.float(), scores.float()
+    (places,) = box_nms(
+        boxes[None],
+        scores[None],
+        labels[None],
+        score_threshold=limits.score_threshold,
+        iou_threshold=limits.nms_threshold,
+        max_detections=limits.max_detections,
+    )
+    kept = places[places >= 0]
+    return Detections(boxes[kept], scores[kept], labels[kept])

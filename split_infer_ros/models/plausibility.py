@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 
+import numpy as np
 import torch
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.vision_ops.host_arrays import to_host
 
 
 class ImpossibleDetection(Enum):
@@ -34,24 +36,24 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     counts = [len(detections) for detections in found]
     if not sum(counts):
         return found, Counter()
-    boxes = torch.cat([detections.boxes for detections in found])
-    scores = torch.cat([detections.scores for detections in found])
-    labels = torch.cat([detections.labels for detections in found])
+    boxes = np.concatenate([to_host(detections.boxes) for detections in found])
+    scores = np.concatenate([to_host(detections.scores) for detections in found])
+    labels = np.concatenate([to_host(detections.labels) for detections in found])
     is_possible = {
-        ImpossibleDetection.BOX_NOT_FINITE: boxes.isfinite().all(1),
+        ImpossibleDetection.BOX_NOT_FINITE: np.isfinite(boxes).all(1),
         ImpossibleDetection.BOX_OF_NEGATIVE_SIZE: (boxes[:, 2:] >= boxes[:, :2]).all(1),
         ImpossibleDetection.SCORE_OUT_OF_RANGE: (scores >= 0) & (scores <= 1),
         ImpossibleDetection.UNKNOWN_LABEL: (labels >= 0) & (labels < num_labels),
     }
-    checks = torch.stack(tuple(is_possible.values()))
-    kept = checks.all(0)
-    if bool(kept.all()):
+    checks = np.stack(tuple(is_possible.values()))
+    if checks.all():
         return found, Counter()
     reasons = list(is_possible)
-    first_failures = (~checks[:, ~kept]).int().argmax(0).tolist()
+    kept = checks.all(0)
+    first_failures = checks[:, ~kept].argmin(0).tolist()
     dropped = Counter(reasons[first].value for first in first_failures)
     possible = [
         Detections(detections.boxes[keep], detections.scores[keep], detections.labels[keep])
-        for detections, keep in zip(found, kept.split(counts), strict=True)  # type: ignore[no-untyped-call]
+        for detections, keep in zip(found, torch.from_numpy(kept).split(counts), strict=True)
     ]
     return possible, dropped
