@@ -39,13 +39,14 @@ class EngineContest:
     traits: Mapping[str, float]
     clock: Callable[[], float]
 
-    def records(self, configs: Mapping[str, Config], end: float) -> list[Record]:
+    def records(self, configs: Mapping[str, Config], end: float, turns_share: float = 1.0) -> list[Record]:
         """Returns a record for each configuration that was tried until the clock shows ``end``, or soon after.
 
         Args:
             configs: by name. If time is short, the first ones are compared.
             end: as said. A configuration that is being tried then has an error, as one that cannot run the model. No
                 other one is tried after it, since a new process would have to start.
+            turns_share: of the time that is left when all are ready, the part that their turns may take.
         """
         outcomes: dict[str, TrialOutcome] = {}
         for name in configs:
@@ -54,7 +55,9 @@ class EngineContest:
                 outcomes[name] = self.runner.run(RIVAL, configs[name], self.about, limit_s)
         if not any(each.is_process_gone for each in outcomes.values()):
             outcomes |= self._in_turns(
-                {name: each for name, each in outcomes.items() if each.error is None}, configs, end
+                {name: each for name, each in outcomes.items() if each.error is None},
+                configs,
+                turns_share * (end - self.clock()),
             )
         return [
             outcome.as_record(self.key, self.task, configs[name], traits=self.traits)
@@ -62,10 +65,10 @@ class EngineContest:
         ]
 
     def _in_turns(
-        self, outcomes: Mapping[str, TrialOutcome], configs: Mapping[str, Config], end: float
+        self, outcomes: Mapping[str, TrialOutcome], configs: Mapping[str, Config], seconds: float
     ) -> Mapping[str, TrialOutcome]:
         """Returns the outcomes with the costs of turns, if there is time for them."""
-        left_s = max(TURNS_S, end - self.clock())
+        left_s = max(TURNS_S, seconds)
         if len(outcomes) < 2 or _seconds_of_turn(outcomes.values()) > left_s:
             return outcomes
         rivals = {name: dict(configs[name]) for name in outcomes}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
@@ -28,7 +28,9 @@ class LaneRun:
         if self._lanes is None:
             self._run()
             return
-        for batch in [self._lanes.submit(self._on_lane) for _ in range(self._num_lanes)]:
+        batches = [self._lanes.submit(self._on_lane) for _ in range(self._num_lanes)]
+        wait(batches)  # all of them, even if one fails
+        for batch in batches:
             batch.result()
 
     def per_batch(self, seconds: Sequence[float]) -> list[float]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,8 +48,8 @@ MAX_SCHEDULES_S = 600.0  # time to find schedules of all convolutions of a netwo
 FALLBACK = ImplementationChoice.FALLBACK.value
 NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
 UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
-ENGINES_SHARE = 0.5  # of the time in which engines are compared, if micro-batches are compared as well
-# If that time is short, the first engines are compared. OpenVINO makes a large model ready sooner than ONNX Runtime
+TURNS_SHARE = 0.5  # of the time in which engines take turns, if micro-batches are compared after them
+# If the time for a comparison is short, the first engines are compared. OpenVINO makes a large model ready sooner than ONNX Runtime
 # does (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
 ENGINE_ORDER = (Engine.OPENVINO.value, Engine.ONNXRUNTIME.value, Engine.TORCH.value)
 
@@ -127,7 +129,7 @@ class Tuner:
     def compare_engines(self, end: float) -> list[Record]:
         """Times the network untuned by each engine until the clock shows ``end``, or soon after.
 
-        Of batches with several images, the fastest engine then tries micro-batches as well.
+        Of batches with several images on a CPU, the fastest engine then tries micro-batches, unless that is torch.
 
         Returns:
             A record for each configuration that was tried. An engine that cannot run the model has an error.
@@ -140,24 +142,29 @@ class Tuner:
             traits=self._features,
             clock=self._clock,
         )
-        space, now = self._network_space, self._clock()
+        space = self._network_space
         engines = sorted(map(str, space.knobs["engine"]), key=lambda engine: (*ENGINE_ORDER, engine).index(engine))
         configs = {engine: {**space.default, "engine": engine} for engine in engines}
-        share = ENGINES_SHARE if len(space.knobs["micro_batch"]) > 1 else 1.0
-        records = contest.records(configs, now + share * (end - now))
-        records = self._with_micro_batches(contest, records, end)
+        has_micro_batches = len(space.knobs["micro_batch"]) > 1
+        records = contest.records(configs, end, TURNS_SHARE if has_micro_batches else 1.0)
+        if has_micro_batches and not any(had_too_little_time(record, math.inf) for record in records):
+            records += self._micro_batches(contest, best_of(records), end)
         self._database.keep(records, "the comparison of engines is")
         return records
 
-    def _with_micro_batches(self, contest: EngineContest, records: list[Record], end: float) -> list[Record]:
-        """Compares the micro-batches of the fastest engine, whose record is then the one of that comparison."""
-        fastest, sizes = best_of(records), self._network_space.knobs["micro_batch"]
-        if fastest is None or fastest.config["engine"] == Engine.TORCH.value or len(sizes) == 1:
-            return records
+    def _micro_batches(self, contest: EngineContest, fastest: Record | None, end: float) -> list[Record]:
+        """Returns a record for each micro-batch of the fastest engine.
+
+        They take turns with the whole batch, whose time now and before tells how the machine's speed has changed.
+        """
+        if fastest is None or fastest.config["engine"] == Engine.TORCH.value:
+            return []
+        sizes = self._network_space.knobs["micro_batch"]
         found = contest.records({str(size): {**fastest.config, "micro_batch": size} for size in sizes}, end)
         if not found or found[0].error is not None:
-            return records
-        return [record for record in records if record is not fastest] + found
+            return []
+        slower = found[0].median_s / fastest.median_s
+        return [replace(record, costs=tuple(cost / slower for cost in record.costs)) for record in found[1:]]
 
     def tune_network(self, end: float) -> Record | None:
         """Tunes the execution config until the clock shows ``end``.

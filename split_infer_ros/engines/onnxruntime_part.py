@@ -22,7 +22,7 @@ from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
 SPIN_US, LONG_SPIN_US = 10, 100  # of a partition, and of a whole network
-MAX_BOUND = 64  # places of inputs and outputs; batches come in a few of them again and again
+MAX_BOUND = 1024  # places of inputs and outputs; micro-batches come in a few hundred of them again and again
 MIN_VERSION_WITH_SPIN_DURATION = (1, 32)
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; NumPy has no such type
 ELEMENT_TYPES: dict[torch.dtype, Any] = {
@@ -71,14 +71,15 @@ class OnnxRuntimePart(EnginePart):
         self._device = device or torch.device("cpu")
         self._sessions: PerThreadCount[Any] = PerThreadCount()
         self._making = threading.Lock()
+        self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         num_threads, pointers = engine_threads(), [tensor.data_ptr() for tensor in tensors]
-        if self.can_run_into:
+        if self._keeps_bound:
             pointers += [output.data_ptr() for output in outputs]  # type: ignore[union-attr]
         key = num_threads, *(tensor.shape for tensor in tensors), *pointers
-        bound = self._bound.get(key) if self.can_run_into else None
+        bound = self._bound.get(key) if self._keeps_bound else None
         session, binding = bound or self._bind(key, outputs, tensors)
         if self._device.type != "cpu":
             current_fence(tensors[0].device).wait()  # ONNX Runtime has a stream of its own
@@ -94,8 +95,9 @@ class OnnxRuntimePart(EnginePart):
     def _bind(self, key: Sequence[Any], outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """Returns the session for the calling thread, and inputs and outputs bound to their memory.
 
-        They are kept for the next batch in the same memory. A network leaves the caches without this code, and its
-        Python then takes ten times as long as usual: 0.2 of the 4.1 ms of MobileNetV2.
+        On a CPU they are kept for the next batch in the same memory. A run of a network evicts this code from the
+        processor's caches, so binding anew takes ten times as long as usual: 0.2 of the 4.1 ms of MobileNetV2. On a
+        GPU, ONNX Runtime may copy an input when it is bound.
         """
         session = self._session(engine_threads())
         binding, kind, index = session.io_binding(), tensors[0].device.type, tensors[0].device.index or 0
@@ -110,7 +112,7 @@ class OnnxRuntimePart(EnginePart):
                 binding.bind_output(
                     expected.name, kind, index, ELEMENT_TYPES[output.dtype], list(output.shape), output.data_ptr()
                 )
-        if self.can_run_into:
+        if self._keeps_bound:
             if len(self._bound) >= MAX_BOUND:
                 self._bound.clear()
             self._bound[key] = session, binding
@@ -158,8 +160,8 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
 
     Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads. So
-    they spin for ``LONG_SPIN_US`` in a whole network, beside which only post-processing runs, and for ``SPIN_US`` in a
-    partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread that is busy all
+    they spin for ``LONG_SPIN_US`` in a whole network, beside which the other stage has little work, and for ``SPIN_US``
+    in a partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread that is busy all
     the time:
 
     =======================  ============  =============  ============

@@ -13,8 +13,8 @@ from split_infer_ros.measurements.record import Record, kind_of, same
 MEANINGS = {
     "network": 3,  # since 3, batches of several images are timed on lanes, and a configuration has a micro-batch
     "segments": 4,  # since 4, a configuration has a micro-batch
-    "pipeline": 3,  # since 3, on a CPU the head computes in the precision of the backbone
-    "split_points": 3,  # since 3, the same, and the task names the precision and not the dtype of features
+    "pipeline": 4,  # since 4, the configuration of its network has a micro-batch
+    "split_points": 4,  # since 4, the same
     "operators": 1,
     "execution": 3,  # since 3, a recorded batch of one model has a graph of its own size if that is at most 8
     "memory_cost": 1,

@@ -57,6 +57,7 @@ class QuantisedModel(GraphModel):
         check_precision(Precision.INT8, engine, provider)
         check_device(engine, provider, device)
         other = copy.copy(self)
+        other.execution_config = replace(CONFIG, micro_batch=config.micro_batch)
         other._reset_caches()
         return other
 
