@@ -4,7 +4,8 @@ For two models it also compares lower precisions with float32, where the process
 
 - Batch 1, for latency: the network as the backbone runs it with engine `auto`, ONNX Runtime and OpenVINO alone with
   their settings for a low latency, and torch with the module as built. ONNX Runtime's threads spin alone, as is its
-  default. In this package they sleep after 100 us, because another stage may need the core. OpenVINO's threads never spin.
+  default. In this package they sleep after 100 us, because another stage may need the core. OpenVINO's threads never
+  spin.
 - Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to
   detections, against the engines alone, which run the network only. The pipeline may compute two batches side by side,
   as a node with the objective `throughput`. OpenVINO has its hint for throughput, and all its requests are kept busy.

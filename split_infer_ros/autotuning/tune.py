@@ -49,8 +49,8 @@ FALLBACK = ImplementationChoice.FALLBACK.value
 NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
 UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
 TURNS_SHARE = 0.5  # of the time in which engines take turns, if micro-batches are compared after them
-# If the time for a comparison is short, the first engines are compared. OpenVINO makes a large model ready sooner than ONNX Runtime
-# does (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
+# If the time for a comparison is short, the first engines are compared. OpenVINO makes a large model ready sooner than
+# ONNX Runtime does (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
 ENGINE_ORDER = (Engine.OPENVINO.value, Engine.ONNXRUNTIME.value, Engine.TORCH.value)
 
 

@@ -160,9 +160,9 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
 
     Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads. So
-    they spin for ``LONG_SPIN_US`` in a whole network, beside which the other stage has little work, and for ``SPIN_US``
-    in a partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread that is busy all
-    the time:
+    they spin for ``LONG_SPIN_US`` in a whole network, beside which the other stage has little work, and for
+    ``SPIN_US`` in a partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread
+    that is busy all the time:
 
     =======================  ============  =============  ============
     spinning                 MobileNetV2   ViT-Tiny       YOLOv8n size

@@ -45,15 +45,15 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
         ImpossibleDetection.SCORE_OUT_OF_RANGE: (scores >= 0) & (scores <= 1),
         ImpossibleDetection.UNKNOWN_LABEL: (labels >= 0) & (labels < num_labels),
     }
-    checks = np.stack(tuple(is_possible.values()))
-    if checks.all():
+    if all(flags.all() for flags in is_possible.values()):
         return found, Counter()
-    reasons = list(is_possible)
+    reasons, checks = list(is_possible), np.stack(tuple(is_possible.values()))
     kept = checks.all(0)
     first_failures = checks[:, ~kept].argmin(0).tolist()
     dropped = Counter(reasons[first].value for first in first_failures)
+    kept_of_each = torch.from_numpy(kept).split(counts)  # type: ignore[no-untyped-call]
     possible = [
         Detections(detections.boxes[keep], detections.scores[keep], detections.labels[keep])
-        for detections, keep in zip(found, torch.from_numpy(kept).split(counts), strict=True)
+        for detections, keep in zip(found, kept_of_each, strict=True)
     ]
     return possible, dropped

@@ -88,11 +88,12 @@ def _kept_of_few(boxes: Floats, scores: Floats, labels: Integers, limits: NmsLim
     order = order[scores[order] > limits.score_threshold]
     corners, labels = boxes[order].T, labels[order]
     overlap = overlaps(corners[:, :, None], corners[:, None], limits.iou_threshold) & (labels[:, None] == labels)
-    is_kept = np.ones(len(order), bool)
+    is_kept = [True] * len(order)
     for one, other in zip(*(places.tolist() for places in overlap.nonzero()), strict=True):  # sorted by the first
         if one < other and is_kept[one]:
             is_kept[other] = False
-    return order[is_kept]
+    kept: Integers = order[np.array(is_kept, bool)]
+    return kept
 
 
 def _fill_image(

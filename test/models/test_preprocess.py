@@ -165,6 +165,15 @@ def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
         assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
 
 
+@ALL
+def test_blue_green_and_red_are_swapped_without_rounding(preprocess: Preprocess) -> None:
+    """The rows of the image are padded in memory."""
+    side = preprocess.shorter_side or min(preprocess.height, preprocess.width)
+    padded = torch.from_numpy(of_size(side, side + 5))
+    found = run(preprocess, Pixels(padded.flip(2)[:, :side], (2, 1, 0)))
+    assert torch.equal(found, run(preprocess, Pixels(padded[:, :side], (0, 1, 2))))
+
+
 def test_a_grey_image_is_grey_in_all_three_colours() -> None:
     grey = np.ascontiguousarray(photographs()[0][..., 1:2])
     shown = run(CLASSIFIER, Pixels(torch.tensor(grey), (0, 0, 0)))
