@@ -31,12 +31,13 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
     Returns:
         The model.
     """
-    run_with_threads(1, lambda: _randomise(model, images, seed))
+    is_inference = torch.is_inference_mode_enabled()  # a thread's own setting
+    run_with_threads(1, lambda: _randomise(model, images, seed, is_inference))
     return model
 
 
-def _randomise(model: nn.Module, images: Tensor, seed: int) -> None:
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+def _randomise(model: nn.Module, images: Tensor, seed: int, is_inference: bool) -> None:
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(is_inference), torch.no_grad():
         torch.manual_seed(seed)
         model.eval()
         for module in model.modules():

@@ -16,6 +16,12 @@ def make(num_threads: int) -> nn.Module:
     return run_with_threads(num_threads, lambda: randomise(nn.Sequential(*layers, nn.Linear(32, 5)), images))
 
 
+def test_model_may_be_built_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = randomise(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), torch.rand(2, 3, 8, 8))
+    assert all(tensor.is_inference() for tensor in model.state_dict().values())
+
+
 def test_weights_do_not_depend_on_the_number_of_threads() -> None:
     """Equal to the bit, so that exports of another process are found again."""
     first, second = make(1).state_dict(), make(2).state_dict()
