@@ -14,10 +14,9 @@ import numpy as np
 
 from split_infer_ros.vision_ops.candidates import BestCandidates, Scores, best_candidates, keep_best_per_class
 from split_infer_ros.vision_ops.host_arrays import Floats, Integers, to_host
-from split_infer_ros.vision_ops.suppression import overlapping_kept, overlaps, unsuppressed
+from split_infer_ros.vision_ops.suppression import overlapping_kept, unsuppressed
 
 CANDIDATES_PER_DETECTION = 4  # taken in the first pass
-MAX_FEW = 100  # boxes of a single image, up to which the number of steps decides how long it takes
 
 
 class NmsLimits(NamedTuple):
@@ -41,10 +40,6 @@ def fill_with_best(
         limits: as in ``box_nms``.
     """
     max_detections, classes, max_per_class = found.shape[1], scores.shape[2], limits.max_per_class
-    if labels is not None and len(labels) == 1 and labels.size <= MAX_FEW:
-        kept = _kept_of_few(boxes[0], to_host(scores[0, :, 0]), labels[0], limits)[:max_detections]
-        found[0, : len(kept)] = kept
-        return
     count = CANDIDATES_PER_DETECTION * max_detections
     best = best_candidates(scores, count, limits.score_threshold)
     if not len(best.indices):
@@ -71,29 +66,6 @@ def fill_with_best(
             labels=None if labels is None else labels[row],
             limits=limits,
         )
-
-
-def _kept_of_few(boxes: Floats, scores: Floats, labels: Integers, limits: NmsLimits) -> Integers:
-    """Returns the indices of all kept candidates of one image with few boxes, best first.
-
-    It compares all pairs of boxes, in as few steps as possible.
-
-    Args:
-        boxes: floating (n, 4).
-        scores: floating (n,).
-        labels: int64 (n,).
-        limits: as in ``box_nms``, without ``max_per_class``.
-    """
-    order = (-scores).argsort(kind="stable")
-    order = order[scores[order] > limits.score_threshold]
-    corners, labels = boxes[order].T, labels[order]
-    overlap = overlaps(corners[:, :, None], corners[:, None], limits.iou_threshold) & (labels[:, None] == labels)
-    is_kept = [True] * len(order)
-    for one, other in zip(*(places.tolist() for places in overlap.nonzero()), strict=True):  # sorted by the first
-        if one < other and is_kept[one]:
-            is_kept[other] = False
-    kept: Integers = order[np.array(is_kept, bool)]
-    return kept
 
 
 def _fill_image(
