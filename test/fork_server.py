@@ -98,8 +98,13 @@ class ForkServer:
         self._own_segments = shared_memory_of(os.getpid())
         self._node_segments: set[Path] = set()
         self._folder = tempfile.TemporaryDirectory()
+        # With a heap for each thread, a node would grow by as much as the machine's load makes its threads overlap.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         )
         self._nodes: list[NodeProcess] = []
 
@@ -119,7 +124,7 @@ class ForkServer:
         self._folder.cleanup()
 
     def start(self, executable: str, paused: bool = False, name: str = "", **parameters: object) -> NodeProcess:
-        """Starts a node with weights ``none``.
+        """Starts a node with weights ``none``, by torch, so that it does not compare the engines meanwhile.
 
         Args:
             executable: ``backbone`` or ``head``.
@@ -128,7 +133,7 @@ class ForkServer:
             parameters: its parameters.
         """
         log = Path(self._folder.name, f"{len(self._nodes)}.log")
-        arguments = ["--ros-args", "-p", "weights:=none"]
+        arguments = ["--ros-args", "-p", "weights:=none", "-p", "engine:=torch"]
         if name:
             arguments += ["-r", f"__node:={name}"]
         for key, value in parameters.items():
