@@ -25,12 +25,14 @@ def classify(height: int, width: int, *, gives_probabilities: bool = False) -> D
         (values,) = outputs
         probabilities = values.flatten(1) if gives_probabilities else values.flatten(1).softmax(dim=1)
         scores, labels = probabilities.topk(min(limits.max_detections, probabilities.shape[1]), dim=1)
+        is_kept = scores >= limits.score_threshold
+        counts = is_kept.sum(1).tolist()
         whole = torch.tensor([0.0, 0.0, width, height])
-        detections = []
-        for image_scores, image_labels in zip(scores, labels, strict=True):
-            kept = image_scores >= limits.score_threshold
-            boxes = whole.expand(int(kept.sum()), 4)
-            detections.append(Detections(boxes, image_scores[kept], image_labels[kept]))
-        return detections
+        return [
+            Detections(whole.expand(count, 4), scores[image, is_kept[image]], labels[image, is_kept[image]])
+            if count
+            else Detections.empty()
+            for image, count in enumerate(counts)
+        ]
 
     return decode

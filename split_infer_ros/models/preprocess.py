@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
+from functools import lru_cache
 
 import cv2
 import torch
@@ -18,6 +18,7 @@ from split_infer_ros.models.letterbox import Letterbox
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+MAX_CONSTANTS = 1024  # tensors that are kept; those of the boxes' way back depend on the size of the source
 MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond it
 RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as usual for ImageNet
 
@@ -131,7 +132,7 @@ class Preprocess:
 
         Args:
             gathered: resized images.
-            memory_format: the layout of the result: channels-last, or contiguous. The values are the same bits.
+            memory_format: the layout of the result: channels-last, or contiguous. The values may differ in the last bit.
             out: where the result is written, in that layout; None for new memory.
         """
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
@@ -143,20 +144,26 @@ class Preprocess:
             return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
         planes = gathered.permute(0, 3, 1, 2)
         contiguous = torch.empty(planes.shape, device=planes.device) if out is None else out
-        if not any(self.mean) and not gathered.is_cuda:
-            return _scaled_planes(gathered, scale.tolist(), contiguous)
+        if not gathered.is_cuda:
+            return _normalised_planes(gathered, scale.tolist(), offset, contiguous)
         return torch.addcmul(offset.view(3, 1, 1), planes.float(), scale.view(3, 1, 1), out=contiguous)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
+        if not len(boxes):
+            return boxes
+        offset, scale, skipped, limit = (
+            _constant(values, boxes.dtype, boxes.device) for values in self._way_to_source(height, width)
+        )
+        return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+
+    def _way_to_source(self, height: int, width: int) -> tuple[tuple[float, ...], ...]:
+        """Returns what is added to a box's sides, by what they are multiplied, what is added then, and their limits."""
         skipped_rows, skipped_columns = self._skipped(height, width)
         kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
         fit_height, fit_width, top, left = self._geometry(kept_height, kept_width)
-        offset = boxes.new_tensor([left, top] * 2)
-        scale = boxes.new_tensor([kept_width / fit_width, kept_height / fit_height] * 2)
-        skipped = boxes.new_tensor([skipped_columns, skipped_rows] * 2)
-        limit = boxes.new_tensor([width, height] * 2)
-        return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+        scale = kept_width / fit_width, kept_height / fit_height
+        return (left, top) * 2, scale * 2, (skipped_columns, skipped_rows) * 2, (width, height) * 2
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
         """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
@@ -204,18 +211,19 @@ def _copy_reordered(images: Tensor, order: tuple[int, int, int], target: Tensor)
         cv2.cvtColor(image.numpy(), cv2.COLOR_BGR2RGB, dst=place.numpy())
 
 
-def _scaled_planes(images: Tensor, scale: Sequence[float], planes: Tensor) -> Tensor:
-    """Multiplies the channels of images (N, h, w, 3) and writes them to float32 (N, 3, h, w), contiguous.
+def _normalised_planes(images: Tensor, scale: Sequence[float], offset: Tensor, planes: Tensor) -> Tensor:
+    """Scales and shifts the channels of images (N, h, w, 3), and writes them to float32 (N, 3, h, w), contiguous.
 
-    OpenCV separates the channels first. That takes half the time of reading them from among each other.
+    OpenCV separates the channels first. That takes half the time of reading them from among each other. A channel is
+    converted and written before the next one, while it is in the processor's caches.
     """
     for image, target in zip(images, planes, strict=True):
-        for channel, factor, plane in zip(cv2.split(image.numpy()), scale, target, strict=True):
-            torch.mul(torch.from_numpy(channel), factor, out=plane)
+        for channel, factor, shift, plane in zip(cv2.split(image.numpy()), scale, offset, target, strict=True):
+            torch.add(shift, torch.from_numpy(channel), alpha=factor, out=plane)
     return planes
 
 
-@cache
+@lru_cache(MAX_CONSTANTS)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

@@ -136,8 +136,13 @@ ALL = pytest.mark.parametrize(
 @ALL
 @pytest.mark.parametrize("mean", [(0.0, 0.0, 0.0), IMAGENET_MEAN], ids=["without mean", "with mean"])
 @pytest.mark.parametrize("given", [False, True], ids=["new memory", "given memory"])
-def test_both_layouts_hold_the_same_bits(preprocess: Preprocess, mean: tuple[float, float, float], given: bool) -> None:
-    """Each value is one product and one sum, or one product alone. Both are rounded alike in each layout."""
+def test_both_layouts_hold_the_same_values(
+    preprocess: Preprocess, mean: tuple[float, float, float], given: bool
+) -> None:
+    """Each value is a product and a sum. A processor may round the product first, or only the sum.
+
+    The product is below 8, so that rounding it changes it by at most 2**-22, and the sum by one bit more.
+    """
     preprocess = replace(preprocess, mean=mean)
     images = [rgb(image) for image in photographs()[:2]]
     gathered = preprocess.gather(images, preprocess.staging(len(images)))
@@ -146,7 +151,7 @@ def test_both_layouts_hold_the_same_bits(preprocess: Preprocess, mean: tuple[flo
     found = preprocess.normalise(gathered, torch.contiguous_format, out=out)
     assert found.is_contiguous()
     assert out is None or found.data_ptr() == out.data_ptr()
-    assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2**-21)
 
 
 @ALL
