@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.errors import SplitInferError
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
 MAX_THREAD_COUNTS = 3  # for so many numbers of threads a part is made; each has its own copy of the weights
@@ -31,6 +32,7 @@ class EnginePart(nn.Module, ABC):
 
     Attributes:
         graph: as given.
+        inputs: what ``forward`` takes, in order.
         conversions: how many inputs were converted.
         can_run_into: whether the shapes of all results are known before a run, so that they can be written into given
             memory.
@@ -39,6 +41,7 @@ class EnginePart(nn.Module, ABC):
     def __init__(self, graph: OnnxGraph) -> None:
         super().__init__()
         self.graph = graph
+        self.inputs = graph.inputs
         self.conversions = 0
         batch = _batch_symbol(graph)
         self._is_bound = [_has_known_shape(graph, index, batch) for index in range(len(graph.outputs))]
@@ -75,6 +78,13 @@ class EnginePart(nn.Module, ABC):
                 )
         self._run(outputs, tensors)
 
+    def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
+        """Returns a part that takes images before they are normalised; None if that is no faster, or not possible.
+
+        What it compiles serves later calls as well.
+        """
+        return None
+
     @abstractmethod
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Runs the part.
@@ -90,7 +100,7 @@ class EnginePart(nn.Module, ABC):
     def _prepared(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Returns contiguous tensors of the input's dtypes."""
         prepared = []
-        for tensor, expected in zip(tensors, self.graph.inputs, strict=True):
+        for tensor, expected in zip(tensors, self.inputs, strict=True):
             if tensor.dtype != expected.dtype:
                 raise SplitInferError(f"{self.graph.name} takes {expected}, and was given {tensor.dtype}.")
             if not tensor.is_contiguous():

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.images.pixel_input import PixelInput
 
 
 class MicroBatchPart(EnginePart):
@@ -27,7 +28,13 @@ class MicroBatchPart(EnginePart):
 
     def __init__(self, part: EnginePart, num_images: int = 1) -> None:
         super().__init__(part.graph)
+        self.inputs = part.inputs
         self._part, self._num_images = part, num_images
+
+    def for_pixels(self, pixels: PixelInput) -> MicroBatchPart | None:
+        """Returns a part that takes images before they are normalised, in micro-batches of the same size."""
+        part = self._part.for_pixels(pixels)
+        return None if part is None else MicroBatchPart(part, self._num_images)
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         runs = []

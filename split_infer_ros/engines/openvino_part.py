@@ -15,9 +15,11 @@ from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.images.pixel_input import PixelInput
+from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
+ELEMENT_TYPES = {torch.uint8: "u8", torch.float32: "f32"}  # of images before they are normalised
 # In int8, the graph says what is quantised, and the rest is float32.
 HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.INT8: "f32"}
 # OpenVINO 2026.4 fuses matrix products of int8 that follow each other, and compiles them for one batch size. With one
@@ -46,13 +48,22 @@ class OpenVinoPart(EnginePart):
     Args:
         graph: what is executed.
         precision: in which OpenVINO computes; see ``check_precision``.
+        pixels: the form of the images that it takes; None if it takes what the graph takes.
 
     Raises:
         ConfigurationError: OpenVINO is not installed, or cannot read the graph.
     """
 
-    def __init__(self, graph: OnnxGraph, precision: Precision = Precision.FP32) -> None:
+    def __init__(
+        self, graph: OnnxGraph, precision: Precision = Precision.FP32, pixels: PixelInput | None = None
+    ) -> None:
         super().__init__(graph)
+        self._precision, self._pixels = precision, pixels
+        if pixels is not None:
+            (images,) = graph.inputs
+            batch, channels, height, width = images.shape
+            self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
+        self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
         self._hint = HINTS[precision]
         self._more_properties = WITHOUT_FUSED_PRODUCTS if _has_int8_products(graph, precision) else {}
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
@@ -65,6 +76,18 @@ class OpenVinoPart(EnginePart):
         self._compiled: defaultdict[int, PerThreadCount[_CompiledModels]] = defaultdict(PerThreadCount)  # by lanes
         self._found: dict[tuple[int, int, Shapes], _CompiledModel] = {}  # by threads, lanes and shapes
         self._making = threading.Lock()
+
+    def for_pixels(self, pixels: PixelInput) -> OpenVinoPart | None:
+        """Returns a part that takes images before they are normalised, unless it computes in bf16.
+
+        OpenVINO normalises in the pass that brings the image into its own layout, so that it costs nothing more.
+        """
+        shapes = [tensor.shape for tensor in self.inputs]
+        if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != len(pixels.mean) or self._hint != "f32":
+            return None
+        if pixels not in self._for_pixels:
+            self._for_pixels[pixels] = OpenVinoPart(self.graph, self._precision, pixels)
+        return self._for_pixels[pixels]
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
@@ -122,6 +145,8 @@ class OpenVinoPart(EnginePart):
                 model = (
                     self._core.read_model(source, b"") if isinstance(source, bytes) else self._core.read_model(source)
                 )
+                if self._pixels is not None:
+                    model = _normalising(model, self._pixels, self._runtime)
                 if shapes is not None:
                     model.reshape(dict(zip(model.inputs, map(list, shapes), strict=True)))
                 compiled = self._core.compile_model(model, "CPU", properties)
@@ -159,6 +184,19 @@ class _CompiledModels:
         self.num_threads, self.num_lanes = num_threads, num_lanes
         self.static: dict[Shapes, _CompiledModel] = {}
         self.dynamic: _CompiledModel | None = None
+
+
+def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
+    """Returns a model that takes images (N, h, w, 3) and normalises them, in place of normalised ones (N, 3, h, w)."""
+    processor = runtime.preprocess.PrePostProcessor(model)
+    images = processor.input()
+    images.tensor().set_element_type(getattr(runtime.Type, ELEMENT_TYPES[pixels.dtype])).set_layout(
+        runtime.Layout("NHWC")
+    )
+    images.model().set_layout(runtime.Layout("NCHW"))
+    as_float = images.preprocess().convert_element_type(runtime.Type.f32)
+    as_float.mean(list(pixels.mean)).scale(list(pixels.std))
+    return processor.build()
 
 
 def _has_int8_products(graph: OnnxGraph, precision: Precision) -> bool:

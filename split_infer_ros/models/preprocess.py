@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import BGR, RGB, Pixels
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.models.letterbox import Letterbox
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -69,10 +70,15 @@ class Preprocess:
         """Whether resized pixels are whole grey values."""
         return self.antialias or self.opencv
 
+    @property
+    def pixel_input(self) -> PixelInput:
+        """The form of what ``gather`` returns."""
+        dtype = torch.uint8 if self.rounds else torch.float32
+        return PixelInput(dtype, _times_255(self.mean), _times_255(self.std))
+
     def staging(self, batch_size: int) -> Tensor:
         """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it rounds, else float32 of 0..255."""
-        dtype = torch.uint8 if self.rounds else torch.float32
-        return torch.empty((batch_size, self.height, self.width, 3), dtype=dtype)
+        return torch.empty((batch_size, self.height, self.width, 3), dtype=self.pixel_input.dtype)
 
     def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
         """Resizes each image into its place of ``staging`` and returns the filled part, (len(images), h, w, 3)."""
@@ -132,7 +138,7 @@ class Preprocess:
 
         Args:
             gathered: resized images.
-            memory_format: the layout of the result: channels-last, or contiguous. The values may differ in the last bit.
+            memory_format: the layout of the result: channels-last, or contiguous. Values may differ in the last bit.
             out: where the result is written, in that layout; None for new memory.
         """
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
@@ -190,6 +196,11 @@ class Preprocess:
             fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
         # torchvision's centre crop rounds in this way.
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
+
+
+def _times_255(values: tuple[float, float, float]) -> tuple[float, float, float]:
+    red, green, blue = (255 * value for value in values)
+    return red, green, blue
 
 
 def _fill_outside(target: Tensor, rows: slice, columns: slice, colour: tuple[float, ...]) -> None:

@@ -41,7 +41,7 @@ def compute_into_slot(backbone: Backbone, images: Tensor, slots: SlotMemory, slo
 
     Args:
         backbone: maps images to the tensors of the slot's layout.
-        images: (n, 3, h, w) on the backbone's device.
+        images: n of them on the backbone's device, in the shape that it takes.
         slots: the memory of the pool.
         slot: the index of the slot.
     """

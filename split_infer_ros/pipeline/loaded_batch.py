@@ -17,7 +17,7 @@ class LoadedBatch:
     """A pre-processed batch.
 
     Attributes:
-        images: (N, 3, h, w) on the backbone's device.
+        images: (N, 3, h, w) on the backbone's device; (N, h, w, 3) of 0..255 for a backbone that normalises them.
         ready: the fence from which on ``images`` holds the batch.
     """
 

@@ -33,7 +33,7 @@ class Plan:
     Attributes:
         settings: with which the plan was made.
         split_point: where the model is split.
-        backbone: maps (n, 3, h, w) to the features, for n up to the batch size.
+        backbone: maps what the pre-processor gives to the features, for up to as many images as the batch size.
         pool: the slots for features.
         preprocessor: turns images into the backbone's input.
         memory_reason: why the pool has its memory policy.

@@ -15,6 +15,7 @@ from split_infer_ros.pipeline.budget import PlanBudget
 from split_infer_ros.pipeline.compute import backbone_for
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.model_memory import ModelMemory
+from split_infer_ros.pipeline.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.pipeline.recording import graph_input_bytes_of, record_backbone
@@ -37,6 +38,7 @@ def make_plan(
     taken_bytes: float = 0.0,
     ring_memory: RingMemory | None = None,
     num_threads: int = 0,
+    takes_pixels: bool = True,
 ) -> Plan:
     """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
 
@@ -48,6 +50,8 @@ def make_plan(
         taken_bytes: of the memory budget, the part that other models have.
         ring_memory: the ring for streamed weights, if the model shares it with others.
         num_threads: with which the backbone runs on a CPU; 0: one for each core.
+        takes_pixels: whether images may be normalised by the backbone, where its engine does that faster. Otherwise
+            the pre-processor normalises them.
 
     Raises:
         ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
@@ -105,6 +109,8 @@ def make_plan(
             )
             if model.device.type == "cuda":
                 plan = _prepare_on_gpu(plan, model)
+            elif takes_pixels:
+                plan = _with_pixels(plan, model)
         except StreamError as error:  # raised on a GPU, where the plan ran once
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         except RuntimeError as error:
@@ -115,6 +121,16 @@ def make_plan(
             ) from error
         undo.pop_all()
         return plan
+
+
+def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
+    """Returns the plan with a backbone that normalises images itself, if its engine does that faster."""
+    preprocess, backbone = model.entry.preprocess, plan.backbone
+    part = backbone.for_pixels(preprocess.pixel_input) if isinstance(backbone, EnginePart) else None
+    if part is None:
+        return plan
+    preprocessor = PixelPreprocessor(preprocess, plan.settings.batch_size)
+    return replace(plan, backbone=part, preprocessor=preprocessor)
 
 
 def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:

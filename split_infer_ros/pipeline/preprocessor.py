@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.loaded_batch import LoadedBatch
 
 
 class Preprocessor(Protocol):
-    """Pre-processes batches for a backbone. Only a ``HostPreprocessor`` may be used by several threads."""
+    """Pre-processes batches for a backbone. On a CPU it may be used by several threads."""
 
     @property
     def bytes(self) -> int:

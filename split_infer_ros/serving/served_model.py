@@ -109,6 +109,7 @@ class ServedModel:
             on_error=self._report,
             watch=self._watch,
             ring_memory=ring_memory,
+            takes_pixels=False,  # models are timed, and join others, with images that are normalised
         )
 
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:

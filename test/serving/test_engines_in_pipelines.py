@@ -107,8 +107,9 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
     monkeypatch.setattr(kind, "_run", record)
     monkeypatch.setattr(SlotMemory, "write", refuse)
     split = two_roads(ExecutionConfig(engine=Engine(name)))
-    backbone, head = split.backbone("left"), split.head("left")
+    head = split.head("left")
     with LocalPipeline(split, SETTINGS) as pipeline:
+        backbone = pipeline.backbone._instance.plan.backbone
         calls.clear()  # of the comparison with torch, and of the warm-up
         slots = pipeline.backbone._instance.plan.pool.slots
         places = {

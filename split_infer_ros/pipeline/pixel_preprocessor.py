@@ -1,0 +1,37 @@
+"""Resizes images on the CPU for a backbone that normalises them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.cuda_graphs import GraphInput
+from split_infer_ros.pipeline.loaded_batch import LoadedBatch
+from split_infer_ros.runtime.streams import Fence
+
+
+class PixelPreprocessor:
+    """Resizes images, and leaves it to the backbone to normalise them. Several threads may use it at once.
+
+    Each batch has memory of its own, because a backbone may read it while the next batch is resized.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        batch_size: the most images in a batch.
+    """
+
+    def __init__(self, preprocess: Preprocess, batch_size: int) -> None:
+        self._preprocess = preprocess
+        self._bytes = preprocess.staging(batch_size).nbytes
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def under(self, policy: Policy) -> PixelPreprocessor:
+        return self
+
+    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        return LoadedBatch(self._preprocess.gather(images, self._preprocess.staging(len(images))), Fence())
