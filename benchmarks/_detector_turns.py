@@ -13,8 +13,9 @@ from _turns import rotated
 WARM_UP_HZ = 200.0
 TOO_FAST = 2.0  # the camera's rate at saturation, as a multiple of the fastest rival's frames/s
 MODERATE = 0.5  # the camera's rate for latency, as a multiple of the slowest rival's
-WARM_UP_S, SATURATED_S, MODERATE_S = 1.5, 0.8, 0.6  # how long a rival is measured in a turn
-SETTLE_S = 0.2  # how long it runs before
+# How long a rival is measured in a turn. One frame more or less changes a count over 2 s by 2 %.
+WARM_UP_S, SATURATED_S, MODERATE_S = 1.5, 2.0, 1.5
+SETTLE_S = 0.4  # how long it runs before: the pipeline needs some frames to notice how fast they come
 
 
 class DetectorBench:
