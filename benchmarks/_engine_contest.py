@@ -144,7 +144,7 @@ class EngineRivals:
             say=lines.append,
             seconds=self._comparison_s,
         )
-        self._comparisons[batch_size] = lines[-1] if lines else ""
+        self._comparisons[batch_size] = lines[-1].replace(spec.name, self.name) if lines else ""
         config = find_best_known(model, database, batch_size=batch_size).execution_config
         return model.placed(model.device, config.with_engine(AUTO, untuned_engine(model, Precision.FP32)))
 
