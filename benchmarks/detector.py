@@ -9,8 +9,8 @@ weights are seeded, which does not change its speed; its scores depend on the im
   and the settings that are best for its latency.
 
 Each rival has a process of its own. A camera in another process sends images over DDS, and an observer in this process
-receives the detections. The rivals take turns of about two seconds, in changing order. The camera sends to one rival at a
-time, and the next turn begins once nothing of the last one is in flight.
+receives the detections. The rivals take turns of about two seconds, in changing order. The camera sends to one rival at
+a time, and the next turn begins once nothing of the last one is in flight.
 
 A camera that is too fast for all rivals shows frames a second. A camera at half the slowest rival's rate shows latency,
 from the image's stamp to the detections' arrival. Each claim is the median over the turns of what two rivals did in the

@@ -14,6 +14,7 @@ from split_infer_ros.split.torch_model import TorchModel
 CPU = torch.device("cpu")
 SIDE = 32  # of an image
 SEED = 3
+PREPROCESS = Preprocess(SIDE, SIDE)
 
 
 class TwoRoads(nn.Module):
@@ -32,7 +33,7 @@ class TwoRoads(nn.Module):
         return 4 * self.last(x.mean((2, 3)))
 
 
-def two_roads(config: ExecutionConfig) -> TorchModel:
+def two_roads(config: ExecutionConfig, preprocess: Preprocess = PREPROCESS) -> TorchModel:
     """Returns the network with the same weights each time, on the CPU."""
     torch.manual_seed(SEED)
     entry = ModelEntry(
@@ -40,7 +41,7 @@ def two_roads(config: ExecutionConfig) -> TorchModel:
         summary="",
         build=TwoRoads,
         weights=None,
-        preprocess=Preprocess(SIDE, SIDE),
+        preprocess=preprocess,
         labels=tuple("abcdefg"),
         default_split_point="left",
         decode=classify(SIDE, SIDE),

@@ -79,9 +79,12 @@ class EnginePart(nn.Module, ABC):
         self._run(outputs, tensors)
 
     def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
-        """Returns a part that takes images before they are normalised; None if that is no faster, or not possible.
+        """Returns a part that takes images (n, h, w, 3) before they are normalised; None where that is no faster.
 
         What it compiles serves later calls as well.
+
+        Args:
+            pixels: the form of the images.
         """
         return None
 

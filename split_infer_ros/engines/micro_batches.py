@@ -32,7 +32,7 @@ class MicroBatchPart(EnginePart):
         self._part, self._num_images = part, num_images
 
     def for_pixels(self, pixels: PixelInput) -> MicroBatchPart | None:
-        """Returns a part that takes images before they are normalised, in micro-batches of the same size."""
+        """Returns a part that takes images (n, h, w, 3) before they are normalised, in the same micro-batches."""
         part = self._part.for_pixels(pixels)
         return None if part is None else MicroBatchPart(part, self._num_images)
 

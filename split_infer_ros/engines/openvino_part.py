@@ -64,6 +64,7 @@ class OpenVinoPart(EnginePart):
             batch, channels, height, width = images.shape
             self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
         self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
+        self._making_for_pixels = threading.Lock()
         self._hint = HINTS[precision]
         self._more_properties = WITHOUT_FUSED_PRODUCTS if _has_int8_products(graph, precision) else {}
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
@@ -78,16 +79,19 @@ class OpenVinoPart(EnginePart):
         self._making = threading.Lock()
 
     def for_pixels(self, pixels: PixelInput) -> OpenVinoPart | None:
-        """Returns a part that takes images before they are normalised, unless it computes in bf16.
+        """Returns a part that takes images (n, h, w, 3) before they are normalised; only in fp32, else None.
 
-        OpenVINO normalises in the pass that brings the image into its own layout, so that it costs nothing more.
+        OpenVINO normalises in the pass that brings an image into its own layout, so that it costs nothing more.
+
+        Args:
+            pixels: the form of the images.
         """
-        shapes = [tensor.shape for tensor in self.inputs]
-        if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != len(pixels.mean) or self._hint != "f32":
+        if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None
-        if pixels not in self._for_pixels:
-            self._for_pixels[pixels] = OpenVinoPart(self.graph, self._precision, pixels)
-        return self._for_pixels[pixels]
+        with self._making_for_pixels:
+            if pixels not in self._for_pixels:
+                self._for_pixels[pixels] = OpenVinoPart(self.graph, self._precision, pixels)
+            return self._for_pixels[pixels]
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
@@ -184,6 +188,14 @@ class _CompiledModels:
         self.num_threads, self.num_lanes = num_threads, num_lanes
         self.static: dict[Shapes, _CompiledModel] = {}
         self.dynamic: _CompiledModel | None = None
+
+
+def _takes_images(inputs: Sequence[OnnxTensor], channels: int) -> bool:
+    """Returns whether a graph takes one tensor, float32 (n, channels, h, w)."""
+    if len(inputs) != 1 or inputs[0].dtype != torch.float32:
+        return False
+    shape = inputs[0].shape
+    return len(shape) == 4 and shape[1] == channels
 
 
 def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:

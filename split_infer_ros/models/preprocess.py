@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import cv2
 import torch
@@ -19,7 +19,7 @@ from split_infer_ros.models.letterbox import Letterbox
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-MAX_CONSTANTS = 1024  # tensors that are kept; those of the boxes' way back depend on the size of the source
+MAX_SIZES = 256  # of source images whose way back is kept
 MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond it
 RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as usual for ImageNet
 
@@ -158,18 +158,8 @@ class Preprocess:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
         if not len(boxes):
             return boxes
-        offset, scale, skipped, limit = (
-            _constant(values, boxes.dtype, boxes.device) for values in self._way_to_source(height, width)
-        )
+        offset, scale, skipped, limit = _way_to_source(self, height, width, boxes.dtype, boxes.device)
         return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
-
-    def _way_to_source(self, height: int, width: int) -> tuple[tuple[float, ...], ...]:
-        """Returns what is added to a box's sides, by what they are multiplied, what is added then, and their limits."""
-        skipped_rows, skipped_columns = self._skipped(height, width)
-        kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
-        fit_height, fit_width, top, left = self._geometry(kept_height, kept_width)
-        scale = kept_width / fit_width, kept_height / fit_height
-        return (left, top) * 2, scale * 2, (skipped_columns, skipped_rows) * 2, (width, height) * 2
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
         """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
@@ -234,7 +224,19 @@ def _normalised_planes(images: Tensor, scale: Sequence[float], offset: Tensor, p
     return planes
 
 
-@lru_cache(MAX_CONSTANTS)
+@lru_cache(MAX_SIZES)
+def _way_to_source(
+    preprocess: Preprocess, height: int, width: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Returns offset, scale, skipped and limit, (4,) each: a side at x lies at (x + offset) * scale + skipped."""
+    skipped_rows, skipped_columns = preprocess._skipped(height, width)
+    kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
+    fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)
+    ways = (left, top), (kept_width / fit_width, kept_height / fit_height), (skipped_columns, skipped_rows)
+    return tuple(torch.tensor(each * 2, dtype=dtype, device=device) for each in (*ways, (width, height)))
+
+
+@cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

@@ -56,7 +56,7 @@ def start_backbone(backbone: Backbone, images: Tensor, batched: bool = False) ->
 
     Args:
         backbone: maps images to features.
-        images: (n, 3, h, w) on the backbone's device.
+        images: n of them on the backbone's device, in the shape that it takes.
         batched: whether one image must follow the other in the slot, because fewer may be read than are written.
 
     Returns:

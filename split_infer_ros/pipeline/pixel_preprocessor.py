@@ -24,14 +24,16 @@ class PixelPreprocessor:
 
     def __init__(self, preprocess: Preprocess, batch_size: int) -> None:
         self._preprocess = preprocess
-        self._bytes = preprocess.staging(batch_size).nbytes
+        self._bytes = batch_size * preprocess.staging(1).nbytes
 
     @property
     def bytes(self) -> int:
+        """The bytes of one batch."""
         return self._bytes
 
     def under(self, policy: Policy) -> PixelPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        """Resizes a batch of images of any sizes to (n, h, w, 3), uint8 or float32 of 0..255. ``into`` is not used."""
         return LoadedBatch(self._preprocess.gather(images, self._preprocess.staging(len(images))), Fence())

@@ -24,13 +24,13 @@ class Preprocessor(Protocol):
 
     @property
     def bytes(self) -> int:
-        """The bytes of its buffers, on both sides."""
+        """The bytes of its buffers, on both sides. What is allocated for each batch counts once."""
 
     def under(self, policy: Policy) -> Preprocessor:
         """Returns a pre-processor that shares all memory with this one, and gets images by another policy."""
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes and normalises a batch of images of any sizes.
+        """Resizes a batch of images of any sizes, and normalises it unless the backbone does.
 
         Args:
             images: the batch.

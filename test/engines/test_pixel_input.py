@@ -10,7 +10,7 @@ from torch import Tensor
 pytest.importorskip("onnx")
 pytest.importorskip("openvino")
 
-from onnx import helper
+from onnx import TensorProto, helper
 from small_graphs import CHANNELS, ROUNDING, SIDE, graph_of, small_graph
 
 from split_infer_ros.engines.engine_part import EnginePart
@@ -89,9 +89,9 @@ def test_other_dtypes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8, Precision.BF16])
-def test_only_networks_in_float32_take_pixels(precision: Precision) -> None:
-    """In bf16, the images would be normalised in bf16."""
-    assert (OpenVinoPart(small_graph(), precision).for_pixels(PIXELS) is None) is (precision is Precision.BF16)
+def test_only_networks_in_fp32_take_pixels(precision: Precision) -> None:
+    """In bf16, the images would be normalised in bf16. In int8, another graph would be fused than was compared."""
+    assert (OpenVinoPart(small_graph(), precision).for_pixels(PIXELS) is not None) is (precision is Precision.FP32)
 
 
 def test_other_networks_take_no_pixels() -> None:
@@ -105,6 +105,13 @@ def test_other_networks_take_no_pixels() -> None:
         inputs={"a": ["batch", 1, SIDE, SIDE]},
         outputs={"b": ["batch", 1, SIDE, SIDE]},
     )
+    bytes_in = graph_of(
+        [helper.make_node("Cast", ["a"], ["b"], to=TensorProto.FLOAT)],
+        inputs={"a": ["batch", 3, SIDE, SIDE]},
+        outputs={"b": ["batch", 3, SIDE, SIDE]},
+        types={"a": TensorProto.UINT8},
+    )
+    assert OpenVinoPart(bytes_in).for_pixels(PIXELS) is None
     assert OpenVinoPart(two_inputs).for_pixels(PIXELS) is None
     assert OpenVinoPart(grey).for_pixels(PIXELS) is None
     pytest.importorskip("onnxruntime")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from running import until, use_lanes
 from torch import Tensor
-from two_roads import CPU, SIDE, two_roads
+from two_roads import CPU, PREPROCESS, SIDE, two_roads
 
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines import precision_checks
@@ -25,10 +25,14 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.host_preprocessor import HostPreprocessor
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.loaded_batch import LoadedBatch
 from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import engine_threads, max_threads
 from split_infer_ros.serving import tenant_registry
@@ -64,9 +68,9 @@ def pictures() -> list[Any]:
     ]
 
 
-def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS) -> Tensor:
+def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS, preprocess: Preprocess = PREPROCESS) -> Tensor:
     limits = Limits(score_threshold=0.0)
-    with LocalPipeline(two_roads(config), settings, limits=limits) as pipeline:
+    with LocalPipeline(two_roads(config, preprocess), settings, limits=limits) as pipeline:
         results = list(pipeline.run(pictures()))
     assert [result.index for result in results] == list(range(len(pictures())))
     return torch.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
@@ -86,6 +90,35 @@ def test_pipelines_give_torchs_results(name: str, split_point: str) -> None:
     settings = StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=0.05, drop_policy=DropPolicy.BLOCK)
     found = scores(ExecutionConfig(engine=Engine(name)), settings)
     torch.testing.assert_close(found, expected_scores(), rtol=0, atol=SCORES)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        Preprocess(SIDE, SIDE, antialias=False, mean=(0.5, 0.25, 0.75), std=(0.5, 1.0, 0.25)),  # float32, not bytes
+        Preprocess(SIDE, SIDE, opencv=True, bgr=True, mean=(0.5, 0.25, 0.75), std=(0.5, 1.0, 0.25)),
+        Preprocess(SIDE, SIDE, letterbox=Letterbox(SIDE, SIDE, centred=True, colour=(114.0, 90.0, 60.0)), opencv=True),
+    ],
+    ids=["not rounded", "BGR", "letterbox"],
+)
+def test_images_are_normalised_in_each_way(name: str, preprocess: Preprocess) -> None:
+    expected = scores(ExecutionConfig(), preprocess=preprocess)
+    assert (expected - expected_scores()).abs().max() > 10 * SCORES
+    found = scores(ExecutionConfig(engine=Engine(name)), preprocess=preprocess)
+    torch.testing.assert_close(found, expected, rtol=0, atol=SCORES)
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_openvino_alone_normalises_images_itself(engine: Engine) -> None:
+    with LocalPipeline(two_roads(ExecutionConfig(engine=engine)), SETTINGS) as pipeline:
+        plan = pipeline.backbone._instance.plan
+        by_engine = engine is Engine.OPENVINO
+        assert isinstance(plan.preprocessor, PixelPreprocessor if by_engine else HostPreprocessor)
+        assert plan.preprocessor.bytes == SETTINGS.batch_size * 3 * SIDE * SIDE  # whole grey values
+        if isinstance(plan.backbone, EnginePart):
+            shape = (None, SIDE, SIDE, 3) if by_engine else (None, 3, SIDE, SIDE)
+            assert [tensor.shape for tensor in plan.backbone.inputs] == [shape]
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -197,6 +230,8 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
         settings, limits, deliver, lambda who, error: errors.append(f"{who}: {error}"), Database(tmp_path / "costs")
     )
     assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
+    (model,) = pipeline._dispatcher.models.values()
+    assert isinstance(model.plan.preprocessor, HostPreprocessor)  # as their costs are timed
     pipeline.start()
     try:
         for number, picture in enumerate(pictures()):
