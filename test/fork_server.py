@@ -98,13 +98,8 @@ class ForkServer:
         self._own_segments = shared_memory_of(os.getpid())
         self._node_segments: set[Path] = set()
         self._folder = tempfile.TemporaryDirectory()
-        # With a heap for each thread, a node would grow by as much as the machine's load makes its threads overlap.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+            [sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._nodes: list[NodeProcess] = []
 
