@@ -19,7 +19,6 @@ from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
-ELEMENT_TYPES = {torch.uint8: "u8", torch.float32: "f32"}  # of images before they are normalised
 # In int8, the graph says what is quantised, and the rest is float32.
 HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.INT8: "f32"}
 # OpenVINO 2026.4 fuses matrix products of int8 that follow each other, and compiles them for one batch size. With one
@@ -64,7 +63,6 @@ class OpenVinoPart(EnginePart):
             batch, channels, height, width = images.shape
             self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
         self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
-        self._making_for_pixels = threading.Lock()
         self._hint = HINTS[precision]
         self._more_properties = WITHOUT_FUSED_PRODUCTS if _has_int8_products(graph, precision) else {}
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
@@ -88,10 +86,8 @@ class OpenVinoPart(EnginePart):
         """
         if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None
-        with self._making_for_pixels:
-            if pixels not in self._for_pixels:
-                self._for_pixels[pixels] = OpenVinoPart(self.graph, self._precision, pixels)
-            return self._for_pixels[pixels]
+        found = self._for_pixels.get(pixels)
+        return found or self._for_pixels.setdefault(pixels, OpenVinoPart(self.graph, self._precision, pixels))
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
@@ -202,12 +198,11 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
     """Returns a model that takes images (N, h, w, 3) and normalises them, in place of normalised ones (N, 3, h, w)."""
     processor = runtime.preprocess.PrePostProcessor(model)
     images = processor.input()
-    images.tensor().set_element_type(getattr(runtime.Type, ELEMENT_TYPES[pixels.dtype])).set_layout(
-        runtime.Layout("NHWC")
-    )
+    element_type = runtime.Type.u8 if pixels.dtype == torch.uint8 else runtime.Type.f32
+    images.tensor().set_element_type(element_type).set_layout(runtime.Layout("NHWC"))
     images.model().set_layout(runtime.Layout("NCHW"))
     as_float = images.preprocess().convert_element_type(runtime.Type.f32)
-    as_float.mean(list(pixels.mean)).scale(list(pixels.std))
+    as_float.mean([255 * mean for mean in pixels.mean]).scale([255 * std for std in pixels.std])
     return processor.build()
 
 

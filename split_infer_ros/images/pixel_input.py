@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-Colour = tuple[float, float, float]
-
 
 @dataclass(frozen=True, slots=True)
 class PixelInput:
@@ -15,9 +13,9 @@ class PixelInput:
 
     Attributes:
         dtype: uint8, or float32, of 0..255.
-        mean, std: of the network's channels, on the scale of 0..255. The network computes with (pixel - mean) / std.
+        mean, std: of the network's channels, on the 0..1 scale. The network computes with (pixel / 255 - mean) / std.
     """
 
     dtype: torch.dtype
-    mean: Colour
-    std: Colour
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]

@@ -29,10 +29,8 @@ def classify(height: int, width: int, *, gives_probabilities: bool = False) -> D
         counts = is_kept.sum(1).tolist()
         whole = torch.tensor([0.0, 0.0, width, height])
         return [
-            Detections(whole.expand(count, 4), scores[image, is_kept[image]], labels[image, is_kept[image]])
-            if count
-            else Detections.empty()
-            for image, count in enumerate(counts)
+            Detections(whole.expand(count, 4), image_scores[kept], image_labels[kept]) if count else Detections.empty()
+            for image_scores, image_labels, kept, count in zip(scores, labels, is_kept, counts, strict=True)
         ]
 
     return decode

@@ -74,7 +74,7 @@ class Preprocess:
     def pixel_input(self) -> PixelInput:
         """The form of what ``gather`` returns."""
         dtype = torch.uint8 if self.rounds else torch.float32
-        return PixelInput(dtype, _times_255(self.mean), _times_255(self.std))
+        return PixelInput(dtype, self.mean, self.std)
 
     def staging(self, batch_size: int) -> Tensor:
         """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it rounds, else float32 of 0..255."""
@@ -186,11 +186,6 @@ class Preprocess:
             fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
         # torchvision's centre crop rounds in this way.
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
-
-
-def _times_255(values: tuple[float, float, float]) -> tuple[float, float, float]:
-    red, green, blue = (255 * value for value in values)
-    return red, green, blue
 
 
 def _fill_outside(target: Tensor, rows: slice, columns: slice, colour: tuple[float, ...]) -> None:

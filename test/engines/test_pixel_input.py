@@ -21,7 +21,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
 
-MEAN, STD = (120.0, 110.0, 100.0), (60.0, 58.0, 56.0)
+MEAN, STD = (0.47, 0.43, 0.39), (0.24, 0.23, 0.22)
 PIXELS = PixelInput(torch.uint8, MEAN, STD)
 
 
@@ -33,7 +33,7 @@ def pixels(count: int, seed: int = 0) -> Tensor:
 
 def normalised(images: Tensor) -> Tensor:
     """Converts (N, h, w, 3) of 0..255 to float32 (N, 3, h, w)."""
-    return ((images - torch.tensor(MEAN)) / torch.tensor(STD)).permute(0, 3, 1, 2).contiguous()
+    return ((images / 255 - torch.tensor(MEAN)) / torch.tensor(STD)).permute(0, 3, 1, 2).contiguous()
 
 
 def made_for(pixels: PixelInput, part: EnginePart) -> EnginePart:
