@@ -19,7 +19,9 @@ from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
 
-ATTACH_S = 0.5  # the length of a lease while no reader is attached, because it died or never came
+# The length of a lease while no reader is attached, because it died or never came. A living one that a busy machine
+# holds up came more than 0.5 s late; for 2 s a killed head counts as alive.
+ATTACH_S = 2.0
 
 
 class SharedSlotPool:

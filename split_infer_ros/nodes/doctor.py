@@ -100,7 +100,7 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
     if name != FAST_DDS:
         advice = f"only {FAST_DDS} is tuned for large images; configure shared memory for {name} as its manual says."
         return [*findings, Finding(Level.NOTE, "Fast DDS profile", "not used by this middleware", advice)]
-    from split_infer_ros.nodes.process import PROFILE_VARIABLES, shipped_profile
+    from split_infer_ros.nodes.process import PROFILE_VARIABLES, TRANSPORTS_VARIABLE, shipped_profile
 
     for variable in PROFILE_VARIABLES:
         if variable in environment:
@@ -112,6 +112,9 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
                     Finding(Level.NOTE, "Fast DDS profile", f"{path} ({variable}) does not exist", advice),
                 ]
             return [*findings, Finding(Level.OK, "Fast DDS profile", f"{path} ({variable})")]
+    if TRANSPORTS_VARIABLE in environment:
+        found = f"none, because {TRANSPORTS_VARIABLE}={environment[TRANSPORTS_VARIABLE]} names the transports"
+        return [*findings, Finding(Level.OK, "Fast DDS profile", found)]
     profile = shipped_profile()
     if profile is None:
         advice = "reinstall the package: config/fastdds.xml is missing, and large images will be slow."

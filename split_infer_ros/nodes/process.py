@@ -33,6 +33,7 @@ from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
 from split_infer_ros.runtime.process import prepare_process
 
 PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+TRANSPORTS_VARIABLE = "FASTDDS_BUILTIN_TRANSPORTS"
 
 CALLBACK_END_S = 5.0  # how long a running callback may take to finish
 
@@ -156,9 +157,9 @@ def shipped_profile() -> Path | None:
 
 
 def _use_shipped_profile() -> None:
-    """Has Fast DDS carry whole images in shared memory, unless the user has a profile."""
+    """Has Fast DDS carry whole images in shared memory, unless the user has a profile or names transports."""
     profile = shipped_profile()
-    if profile is not None and not any(name in os.environ for name in PROFILE_VARIABLES):
+    if profile is not None and not any(name in os.environ for name in (*PROFILE_VARIABLES, TRANSPORTS_VARIABLE)):
         os.environ[PROFILE_VARIABLES[0]] = str(profile)
 
 

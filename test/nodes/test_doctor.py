@@ -65,6 +65,11 @@ def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (finding.level, "does not exist" in finding.found) == (Level.NOTE, True)
 
 
+def test_transports_that_the_user_names_are_told() -> None:
+    finding = find(doctor.check_middleware({"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}), "Fast DDS profile")
+    assert (finding.level, "FASTDDS_BUILTIN_TRANSPORTS=UDPv4" in finding.found) == (Level.OK, True)
+
+
 def test_missing_ros_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     try_import = doctor.try_import
     monkeypatch.setattr(doctor, "try_import", lambda name: ImportError() if name == "std_srvs" else try_import(name))

@@ -135,3 +135,17 @@ def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None
     dropped = sum(entry.count for entry in report.dropped)
     assert report.received == report.published + dropped + report.in_flight
     machine.end()
+
+
+@pytest.mark.parametrize(("transports", "has_shared_memory"), [("", True), ("UDPv4", False)])
+def test_transports_that_the_user_names_are_used(
+    machine: Machine, transports: str, has_shared_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # LOCALHOST has Fast DDS use shared memory whatever else is said
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "OFF")
+    if transports:
+        monkeypatch.setenv("FASTDDS_BUILTIN_TRANSPORTS", transports)
+    camera = machine.start("camera", *QUICK)
+    camera.wait_until_printed("camera")
+    camera.record_segments()
+    assert bool(camera.segments) == has_shared_memory

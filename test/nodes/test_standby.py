@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from domains import own_domain
 from fork_server import ForkServer, NodeProcess
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
@@ -119,6 +120,13 @@ class HeadGroup:
     def _send(self, images: Any) -> None:
         images.publish(image(stamp=self.sent))
         self.sent += 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A domain in which nodes are killed."""
+    with own_domain(str(request.path), kills=True) as domain:
+        yield domain
 
 
 @pytest.fixture(params=OTHER_PROCESS)

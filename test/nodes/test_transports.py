@@ -59,7 +59,14 @@ FIVE_HUNDRED, GROUP = 500, 10
 # were 39 MB over 15 deaths and none over the next 15, and elsewhere 86 MB over 10.
 SLACK = {"threads": 0, "files": 0, "segments": 20, "memory": 128 * 2**20}
 LOST = {"reader_died", "lease_expired", "no_head"}  # what a death may cost
-HURRY = {"overrun", "middleware"}  # what a busy machine may
+HURRY = {"overrun", "middleware", "lease_expired"}  # what a busy machine may
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A domain in which nodes are killed."""
+    with own_domain(str(request.path), kills=True) as domain:
+        yield domain
 
 
 @pytest.fixture
@@ -338,7 +345,7 @@ def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, trans
     6502).
     """
     context = Context()
-    with own_domain(f"{kill.__name__} {transport}") as domain, ForkServer(folder) as fork_server:
+    with own_domain(f"{kill.__name__} {transport}", kills=True) as domain, ForkServer(folder) as fork_server:
         rclpy.init(context=context, domain_id=domain)
         client = Client(context)
         try:

@@ -6,6 +6,7 @@ so a round takes milliseconds. test/nodes/test_transports.py kills whole nodes.
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 import time
@@ -49,6 +50,7 @@ def place(policy: Policy, request: pytest.FixtureRequest) -> Place:
 
 def held() -> tuple[int, int]:
     """Returns the number of open files and of mapped segments of this process."""
+    gc.collect()  # another test's are not this one's
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if PREFIX in line]
     return len(list(Path("/proc/self/fd").iterdir())), len(maps)
 
