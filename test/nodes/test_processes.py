@@ -15,6 +15,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import FeatureHandle, PipelineStats
+from split_infer_ros.nodes.process import PROFILE_VARIABLES
 
 QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
 
@@ -141,6 +142,8 @@ def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None
 def test_transports_that_the_user_names_are_used(
     machine: Machine, transports: str, has_shared_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for variable in PROFILE_VARIABLES:  # nodes that ran in this process have set one
+        monkeypatch.delenv(variable, raising=False)
     # LOCALHOST has Fast DDS use shared memory whatever else is said
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "OFF")
     if transports:

@@ -69,7 +69,8 @@ def test_pool_outlives_its_readers(folder: Path, place: Place, kills: int) -> No
     counts = backbone.ledger.counts()
     assert counts.balanced
     assert counts.in_flight == 0
-    assert set(counts.dropped) == {"reader_died", "lease_expired"}
+    assert counts.dropped
+    assert set(counts.dropped) <= {"reader_died", "lease_expired"}  # a fast head leaves no batch to expire
     assert counts.dropped["reader_died"] <= kills
     assert set(delivered.values()) == {1}  # no result twice
     assert WRONG not in delivered
