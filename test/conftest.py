@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module", autouse=True)
 def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
     """A ROS domain that no other test file on this machine uses meanwhile, for child processes too."""
-    with own_domain(str(request.path)) as domain:
+    with own_domain(str(request.path), kills=request.node.get_closest_marker("kills_nodes") is not None) as domain:
         yield domain
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from domains import own_domain
 from fork_server import ForkServer, NodeProcess
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
@@ -27,7 +26,7 @@ STANDS_BY = "It stands by"
 # From a head's death until another's first detections: what the guide promises, and as much again for a busy machine.
 TAKE_OVER_S = {"shared_memory": 2.0, "network": 7.0}
 ON_THE_WAY = {"overrun", "middleware"}  # what a busy machine may drop
-pytestmark = pytest.mark.timeout(4 * START_S)
+pytestmark = [pytest.mark.timeout(4 * START_S), pytest.mark.kills_nodes]
 
 
 class HeadGroup:
@@ -120,13 +119,6 @@ class HeadGroup:
     def _send(self, images: Any) -> None:
         images.publish(image(stamp=self.sent))
         self.sent += 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A domain in which nodes are killed."""
-    with own_domain(str(request.path), kills=True) as domain:
-        yield domain
 
 
 @pytest.fixture(params=OTHER_PROCESS)

@@ -61,12 +61,7 @@ SLACK = {"threads": 0, "files": 0, "segments": 20, "memory": 128 * 2**20}
 LOST = {"reader_died", "lease_expired", "no_head"}  # what a death may cost
 HURRY = {"overrun", "middleware", "lease_expired"}  # what a busy machine may
 
-
-@pytest.fixture(scope="module", autouse=True)
-def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A domain in which nodes are killed."""
-    with own_domain(str(request.path), kills=True) as domain:
-        yield domain
+pytestmark = pytest.mark.kills_nodes
 
 
 @pytest.fixture
