@@ -247,8 +247,8 @@ def covered(spans: Spans, start: float, end: float) -> float:
     """Returns the seconds between start and end that lie in at least one of the spans."""
     total, reached = 0.0, start
     for since, until in sorted(spans):
-        until = min(until, end)
-        if until > reached:
-            total += until - max(since, reached)
+        since, until = max(since, reached), min(until, end)
+        if until > since:  # of a span behind the end, nothing is left
+            total += until - since
             reached = until
     return total

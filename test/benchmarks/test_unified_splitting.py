@@ -241,6 +241,22 @@ def test_overlapping_spans_count_once() -> None:
     assert covered(spans, 2.0, 4.0) == 0
 
 
+def test_a_stage_that_works_only_after_the_turn_is_not_busy() -> None:
+    assert covered([(0.0, 1.0), (5.0, 7.0)], 0.0, 4.0) == 1
+
+
+@given(
+    strategies.lists(strategies.tuples(strategies.integers(0, 20), strategies.integers(0, 9))),
+    strategies.integers(0, 20),
+    strategies.integers(0, 20),
+)
+def test_covered_seconds_are_those_in_any_span(spans: list[tuple[int, int]], start: int, length: int) -> None:
+    """All times are small whole numbers, whose sums are exact."""
+    seconds = {second for first, lasts in spans for second in range(first, first + lasts)}
+    expected = len(seconds & set(range(start, start + length)))
+    assert covered([(first, first + lasts) for first, lasts in spans], start, start + length) == expected
+
+
 def test_an_error_in_a_turn_is_raised() -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
 
