@@ -157,15 +157,18 @@ class OpenVinoPart(EnginePart):
             raise ConfigurationError(
                 f"OpenVINO cannot run {self.graph.name} in {self._hint}: on this processor it runs in {runs_in}."
             )
-        return _CompiledModel(compiled)
+        return _CompiledModel(compiled, models.num_lanes)
 
 
 class _CompiledModel:
-    """A compiled model and its idle requests. Each request serves one call at a time."""
+    """A compiled model and its idle requests. Each request serves one call at a time.
 
-    def __init__(self, compiled: Any) -> None:
+    Each lane has a request from the start: one that is created later waits for executions of OpenVINO's first stream.
+    """
+
+    def __init__(self, compiled: Any, num_lanes: int) -> None:
         self._compiled = compiled
-        self._idle: deque[Any] = deque()
+        self._idle = deque(compiled.create_infer_request() for _ in range(num_lanes))
 
     def take_request(self) -> Any:
         try:
