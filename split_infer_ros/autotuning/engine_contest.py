@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
-from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialOutcome, TrialRunner
+from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialOutcome, TrialRunner, is_cut_short
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config
@@ -50,7 +50,7 @@ class EngineContest:
         """
         outcomes: dict[str, TrialOutcome] = {}
         for name in configs:
-            if self.clock() < end and not any(map(_is_cut_short, outcomes.values())):
+            if self.clock() < end and not any(map(is_cut_short, outcomes.values())):
                 limit_s = max(MIN_TRIAL_S, end - TURNS_S - self.clock())
                 outcomes[name] = self.runner.run(RIVAL, configs[name], self.about, limit_s)
         if not any(each.is_process_gone for each in outcomes.values()):
@@ -77,10 +77,6 @@ class EngineContest:
         if turns.keys() != outcomes.keys():  # they would not fit into memory side by side
             return outcomes
         return {name: replace(outcome, costs=tuple(turns[name])) for name, outcome in outcomes.items()}
-
-
-def _is_cut_short(outcome: TrialOutcome) -> bool:
-    return "limit_s" in outcome.facts
 
 
 def _seconds_of_turn(outcomes: Iterable[TrialOutcome]) -> float:

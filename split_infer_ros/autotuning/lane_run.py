@@ -21,7 +21,7 @@ class LaneRun:
         self._run, self._num_lanes = run, num_lanes
         self._lanes = ThreadPoolExecutor(num_lanes, initializer=set_up) if num_lanes > 1 else None
         if self._lanes is not None:
-            self()  # starts the threads
+            self()  # usually starts all threads
 
     def __call__(self) -> None:
         """Runs a batch on each lane."""

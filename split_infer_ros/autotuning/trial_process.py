@@ -50,6 +50,11 @@ class TrialOutcome:
         return key.record(task, config, self.costs, time=time.time(), error=self.error, facts={**self.facts, **facts})
 
 
+def is_cut_short(trial: TrialOutcome | Record) -> bool:
+    """Returns whether a limit of time ended a trial."""
+    return "limit_s" in trial.facts
+
+
 def had_too_little_time(record: Record, limit_s: float) -> bool:
     """Returns whether a trial was ended by a limit of less than half of ``limit_s``."""
     old_limit_s = record.facts.get("limit_s")

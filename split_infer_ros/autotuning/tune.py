@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
-from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialRunner, had_too_little_time
+from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialRunner, had_too_little_time, is_cut_short
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.engines.precision import Precision
@@ -102,7 +101,7 @@ class Tuner:
             precisions,
             model.device.type,
             engines=engines,
-            micro_batches=micro_batches_of(batch_size, model.device.type),
+            micro_batches=micro_batches_of(batch_size if model.takes_batches else 1, model.device.type),
         )
         self._network_space = space(falls_back=falls_back)
         self._quick_space = space(falls_back=falls_back, compilers=False)
@@ -129,7 +128,7 @@ class Tuner:
     def compare_engines(self, end: float) -> list[Record]:
         """Times the network untuned by each engine until the clock shows ``end``, or soon after.
 
-        Of batches with several images on a CPU, the fastest engine then tries micro-batches, unless that is torch.
+        On a CPU, the fastest engine then tries micro-batches for batches of several images. torch does not.
 
         Returns:
             A record for each configuration that was tried. An engine that cannot run the model has an error.
@@ -147,9 +146,11 @@ class Tuner:
         configs = {engine: {**space.default, "engine": engine} for engine in engines}
         has_micro_batches = len(space.knobs["micro_batch"]) > 1
         records = contest.records(configs, end, TURNS_SHARE if has_micro_batches else 1.0)
-        if has_micro_batches and not any(had_too_little_time(record, math.inf) for record in records):
-            records += self._micro_batches(contest, best_of(records), end)
         self._database.keep(records, "the comparison of engines is")
+        if has_micro_batches and not any(map(is_cut_short, records)):
+            micro_batches = self._micro_batches(contest, best_of(records), end)
+            self._database.keep(micro_batches, "the comparison of micro-batches is")
+            records += micro_batches
         return records
 
     def _micro_batches(self, contest: EngineContest, fastest: Record | None, end: float) -> list[Record]:

@@ -36,7 +36,7 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 class OpenVinoPart(EnginePart):
     """A part that OpenVINO executes with as many threads as ``engine_threads`` says.
 
-    Its inputs and results are float32 in every precision.
+    Its results are float32 in every precision, and so are its inputs unless it takes pixels.
 
     Where ``engine_lanes`` says that several threads call it at the same time, each has a stream of OpenVINO's own.
 

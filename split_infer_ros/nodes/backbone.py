@@ -130,7 +130,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         """Returns the best known configuration of the model on this machine in a precision.
 
         If there is none, the model is tuned first if the parameter ``tune_at_start`` is set. Else, with engine
-        ``auto``, the engines are compared.
+        ``auto``, the engines are compared, unless the model was tuned or they were compared at this batch size.
         """
         values, database, log = self.values, Database.named(self.values.tuning_database), self.get_logger()
         spec = replace(values.model_spec, device=str(self.model.device))
@@ -140,14 +140,12 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             return find_best_known(self.model, database, precision, values.batch_size, engines)
 
         best_known = find()
-        if best_known.network is not None:
-            return best_known
-        if values.tune_at_start:
+        if best_known.network is None and values.tune_at_start:
             log.info(f"tuning {values.model} for {values.tune_at_start:g} s")
             with TrialProcess(spec) as runner:
                 tuner = Tuner(self.model, runner, database, precisions=(precision,), engines=engines)
                 tuner.tune(values.tune_at_start)
-        elif not engines:
+        elif best_known.pipeline is None and not engines:
             compare_engines_once(
                 self.model,
                 spec,

@@ -96,38 +96,44 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
         return [
             Finding(Level.PROBLEM, "Middleware", f"{requested} does not load ({error})", "unset RMW_IMPLEMENTATION.")
         ]
-    findings = [Finding(Level.OK, "Middleware", name)]
-    if name != FAST_DDS:
-        advice = f"only {FAST_DDS} is tuned for large images; configure shared memory for {name} as its manual says."
-        return [*findings, Finding(Level.NOTE, "Fast DDS profile", "not used by this middleware", advice)]
+    return [Finding(Level.OK, "Middleware", name), _profile_finding(name, environment)]
+
+
+def _profile_finding(middleware: str, environment: Mapping[str, str]) -> Finding:
+    """Says which profile of Fast DDS the nodes use, and what large images need if it is not this package's."""
     from split_infer_ros.nodes.process import PROFILE_VARIABLES, TRANSPORTS_VARIABLE, shipped_profile
 
+    what = "Fast DDS profile"
+    if middleware != FAST_DDS:
+        advice = (
+            f"only {FAST_DDS} is tuned for large images; configure shared memory for {middleware} as its manual says."
+        )
+        return Finding(Level.NOTE, what, "not used by this middleware", advice)
+    transports = environment.get(TRANSPORTS_VARIABLE)
     for variable in PROFILE_VARIABLES:
         if variable in environment:
             path = environment[variable]
             if not Path(path).is_file():
                 advice = "Fast DDS ignores it and splits images into pieces; correct or unset the variable."
-                return [
-                    *findings,
-                    Finding(Level.NOTE, "Fast DDS profile", f"{path} ({variable}) does not exist", advice),
-                ]
-            return [*findings, Finding(Level.OK, "Fast DDS profile", f"{path} ({variable})")]
-    if TRANSPORTS_VARIABLE in environment:
-        found = f"none, because {TRANSPORTS_VARIABLE}={environment[TRANSPORTS_VARIABLE]} names the transports"
-        return [*findings, Finding(Level.OK, "Fast DDS profile", found)]
+                return Finding(Level.NOTE, what, f"{path} ({variable}) does not exist", advice)
+            if transports is not None:
+                advice = f"a profile that names transports counts more than {TRANSPORTS_VARIABLE}={transports}."
+                return Finding(Level.NOTE, what, f"{path} ({variable})", advice)
+            return Finding(Level.OK, what, f"{path} ({variable})")
+    if transports is not None:
+        advice = "large images travel in pieces, of which some get lost; unset the variable unless you need it."
+        found = f"none, because {TRANSPORTS_VARIABLE}={transports} names the transports"
+        return Finding(Level.NOTE, what, found, advice)
     profile = shipped_profile()
     if profile is None:
         advice = "reinstall the package: config/fastdds.xml is missing, and large images will be slow."
-        return [*findings, Finding(Level.NOTE, "Fast DDS profile", "none", advice)]
-    return [
-        *findings,
-        Finding(
-            Level.OK,
-            "Fast DDS profile",
-            f"{profile} (this package's nodes use it automatically; "
-            f"for other nodes that send large images: export {PROFILE_VARIABLES[0]}={profile})",
-        ),
-    ]
+        return Finding(Level.NOTE, what, "none", advice)
+    return Finding(
+        Level.OK,
+        what,
+        f"{profile} (this package's nodes use it automatically; "
+        f"for other nodes that send large images: export {PROFILE_VARIABLES[0]}={profile})",
+    )
 
 
 def list_precisions() -> list[Finding]:

@@ -5,7 +5,8 @@ The segments before a split point add up to its backbone, and those behind it to
 each split point separately, the model would have to run once for every split point.
 
 Images are normalised before the first segment. A pipeline on OpenVINO in fp32 saves that time, at every split point but
-``input``.
+``input``. All micro-batches run through a segment before the next segment begins. In a pipeline, each of them runs
+through the whole partition, which is faster.
 """
 
 from __future__ import annotations

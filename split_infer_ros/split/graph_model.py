@@ -51,6 +51,7 @@ class GraphModel(SplitModel):
             entry, CPU, execution_config=execution_config, split_points=split_points, lock=threading.RLock()
         )
         self.prepared = prepared
+        self.takes_batches = prepared.graph.inputs[0].shape[0] is None
 
     @property
     def graph(self) -> OnnxGraph:
@@ -110,8 +111,9 @@ class GraphModel(SplitModel):
         self, part: OnnxGraph, config: ExecutionConfig, device: torch.device, *, is_whole: bool = False
     ) -> nn.Module:
         executable = make_executable(part, config, device=device, is_whole=is_whole)
-        takes_batches = self.prepared.graph.inputs[0].shape[0] is None
-        return executable if takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
+        return (
+            executable if self.takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
+        )
 
     def _parameters_of(self, first: int, last: int) -> int:
         weights = {str(tensor.name): tensor for tensor in self.prepared.graph.proto.graph.initializer}

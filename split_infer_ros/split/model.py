@@ -35,12 +35,14 @@ class SplitModel(ABC):
         kind: what the model is, for messages.
         weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
         is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
+        takes_batches: whether it runs several images at once. If not, the images of a batch run one by one.
     """
 
     native_engine = Engine.TORCH
     kind = "a model of torch"
     weights_source = ""
     is_quantised = False
+    takes_batches = True
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trials import Trials
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
@@ -67,6 +69,32 @@ def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolution
     assert len(answer["costs"]) >= 3
     assert 0 <= answer["difference"] < 1e-4
     assert json.dumps(answer)
+
+
+def test_batches_of_several_images_are_timed_on_lanes(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lane runs a batch, so a batch takes half of the time of a call on two lanes."""
+    told: dict[int, tuple[int, int]] = {}
+
+    def use_threads(engine: Engine, num_threads: int, num_lanes: int) -> None:
+        told[threading.get_ident()] = num_threads, num_lanes
+
+    def timed(run: Callable[[], None], group_s: float = 0.0) -> list[float]:
+        run()
+        return [2.0]
+
+    monkeypatch.setattr(Engine, "use_threads", use_threads)
+    monkeypatch.setattr(trials_module, "count_lanes", lambda model, num_threads: 2)
+    monkeypatch.setattr(trials_module, "timed", timed)
+    monkeypatch.setattr(turns, "timed", timed)
+    config = {**DEFAULT, "threads": 4}
+    for batch_size, cost, threads in ((1, 2.0, (4, 1)), (2, 1.0, (2, 2))):
+        about, rivals = {"batch_size": batch_size}, {"one": config}
+        told.clear()
+        assert trials.run(RIVAL, config, about, 0.0)["costs"] == [cost]
+        assert (len(told) == 1) == (batch_size == 1)
+        assert set(trials.run(RIVALS, {}, {**about, RIVALS: rivals}, 0.0)[TURNS]["one"]) == {cost}
+        assert set(trials.run(NETWORK, config, about, 0.0)["costs"]) == {cost}
+        assert set(told.values()) == {threads}
 
 
 def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

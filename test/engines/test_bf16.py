@@ -70,14 +70,14 @@ def test_a_precision_that_openvino_does_not_take_is_refused(monkeypatch: pytest.
         OpenVinoPart(small_graph(), Precision.BF16)(images(1))
 
 
-def test_tensorrt_is_told_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [(Precision.FP32, {"device_id": 1}), (Precision.BF16, {"device_id": 1, "trt_bf16_enable": True})],
+)
+def test_tensorrt_is_told_the_precision(
+    precision: Precision, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnxruntime")
-    options = {}
-    for precision in (Precision.FP32, Precision.BF16):
-        part = OnnxRuntimePart(small_graph(), device=torch.device("cuda", 1), precision=precision)
-        monkeypatch.setattr(part, "_provider", "TensorrtExecutionProvider")
-        options[precision] = part._provider_options()
-    assert options == {
-        Precision.FP32: {"device_id": 1},
-        Precision.BF16: {"device_id": 1, "trt_bf16_enable": True},
-    }
+    part = OnnxRuntimePart(small_graph(), device=torch.device("cuda", 1), precision=precision)
+    monkeypatch.setattr(part, "_provider", "TensorrtExecutionProvider")
+    assert part._providers()[0] == ("TensorrtExecutionProvider", options)

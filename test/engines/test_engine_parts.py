@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,6 +187,34 @@ def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all(is_whole: bool) -> N
             "force_spinning_stop": "1",
         }
     )
+
+
+def tensorrt_part(monkeypatch: pytest.MonkeyPatch, loaded: Sequence[str]) -> tuple[OnnxRuntimePart, list[object]]:
+    """Returns a part by TensorRT on a runtime whose sessions have these providers, and a list of those asked for."""
+    asked: list[object] = []
+
+    def make_session(source: object, options: object, providers: Sequence[object]) -> object:
+        asked.extend(providers)
+        return SimpleNamespace(get_providers=lambda: [f"{name}ExecutionProvider" for name in loaded])
+
+    runtime = pytest.importorskip("onnxruntime")
+    available = [f"{name}ExecutionProvider" for name in ("Tensorrt", "CUDA", "CPU")]
+    monkeypatch.setattr(runtime, "get_available_providers", lambda: available)
+    monkeypatch.setattr(runtime, "InferenceSession", make_session)
+    return OnnxRuntimePart(small_graph(), "tensorrt", torch.device("cuda", 1)), asked
+
+
+def test_cuda_runs_what_tensorrt_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, asked = tensorrt_part(monkeypatch, ["Tensorrt", "CUDA", "CPU"])
+    part._session(1)
+    assert asked == [("TensorrtExecutionProvider", {"device_id": 1}), ("CUDAExecutionProvider", {"device_id": 1})]
+
+
+def test_a_session_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, _ = tensorrt_part(monkeypatch, ["CUDA", "CPU"])
+    sentence = "by TensorrtExecutionProvider: it fell back to CUDAExecutionProvider, CPUExecutionProvider"
+    with pytest.raises(ConfigurationError, match=sentence):
+        part._session(1)
 
 
 def test_several_threads_may_call_at_once(make: MakePart) -> None:

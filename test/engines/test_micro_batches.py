@@ -12,10 +12,11 @@ from torch import Tensor
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from comparing import rounding
 from onnx_nets import IMAGE_SHAPE, boxes_without_batch
 from onnx_nets import images as noise
 from onnx_nets import run as run_alone
-from small_graphs import CHANNELS, SIDE, images, in_torch, small_graph
+from small_graphs import CHANNELS, ROUNDING, SIDE, images, in_torch, small_graph
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import make_executable
@@ -65,13 +66,14 @@ def test_each_run_has_a_few_images(
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO])
 def test_config_says_how_many_images_run_at_once(engine: Engine) -> None:
+    pytest.importorskip(engine.value)
     config = ExecutionConfig(engine=engine, micro_batch=2)
     assert ExecutionConfig.from_json(config.as_json()) == config
     part = make_executable(small_graph(), config)
     assert isinstance(part, MicroBatchPart)
     assert not isinstance(make_executable(small_graph(), replace(config, micro_batch=0)), MicroBatchPart)
     for found, expected in zip(part(images(3)), in_torch(images(3)), strict=True):
-        torch.testing.assert_close(found, expected)  # up to rounding: another engine computes it
+        assert rounding(found, expected) <= ROUNDING  # another engine computes it
 
 
 def test_results_of_unknown_shape_are_computed_at_once() -> None:

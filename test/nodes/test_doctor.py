@@ -65,9 +65,16 @@ def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (finding.level, "does not exist" in finding.found) == (Level.NOTE, True)
 
 
-def test_transports_that_the_user_names_are_told() -> None:
-    finding = find(doctor.check_middleware({"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}), "Fast DDS profile")
-    assert (finding.level, "FASTDDS_BUILTIN_TRANSPORTS=UDPv4" in finding.found) == (Level.OK, True)
+def test_transports_that_the_user_names_are_told(tmp_path: Path) -> None:
+    environment = {"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}
+    finding = find(doctor.check_middleware(environment), "Fast DDS profile")
+    assert (finding.level, "FASTDDS_BUILTIN_TRANSPORTS=UDPv4" in finding.found) == (Level.NOTE, True)
+    profile = tmp_path / "mine.xml"
+    profile.write_text("")
+    finding = find(
+        doctor.check_middleware({**environment, "FASTDDS_DEFAULT_PROFILES_FILE": str(profile)}), "Fast DDS profile"
+    )
+    assert (finding.level, "counts more than FASTDDS_BUILTIN_TRANSPORTS=UDPv4" in finding.advice) == (Level.NOTE, True)
 
 
 def test_missing_ros_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,23 @@ def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, mo
     assert asked == [(Precision.BF16,)], "the second start finds what the first one found"
 
 
+def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tuned(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def compare(*_: object, batch_size: int, **__: object) -> None:
+        compared.append(batch_size)
+
+    monkeypatch.setattr(backbone_node, "compare_engines_once", compare)
+    path = tmp_path / "tuning.jsonl"
+    network, pipeline = found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32)
+    for record in (network, pipeline):
+        Database(path).add([record])
+        configure(context, tuning_database=str(path), engine="auto", batch_size=8)
+    assert compared == [8]
+
+
 def test_head_of_the_process_follows_what_its_backbone_measured(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
