@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 WORKERS = 2
 TIMEOUT_S = 800.0  # in which a busy machine compiles all of them
-TARGETS = sorted(SHARED_BYTES)
+USUAL = {75, 90}  # the least and the most memory; each target takes a minute
 FLOATING, SUMMED, KEYS = {"fp32", "fp16", "bf16"}, {"fp32", "i64"}, {"i64"}
 TYPES = dict.fromkeys(("_pointwise", "_depthwise", "_windowed"), FLOATING)
 TYPES |= dict.fromkeys(("_up_sweep", "_down_sweep"), SUMMED)
@@ -45,63 +45,67 @@ IMPOSSIBLE = {  # specialisations that never happen, because a single block has 
     "_merge": {"width": {ONE, ANY}, "steps": {ONE}},
 }
 
-Results = dict[int, list[tuple[Launch, list[Compiled]]]]
+Results = list[tuple[Launch, list[Compiled]]]
+
+
+def _param(target: int) -> object:
+    return pytest.param(target, marks=[] if target in USUAL else pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=map(_param, SHARED_BYTES))
+def target(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All launches for all targets, each compiled without a cache."""
+def results(target: int, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """All launches for a target, each compiled without a cache."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
     begin = time.monotonic()
     with (
         mock.patch.dict(os.environ, cache),
         ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool,
     ):
-        asked: list[tuple[int, Launch, Future[list[Compiled]]]] = [
-            (target, launch, pool.submit(compile_launches, launch.call, target))
-            for target in TARGETS
+        asked: list[tuple[Launch, Future[list[Compiled]]]] = [
+            (launch, pool.submit(compile_launches, launch.call, target))
             for launch in launches(GpuLimits(target, SHARED_BYTES[target]))
         ]
-        found: Results = defaultdict(list)
-        for target, launch, future in asked:
+        found: Results = []
+        for launch, future in asked:
             try:
-                found[target].append((launch, future.result(TIMEOUT_S)))
+                found.append((launch, future.result(TIMEOUT_S)))
             except Exception as error:
                 pool.shutdown(cancel_futures=True)
                 pytest.fail(f"sm_{target}, {launch.name}: {type(error).__name__}: {error}")
-    variants = {kernel.hash for target in TARGETS for _, compiled in found[target] for kernel in compiled}
+    variants = {kernel.hash for _, compiled in found for kernel in compiled}
     print(f"{len(asked)} launches, {len(variants)} kernels in {time.monotonic() - begin:.0f} s")
     return found
 
 
-@pytest.mark.parametrize("target", TARGETS)
 def test_kernels_fit_the_targets_shared_memory(results: Results, target: int) -> None:
-    for launch, compiled in results[target]:
+    for launch, compiled in results:
         for kernel in compiled:
             assert kernel.shared_bytes <= SHARED_BYTES[target], launch.name
 
 
-@pytest.mark.parametrize("target", TARGETS)
 def test_default_schedules_do_not_spill(results: Results, target: int) -> None:
-    for launch, compiled in results[target]:
+    for launch, compiled in results:
         for kernel in compiled:
             assert launch.is_extreme or kernel.spilled_bytes <= MAX_SPILLED.get(target, 0), launch.name
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_kernel_is_compiled_in_each_type(results: Results, target: int) -> None:
+def test_every_kernel_is_compiled_in_each_type(results: Results) -> None:
     types = defaultdict(set)
-    for _, compiled in results[target]:
+    for _, compiled in results:
         for kernel in compiled:
             types[kernel.kernel] |= set(kernel.types.values())
     assert types == TYPES
     assert set(types) == kernels_of_the_package()
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_number_is_compiled_in_each_specialisation(results: Results, target: int) -> None:
+def test_every_number_is_compiled_in_each_specialisation(results: Results) -> None:
     specialisations: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for _, compiled in results[target]:
+    for _, compiled in results:
         for kernel in compiled:
             for name, specialisation in kernel.numbers.items():
                 specialisations[kernel.kernel][name].add(specialisation)
