@@ -23,6 +23,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.pipeline.cuda_graphs import GraphInput, SizedGraphs
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
+from split_infer_ros.runtime.captures import Capture, capture
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.model import SplitModel
@@ -125,8 +126,8 @@ class Optimised:
         self._compute = torch.cuda.Stream(model.device) if self._cuda else None
         self._decode = torch.cuda.Stream(model.device) if self._cuda else None
         with torch.inference_mode():
-            to_host = not self._finish.on_device
-            self._slots = [_Slot(model, batch_size, self._compute, to_host) for _ in range(IN_FLIGHT)]
+            to_host, recording = not self._finish.on_device, Stream(model.device)
+            self._slots = [_Slot(model, batch_size, recording, to_host) for _ in range(IN_FLIGHT)]
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
@@ -173,32 +174,33 @@ class Optimised:
 
 
 class _Slot:
-    """The memory of one batch, its events, and on a GPU its CUDA graph, whose outputs come to the CPU if asked for."""
+    """The memory of one batch, its events, and on a GPU its CUDA graph, whose outputs come to the CPU if asked for.
 
-    def __init__(self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None, to_host: bool) -> None:
+    Args:
+        model: prepared, on its device.
+        batch_size: of every batch.
+        recording: on which graphs are recorded that never run concurrently.
+        to_host: whether outputs come to the CPU.
+    """
+
+    def __init__(self, model: SplitModel, batch_size: int, recording: Stream, to_host: bool) -> None:
         preprocess = model.entry.preprocess
         self._forward, self._in_order = model.backbone("output"), model.head("output")
         staging = preprocess.staging(batch_size)
-        self.staging = staging if compute is None else staging.pin_memory()
+        self.staging = staging.pin_memory() if recording.is_asynchronous else staging
         self._scale = torch.tensor([1 / (255 * s) for s in preprocess.std], device=model.device)
         means = zip(preprocess.mean, preprocess.std, strict=True)
         self._offset = torch.tensor([-m / s for m, s in means], device=model.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        if compute is None:
+        self._graph: Capture[tuple[Tensor, ...]] | None = None
+        if not recording.is_asynchronous:
             self._input = self.staging
             return
         self._input = torch.empty_like(self.staging, device=model.device, pin_memory=False)
         self._uploaded, self._done = torch.cuda.Event(), torch.cuda.Event()
-        compute.wait_stream(torch.cuda.current_stream(model.device))
-        with torch.cuda.stream(compute):
-            for _ in range(3):  # kernels are chosen, and their memory is had, before the capture
-                outputs = self._run()
+        self._graph = capture(self._run, recording)
+        outputs = self._graph.results
         self._host = tuple(torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in outputs if to_host)
-        compute.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=compute):
-            self._outputs = self._run()
-        self._results = self._host or self._outputs
+        self._results = self._host or outputs
 
     def _run(self) -> tuple[Tensor, ...]:
         images = torch.addcmul(self._offset, self._input.float(), self._scale).permute(0, 3, 1, 2)
@@ -219,8 +221,8 @@ class _Slot:
             return
         with torch.cuda.stream(stream):
             stream.wait_event(self._uploaded)
-            self._graph.replay()
-            for place, output in zip(self._host, self._outputs, strict=False):  # none, or each
+            self._graph.launch()
+            for place, output in zip(self._host, self._graph.results, strict=False):  # none, or each
                 place.copy_(output, non_blocking=True)
             self._done.record(stream)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 import torch
@@ -12,13 +12,16 @@ from real_gpu import GPU
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
-from split_infer_ros.split.load import load_model
+from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
+CPU = torch.device("cpu")
 SIZES = ((480, 640), (480, 640), (1080, 1920), (240, 320))
 EVERYTHING = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
 BEST = 5  # scores of a frame that are compared
@@ -36,25 +39,53 @@ def picture(number: int, size: tuple[int, int] | None = None) -> Pixels:
     return Pixels(torch.randint(256, (height, width, 3), dtype=torch.uint8, generator=generator), (2, 1, 0))
 
 
+class _LikeGpuTensor(torch.Tensor):
+    """A tensor on the CPU with which the package does what it does with a tensor on a GPU."""
+
+    is_cuda = True
+
+
+class _LikeGpuPreprocess(Preprocess):
+    """Resizes on the CPU as a GPU does: in floating point, and rounded once.
+
+    A CPU usually resizes with integer weights. A quarter of all pixels can then differ by one grey level, which changes
+    scores by more than ``TOLERANCE``.
+    """
+
+    def _resized(self, images: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        resized = super()._resized(images.as_subclass(_LikeGpuTensor), height, width)
+        return resized.as_subclass(torch.Tensor)
+
+
 @contextmanager
-def running(
-    settings: StageSettings, device: torch.device = GPU, model: SplitModel | None = None
-) -> Iterator[tuple[LocalPipeline, Scores]]:
-    """A pipeline, and the scores of the frames that came through so far, by number in the order of feeding."""
+def running(settings: StageSettings, model: SplitModel | None = None) -> Iterator[tuple[LocalPipeline, Scores]]:
+    """A pipeline, and the scores of the frames that came through so far, by number in the order of feeding.
+
+    Without a model, it is the shapes detector on the GPU.
+    """
     scores: Scores = {}
 
     def deliver(origin: Origin, detections: Detections) -> None:
         scores[origin.header] = detections.scores[:BEST].clone()
 
-    model = model or load_model(ModelSpec("shapes", "default", str(device)))
+    model = model or load_model(ModelSpec("shapes", "default", str(GPU)))
     with LocalPipeline(model, settings, deliver, limits=EVERYTHING) as pipeline:
         yield pipeline, scores
 
 
 @cache
+def cpu_model() -> TorchModel:
+    """The model on the CPU. Its images are resized as on a GPU."""
+    entry, module = build_model(ModelSpec("shapes", "default"))
+    assert isinstance(module, torch.nn.Module)
+    values = {field.name: getattr(entry.preprocess, field.name) for field in fields(Preprocess)}
+    return TorchModel(replace(entry, preprocess=_LikeGpuPreprocess(**values)), module, CPU)
+
+
+@cache
 def expected_scores(number: int, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """The best scores of frame ``number`` on the CPU."""
-    with running(replace(SETTINGS, batch_size=1), torch.device("cpu")) as (pipeline, scores):
+    """The best scores of frame ``number`` on the CPU, which resizes it as a GPU does."""
+    with running(replace(SETTINGS, batch_size=1), model=cpu_model()) as (pipeline, scores):
         pipeline.feed([picture(number, size)])
         pipeline.finish()
     return scores[0]

@@ -75,11 +75,11 @@ class OnnxRuntimePart(EnginePart):
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if self._device.type != "cpu":  # ONNX Runtime has a stream of its own, and may copy an input as it is bound
+            current_fence(tensors[0].device).wait()
         places = [each.data_ptr() for each in (*tensors, *outputs) if each is not None]
         key = engine_threads(), *(tensor.shape for tensor in tensors), *places
         session, binding = self._bound.get(key) or self._bind(key, outputs, tensors)
-        if self._device.type != "cpu":
-            current_fence(tensors[0].device).wait()  # ONNX Runtime has a stream of its own
         session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
         if self.can_run_into:
             return tuple(outputs)  # type: ignore[arg-type]
@@ -132,10 +132,9 @@ class OnnxRuntimePart(EnginePart):
         options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
         for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
-        provider = self._provider, self._provider_options()
         try:
             with model_source(self.graph) as source:
-                session = self._runtime.InferenceSession(source, options, providers=[provider])
+                session = self._runtime.InferenceSession(source, options, providers=self._providers())
         except Exception as error:  # ONNX Runtime has exceptions of its own
             raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {_reason(error)}") from error
         if self._provider not in session.get_providers():
@@ -145,12 +144,17 @@ class OnnxRuntimePart(EnginePart):
             )
         return session
 
-    def _provider_options(self) -> dict[str, Any]:
-        name = self._provider.removesuffix(PROVIDER_SUFFIX)
+    def _providers(self) -> list[tuple[str, dict[str, Any]]]:
+        """Returns ONNX Runtime's providers with their options. A later one runs what the ones before it cannot run.
+
+        Behind TensorRT comes CUDA. The CPU, which is always the last, is not named.
+        """
+        name = self._provider.removesuffix(PROVIDER_SUFFIX).lower()
         options: dict[str, Any] = {"device_id": self._device.index or 0} if is_for_gpu(name) else {}
-        if name.lower() == TENSORRT and self._precision is not Precision.FP32:
-            options[f"trt_{self._precision.value}_enable"] = True
-        return options
+        if name != TENSORRT:
+            return [(self._provider, options)]
+        precision = {} if self._precision is Precision.FP32 else {f"trt_{self._precision.value}_enable": True}
+        return [(self._provider, {**options, **precision}), (f"CUDA{PROVIDER_SUFFIX}", options)]
 
 
 def _spinning(version: str, is_whole: bool) -> dict[str, str]:

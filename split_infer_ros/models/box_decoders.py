@@ -62,12 +62,13 @@ class YoloxDecoder:
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         """Returns the detections of each image; see ``decode_yolov5``."""
         (raw,) = outputs
+        cells, strides = self._cells.to(raw.device), self._strides.to(raw.device)
         detections = []
         for image in raw:
             places = (image[:, 4] > limits.score_threshold).nonzero().flatten()
-            rows, strides = image[places], self._strides[places]
+            rows, steps = image[places], strides[places]
             scores, labels = _best_class(rows)
-            centres, sizes = (rows[:, :2] + self._cells[places]) * strides, rows[:, 2:4].exp() * strides
+            centres, sizes = (rows[:, :2] + cells[places]) * steps, rows[:, 2:4].exp() * steps
             detections.append(_suppressed(corners(torch.cat((centres, sizes), 1)), scores, labels, limits))
         return detections
 

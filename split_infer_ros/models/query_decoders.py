@@ -28,9 +28,10 @@ def detr(height: int, width: int, order: Sequence[int]) -> Decode:
         logits, boxes = (outputs[place] for place in order)
         queries, classes = logits.shape[1:]
         top, places = logits.flatten(1).topk(min(limits.max_detections, queries), dim=1)
+        scale = size.to(boxes.device)
         detections = []
         for image_boxes, image_top, image_places in zip(boxes, top, places, strict=True):
-            chosen = corners(image_boxes[image_places // classes]) * size
+            chosen = corners(image_boxes[image_places // classes]) * scale
             detections.append(best_of(chosen, image_top.sigmoid(), image_places % classes, limits))
         return detections
 
@@ -47,7 +48,7 @@ def detr_softmax(height: int, width: int, order: Sequence[int]) -> Decode:
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         logits, boxes = (outputs[place] for place in order)
         scores, labels = logits.softmax(2)[..., :-1].max(2)
-        return best_of_each(corners(boxes) * size, scores, labels, limits)
+        return best_of_each(corners(boxes) * size.to(boxes.device), scores, labels, limits)
 
     return decode
 
@@ -59,7 +60,7 @@ def rtdetr(height: int, width: int) -> Decode:
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         (raw,) = outputs
         scores, labels = raw[..., 4:].max(2)
-        return best_of_each(corners(raw[..., :4]) * size, scores, labels, limits)
+        return best_of_each(corners(raw[..., :4]) * size.to(raw.device), scores, labels, limits)
 
     return decode
 
@@ -70,7 +71,7 @@ def rtdetr_end_to_end(height: int, width: int) -> Decode:
 
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         (raw,) = outputs
-        return best_of_each(corners(raw[..., :4]) * size, raw[..., 4], raw[..., 5].long(), limits)
+        return best_of_each(corners(raw[..., :4]) * size.to(raw.device), raw[..., 4], raw[..., 5].long(), limits)
 
     return decode
 

@@ -18,7 +18,7 @@ from split_infer_ros.pipeline.model_memory import ModelMemory
 from split_infer_ros.pipeline.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
-from split_infer_ros.pipeline.recording import graph_input_bytes_of, record_backbone
+from split_infer_ros.pipeline.recording import can_be_recorded, graph_input_bytes_of, record_backbone
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.pipeline.transport import Connection
@@ -135,8 +135,7 @@ def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
 
 def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:
     """Returns the plan with its backbone recorded, or runs the backbone once: only that shows a lack of memory."""
-    is_recordable = plan.streamed is None and not isinstance(plan.backbone, EnginePart)
-    if plan.settings.cuda_graphs and is_recordable:
+    if plan.settings.cuda_graphs and can_be_recorded(plan.backbone):
         try:
             graphs = record_backbone(
                 plan.backbone, plan.pool.slots, model, plan.settings, memory=plan.memory.activations

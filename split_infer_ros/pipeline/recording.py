@@ -1,18 +1,41 @@
-"""Records the backbone of a plan as CUDA graphs, and says what their inputs take."""
+"""Records the backbone of a plan as CUDA graphs, and says which backbones can be recorded and what inputs take."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+from torch import fx, nn
 
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.operator_placement.placed_graph import copy_to
 from split_infer_ros.pipeline.compute import Backbone
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.model_memory import PooledBackbone
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+
+def can_be_recorded(backbone: Backbone) -> bool:
+    """Returns whether a backbone on a GPU may be recorded as a CUDA graph.
+
+    Another engine than torch waits for its inputs. Streamed weights come from the CPU, and so do the results of
+    operators that are placed there. Trying to record any of these would only fail.
+    """
+    plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
+    if isinstance(plain, StreamedPartition):
+        return False
+    modules = plain.modules() if isinstance(plain, nn.Module) else ()
+    return not any(isinstance(module, EnginePart) or _has_copies(module) for module in modules)
+
+
+def _has_copies(module: nn.Module) -> bool:
+    """Returns whether a module is a placed graph with copies between the processors."""
+    return isinstance(module, fx.GraphModule) and any(node.target is copy_to for node in module.graph.nodes)
 
 
 def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:

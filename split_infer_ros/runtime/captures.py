@@ -26,6 +26,10 @@ WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be re
 # Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
 _WHOLE_DEVICE = threading.RLock()
 
+# Graphs whose recording torch did not leave, kept for the life of the process. torch 2.11's allocator of page-locked
+# memory asks such a graph at each later allocation whether the memory is for it.
+_FAILED_GRAPHS: list[torch.cuda.CUDAGraph] = []
+
 _COLLECTOR = threading.Lock()  # guards the next two
 _num_blocks = 0  # of all threads, inside which nothing is collected
 _was_enabled = True  # the collector, before the first of them
@@ -94,7 +98,8 @@ def capture(
     Args:
         run: does the same work at each call, on the same memory. It is called several times.
         stream: on which the work is recorded. Nobody else may record there.
-        pool: the graph's memory. Graphs that never run concurrently can share one; None means its own.
+        pool: the graph's memory. Graphs that never run concurrently can share one; None means its own. After a
+            ``CaptureError`` nothing else can be recorded in it.
         warm_ups: how often the work runs before it is recorded. None are needed for work that was recorded on this
             stream before, on other memory.
 
@@ -120,7 +125,7 @@ def capture(
             ):
                 results = run()
         except RuntimeError as error:
-            _leave_recording(stream.device, pool.id)
+            _leave_recording(graph, stream.device, pool.id)
             # the end of the capture raises as well and hides the first error
             shortage = next((e for e in (error, error.__context__) if isinstance(e, torch.OutOfMemoryError)), None)
             if shortage is None:
@@ -176,14 +181,16 @@ def without_collector(may_skip: bool = False) -> Iterator[None]:
                 gc.enable()
 
 
-def _leave_recording(device: torch.device, pool: PoolId) -> None:
+def _leave_recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: PoolId) -> None:
     """Makes torch leave a recording that failed.
 
-    torch 2.11 does not leave it, because the end of the capture raises first. Its allocator would stay in the graph's
-    pool, and ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw.
+    torch 2.11 does not leave it if the end of the capture raises. Its allocator would stay in the graph's pool, and
+    ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw. The allocator of
+    page-locked memory cannot be made to leave, so the graph that it asks is kept.
     """
-    with suppress(RuntimeError):  # later versions of torch have left it already
+    with suppress(RuntimeError):  # torch has left it: the capture ended well, or the version is a later one
         torch._C._cuda_endAllocateToPool(device.index, pool)
+        _FAILED_GRAPHS.append(graph)
         torch._C._cuda_releasePool(device.index, pool)
     generator = torch.cuda.default_generators[device.index]
     generator.graphsafe_set_state(generator.clone_state())  # the same numbers, in a state that is not recording

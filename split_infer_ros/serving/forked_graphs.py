@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from split_infer_ros.pipeline.recording import can_be_recorded
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.serving.execution_costs import Combination
 from split_infer_ros.serving.graph_policy import graphs_for, graphs_to_evict, padded_combination
@@ -103,6 +104,8 @@ class ForkedGraphs:
             return
         del self._misses[combination]
         self._refused.add(combination)  # until it is recorded
+        if not all(can_be_recorded(models[model]) for model, _ in combination):
+            return
         examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in combination}
         try:
             graph = self._record({model: models[model] for model, _ in combination}, examples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -156,6 +157,47 @@ def test_a_recording_that_fails_leaves_the_device_as_it_was(gpu: Gpu) -> None:
     assert torch.cuda.memory_reserved() < MB
     capture(run, Stream(GPU)).launch()
     synchronize_device(GPU)
+
+
+@pytest.fixture
+def graphs(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[object]]:
+    """All graphs of torch that are made from now on."""
+    made: list[weakref.ref[object]] = []
+
+    def make() -> object:
+        graph = graph_class()
+        made.append(weakref.ref(graph))
+        return graph
+
+    graph_class = torch.cuda.CUDAGraph
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", make)
+    return made
+
+
+def test_graph_whose_recording_failed_is_kept(gpu: Gpu, graphs: list[weakref.ref[object]]) -> None:
+    """torch asks it at each later allocation of page-locked memory."""
+    values = torch.zeros(4, device=GPU)
+    gpu.fail_captures = 1
+    with pytest.raises(CaptureError):
+        capture(lambda: values + 1, Stream(GPU))
+    gc.collect()
+    assert [graph() is not None for graph in graphs] == [True]
+
+
+def test_graph_that_found_no_room_is_not_kept(gpu: Gpu, graphs: list[weakref.ref[object]]) -> None:
+    """It would keep what was allocated before."""
+
+    def run() -> list[Tensor]:
+        fits = torch.empty(MB, dtype=torch.uint8, device=GPU)
+        is_recording = torch.cuda.is_current_stream_capturing()
+        return [fits, torch.empty(2 * gpu.total if is_recording else 1, dtype=torch.uint8, device=GPU)]
+
+    with pytest.raises(torch.OutOfMemoryError):
+        capture(run, Stream(GPU))
+    gc.collect()
+    assert [graph() is not None for graph in graphs] == [False]
+    empty_cache()
+    assert torch.cuda.memory_reserved() < MB
 
 
 def test_a_failed_kernel_is_not_a_failed_recording(gpu: Gpu) -> None:

@@ -196,6 +196,8 @@ def _needs_values(kind: _Kind, func: Any, args: Any) -> bool:
 
 def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
     if func.overloadpacket in _INDEXING:
+        if not isinstance(args[0], GpuTensor):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         return
     for each in tree_flatten((args, kwargs))[0]:
         if isinstance(each, Tensor) and not isinstance(each, GpuTensor) and each.dim() and each.device.type == "cpu":

@@ -66,6 +66,12 @@ class GpuTensor(Tensor):
         """Returns the elements, after the host has waited for them."""
         return self.cpu().tolist()
 
+    def numpy(self, *, force: bool = False) -> Any:
+        """Returns a copy on the host, after the host has waited for it. Without ``force``, torch refuses."""
+        if not force:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+        return self.cpu().numpy()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         with torch.no_grad():
             copied = self.detach().clone()

@@ -50,7 +50,9 @@ def torch_api(gpu: Gpu) -> SimpleNamespace:
             gpu.allocator.release()
 
     def end_allocate(device: object, pool: PoolId) -> None:
-        gpu.allocator.left_open.discard(pool)
+        if pool not in gpu.allocator.left_open:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        gpu.allocator.left_open.remove(pool)
 
     def release_pool(device: object, pool: PoolId) -> None:
         gpu.allocator.users[pool] -= 1
