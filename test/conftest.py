@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from launch_files import LaunchFile
 
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
+if importlib.util.find_spec("hypothesis"):  # the tests for a GPU do without
+    from hypothesis import settings
+
+    settings.register_profile("without deadline", deadline=None)  # a busy machine may stop an example for seconds
+    settings.load_profile("without deadline")
 stop_usage_reports()  # tests that skip where OpenVINO is missing import it to find out
 
 HERE = Path(__file__).parent
@@ -48,6 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds = SECONDS_PER_SLOW_TEST if item.get_closest_marker("slow") else SECONDS_PER_TEST
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(seconds))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of this test run, in place of the user's. So what was measured before does not count."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"  # one for all workers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,8 +20,9 @@ def own_domain(name: str, kills: bool = False) -> Iterator[int]:
 
     Args:
         name: decides where the search for a free domain starts.
-        kills: whether nodes are killed in the domain. Fast DDS then uses UDP alone. Its shared memory is one for all
-            domains, and a killed process can leave living ones unable to receive (Fast DDS's issue 5469).
+        kills: whether nodes are killed in the domain. Child processes then use UDP alone. Fast DDS's shared memory is
+            one for all domains, and a killed process can leave living ones unable to receive (Fast DDS's issue 5469).
+            This process does so only if it had no participant before, because Fast DDS reads its profile once.
     """
     start = zlib.crc32(f"{os.getpid()} {name}".encode())
     with socket.socket() as claim:
@@ -37,7 +38,7 @@ def own_domain(name: str, kills: bool = False) -> Iterator[int]:
             pytest.fail("all ROS domains from 1 to 100 are taken by other test runs")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ROS_DOMAIN_ID", str(domain))
-            # The test exchanges no messages with other machines.
+            # Nodes exchange no messages with other machines: by their profile, or because the variable says so.
             if kills:  # LOCALHOST would add shared memory to what the profile says
                 patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")
                 patch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(LOOPBACK_PROFILE))

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from split_infer_ros.buffers import segment as module
+from split_infer_ros.buffers import shared_pool
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -310,6 +311,7 @@ def main() -> None:
     """Runs the spawned backbone. Its arguments are POLICY FOLDER FILE-DESCRIPTOR."""
     policy, folder, number = sys.argv[1:]
     module.FOLDER = Path(folder)
+    shared_pool.ATTACH_S = WAIT_S  # a busy machine may hold up the head
     place = HOST if policy == Policy.HOST.value else Place(Policy(policy), torch.device("cuda", 0))
     backbone = OneBackbone(place)
     with socket.socket(fileno=int(number)) as channel:

@@ -9,7 +9,6 @@ def drawn(count: int) -> settings:
     """So many, the same ones each time; what fails is not made smaller, which would take minutes."""
     return settings(
         max_examples=count,
-        deadline=None,
         derandomize=True,
         database=None,
         phases=[Phase.explicit, Phase.generate],

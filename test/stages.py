@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import LEASE_S, FeatureReader, SlotPool, find_pool
+from split_infer_ros.buffers.pool import FeatureReader, SlotPool, find_pool
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
@@ -93,7 +93,7 @@ class FakeTransport:
 
     shared = False
 
-    def __init__(self, publish: Callable[[Handle], int], lease_s: float = LEASE_S) -> None:
+    def __init__(self, publish: Callable[[Handle], int], lease_s: float = LONG_S) -> None:
         self.publish = publish
         self._lease_s = lease_s
 
@@ -112,9 +112,12 @@ class FakeTransport:
 
 
 class Stages:
-    """Both stages, with a gate at which the head waits before it delivers."""
+    """Both stages, with a gate at which the head waits before it delivers.
 
-    def __init__(self, settings: StageSettings, lease_s: float = LEASE_S) -> None:
+    Leases are long, so a busy machine that holds up the head ends none. Tests about leases pass shorter ones.
+    """
+
+    def __init__(self, settings: StageSettings, lease_s: float = LONG_S) -> None:
         self.errors: list[Exception] = []
         self.delivered: list[tuple[Origin, Detections]] = []
         self.handles: list[Handle] = []

@@ -35,15 +35,22 @@ def run(step: Step, tmp_path: Path, left_s: float = 60.0) -> dict[str, object]:
     return step.run(left_s, tmp_path / "log", environment())
 
 
-def test_without_a_gpu_it_says_so_at_once() -> None:
-    begin = time.monotonic()
-    result = subprocess.run(
-        [ROOT / "scripts" / "gpu"], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True
-    )
+def is_alive(pid: str) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_without_a_gpu_it_says_so_at_once(tmp_path: Path) -> None:
+    """At once means: without importing torch, which takes seconds."""
+    (tmp_path / "torch.py").write_text("raise AssertionError('torch was imported')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    result = subprocess.run([ROOT / "scripts" / "gpu"], env=variables, capture_output=True, text=True)
     assert result.returncode == gpu_run.CANNOT_RUN == 3
     assert result.stdout == ""
     assert result.stderr == "scripts/gpu: NVIDIA's driver shows no GPU on this machine, so nothing was run.\n"
-    assert time.monotonic() - begin < 5  # torch is not imported
 
 
 def test_missing_packages_are_named_in_one_sentence(
@@ -73,12 +80,11 @@ def test_a_step_over_its_budget_dies_with_its_children(tmp_path: Path) -> None:
 started = subprocess.Popen(["sleep", "60"])
 pathlib.Path({str(child)!r}).write_text(str(started.pid))
 time.sleep(60)"""
-    told = run(Step("slow", [sys.executable, "-c", code], 3.0), tmp_path)
+    told = run(Step("slow", [sys.executable, "-c", code], 10.0), tmp_path)
     assert told["outcome"] == OVER_BUDGET
-    assert told["why"] == "It was killed after its budget of 3 s."
-    status = Path(f"/proc/{child.read_text()}/status")
+    assert told["why"] == "It was killed after its budget of 10 s."
     end = time.monotonic() + 10
-    while status.exists() and "State:\tZ" not in status.read_text():
+    while is_alive(child.read_text()):
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -87,7 +93,7 @@ def test_a_killed_run_of_tests_says_which_test_ran(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HANGS)
     notes = tmp_path / "notes"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "gpu_notes", "--notes", str(notes)]
-    told = run(Step("tests", [*command, str(tmp_path / "test_it.py")], 8.0, notes=notes), tmp_path)
+    told = run(Step("tests", [*command, str(tmp_path / "test_it.py")], 30.0, notes=notes), tmp_path)
     assert told["outcome"] == OVER_BUDGET
     assert str(told["why"]).endswith("test_hangs was running.")
     outcomes = {name.rpartition(":")[2]: found for name, found in told["tests"].items()}
@@ -99,7 +105,7 @@ def test_a_killed_run_of_tests_says_which_test_ran(tmp_path: Path) -> None:
 def test_steps_are_left_out_or_not_begun_with_a_reason(tmp_path: Path) -> None:
     assert run(Step("x", WELL, 9.0, needs=["no_such_module"]), tmp_path)["outcome"] == LEFT_OUT
     assert run(Step("x", WELL, 9.0), tmp_path, left_s=0.5)["outcome"] == OVER_BUDGET
-    assert run(Step("x", BADLY, 9.0), tmp_path)["why"] == "It ended with exit code 7."
+    assert run(Step("x", BADLY, 60.0), tmp_path)["why"] == "It ended with exit code 7."
 
 
 @pytest.mark.parametrize(("command", "code"), [(WELL, 0), (BADLY, 1)])
@@ -145,9 +151,11 @@ def test_all_pieces_share_the_seconds_of_a_call(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(gpu_run, "describe", lambda: MACHINE)
     pieces = {number: Piece("a piece", 60.0, lambda _: [Step("a step", slow, 60.0)]) for number in (1, 2)}
     monkeypatch.setattr(gpu_run, "PIECES", pieces)
-    assert gpu_run.main(["--seconds", "11", "--out", str(tmp_path)]) == 1
+    assert gpu_run.main(["--seconds", "20", "--out", str(tmp_path)]) == 1
     (first,), (second,) = (json.loads((tmp_path / f"piece_{n}.json").read_text())["steps"] for n in (1, 2))
-    assert first["why"] == "It was killed after its budget of 11 s."
+    killed = re.fullmatch(r"It was killed after its budget of (\d+) s\.", first["why"])
+    assert killed
+    assert int(killed[1]) <= 20  # less what had passed before the step began
     assert second["why"] == "It was not begun, because the piece's budget was spent."
 
 

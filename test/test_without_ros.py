@@ -14,6 +14,7 @@ import pytest
 import split_infer_ros
 
 PACKAGE = Path(split_infer_ros.__file__).parent
+CHILD_S = 100  # a bound on the process that a test starts; the test's own bound lies above it
 
 # From top to bottom: a package imports from itself and from those below it. (errors.py lies below all.)
 PACKAGES = (
@@ -111,15 +112,17 @@ def imported_all() -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(PACKAGE.parent), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=CHILD_S,
         check=False,
     )
 
 
+@pytest.mark.timeout(2 * CHILD_S)
 def test_all_but_the_nodes_is_imported_without_ros(imported_all: subprocess.CompletedProcess[str]) -> None:
     assert imported_all.returncode == 0, imported_all.stderr
 
 
+@pytest.mark.timeout(2 * CHILD_S)
 def test_importing_leaves_the_main_thread_without_helpers(imported_all: subprocess.CompletedProcess[str]) -> None:
     assert imported_all.stdout == "helpers: 1\n", "a module computed on all cores as it was imported: see cores.py"
 

@@ -141,7 +141,10 @@ def _best_class(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _suppressed(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
-    """Returns one image's detections of boxes (n, 4), scores (n,) and labels (n,)."""
+    """Returns one image's detections of boxes (n, 4), scores (n,) and labels (n,).
+
+    ``suppress`` does the same for a batch. For one image it takes more operations, which cost time on a cold cache.
+    """
     boxes, scores = boxes.float(), scores.float()
     (places,) = box_nms(
         boxes[None],

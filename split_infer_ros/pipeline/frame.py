@@ -47,9 +47,9 @@ class Frame:
     account: Account
 
     def publish(self, now: float) -> None:
-        """Settles the frame: its result went out at ``now``."""
-        self.ticket.publish()
+        """Settles the frame: its result went out at ``now``. Once it is settled, the meters have its latency."""
         self.account.meters.latency.add(now - self.ticket.received_at, now)
+        self.ticket.publish()
 
     def drop(self, reason: DropReason) -> None:
         """Settles the frame: it ends here, for that reason."""

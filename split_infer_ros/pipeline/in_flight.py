@@ -131,21 +131,19 @@ class InFlightBatch:
             frame.drop(reason)
 
     def finish(self, outcome: Outcome, now: float) -> bool:
-        """Settles all other frames when the batch comes back; returns whether a head was at it."""
+        """Settles all other frames when the batch comes back; returns whether a head was at it.
+
+        The meters come first: whoever sees that these frames are settled finds their batch in a report.
+        """
+        was_at_head = not math.isnan(outcome.head_end)
+        if was_at_head:
+            self._count(outcome, now)
+        else:
+            self._lose(now)
         for index, frame in enumerate(self.frames):
             if frame in self.unsettled:
                 self.settle(frame, now, None if index < outcome.published else DropReason.named(outcome.reason))
-        if math.isnan(outcome.head_end):
-            self._lose(now)
-            return False
-        times = self.timeline
-        times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
-        for account in self.accounts:
-            account.meters.busy.finish(self.lease, times, now)
-            account.meters.batch_done(times, frames=len(self.frames), fusion=self.fusion, now=now)
-        for frame in self.frames:
-            frame.account.meters.queueing.add(times.closed - frame.ticket.received_at, now)
-        return True
+        return was_at_head
 
     def drop(self, reason: DropReason) -> None:
         """Drops all frames that are not settled: the batch does not come back."""
@@ -153,6 +151,15 @@ class InFlightBatch:
         self._lose(now)
         for frame in list(self.unsettled):
             self.settle(frame, now, reason)
+
+    def _count(self, outcome: Outcome, now: float) -> None:
+        times = self.timeline
+        times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
+        for account in self.accounts:
+            account.meters.busy.finish(self.lease, times, now)
+            account.meters.batch_done(times, frames=len(self.frames), fusion=self.fusion, now=now)
+        for frame in self.frames:
+            frame.account.meters.queueing.add(times.closed - frame.ticket.received_at, now)
 
     def _lose(self, now: float) -> None:
         for account in self.accounts:

@@ -38,7 +38,8 @@ def placed() -> _fallback_cost.FallbackContest:
 
 
 def test_copies_of_a_placed_detector_are_counted(placed: _fallback_cost.FallbackContest) -> None:
-    placed.contest.take()
+    for _ in range(5):  # the overhead is a median, so one turn that was held up does not count
+        placed.contest.take()
     for row in placed.rows():
         assert (row["copies"], row["copied_bytes"]) == (1, 1_228_920)
         assert row["what"].startswith("simulated") is placed.is_simulated

@@ -28,6 +28,8 @@ from hypothesis import given, strategies
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
 
+from split_infer_ros.buffers.memory_allocation import allocate
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.local import LocalPipeline
@@ -232,6 +234,32 @@ def test_the_prepared_baseline_keeps_results_in_order_on_gpu(seed: int) -> None:
     with simulated(Gpu(Random(seed).randrange)):
         images = [frame(value, "", 4, 4)[0] for value in values]
         Prepared(bright_model(), 2, Limits(0.0)).run(ImageFeed(images, 2).batches(6), deliver)
+    assert found == values
+
+
+def test_the_optimised_baseline_is_recorded_beside_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page-locked memory that is freed during a recording would spoil it."""
+    values = list(range(0, 240, 20))
+    found: list[int] = []
+    empty = torch.empty
+    with simulated() as gpu:
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # the simulation has no such memory
+        monkeypatch.setattr(torch, "empty", lambda *sizes, pin_memory=False, **others: empty(*sizes, **others))
+        model = bright_model()
+        backbone = model.backbone("output")
+
+        def run(images: torch.Tensor) -> Sequence[torch.Tensor]:
+            cycle: list[object] = [allocate(Policy.PINNED, 64, gpu.device)]
+            cycle.append(cycle)
+            return backbone(images)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(model, "backbone", lambda split_point: run)
+        rival = Optimised(model, 2, Limits(0.0))
+        feed = ImageFeed([frame(value, "", 4, 4)[0] for value in values], 2)
+        rival.run(
+            feed.batches(6), lambda detections: found.extend(round(255 * each.scores.item()) for each in detections)
+        )
+        monkeypatch.undo()
     assert found == values
 
 

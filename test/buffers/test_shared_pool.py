@@ -484,4 +484,4 @@ class Machine(RuleBasedStateMachine):
 class TestInterleavings(Machine.TestCase):  # type: ignore[misc]
     """The machine, in the tests' own folder."""
 
-    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=30, stateful_step_count=30)

@@ -37,7 +37,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.dictionaries(st.integers(0, SLOTS - 1), records, max_size=5))
 def test_each_side_reads_what_the_other_writes(owner: Segment, written: dict[int, SlotRecord]) -> None:
     here, there = SlotTable(owner), SlotTable(Segment.attach(owner.name))

@@ -102,7 +102,7 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRingMachine = RingMachine.TestCase
-TestRingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRingMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_a_lease_ends_exactly_at_its_deadline() -> None:

@@ -289,7 +289,7 @@ BEGINNINGS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     beginning=BEGINNINGS, rest=st.binary(max_size=300), format=st.one_of(st.sampled_from(FORMATS), st.text(max_size=20))
 )

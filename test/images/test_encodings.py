@@ -22,7 +22,6 @@ def as_array(image: bytes) -> array.array[int]:
 
 
 @pytest.mark.parametrize("container", [as_array, bytes, bytearray, lambda b: np.frombuffer(b, np.uint8)])
-@settings(deadline=None)
 @given(
     encoding=st.sampled_from(VIEWED),
     height=st.integers(1, 7),
@@ -185,7 +184,7 @@ def is_sound(pixels: Pixels, height: int, width: int) -> bool:
 SIZES = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     data=st.binary(max_size=600),
     height=SIZES,
@@ -208,7 +207,7 @@ def test_any_message_is_read_or_refused(
     assert isinstance(result, str) or is_sound(result, height, width)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     seed=st.integers(0, 2**32 - 1),
     height=st.integers(1, 20),

@@ -26,7 +26,7 @@ def check(found: Detections, expected: Detections) -> None:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     images=st.integers(1, 4),
     count=st.integers(0, 60),

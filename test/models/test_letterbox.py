@@ -41,7 +41,7 @@ def centred_by_opencv(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT, value=(GREY,) * 3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=SIZES, target=st.sampled_from([(64, 64), (48, 64), (64, 47), (161, 31)]))
 def test_centred_letterbox_equals_the_exporters(size: tuple[int, int], target: tuple[int, int]) -> None:
     """Both call OpenCV's resize, so the grey values are the same. Scaling to 0..1 rounds once: 1e-6."""
@@ -96,7 +96,7 @@ def test_opencvs_rounding_differs_by_one_level_at_most() -> None:
     assert rounded.std() > 10  # the photograph is seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=SIZES, centred=st.booleans(), corner=st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)))
 def test_boxes_come_back_from_a_letterbox(size: tuple[int, int], centred: bool, corner: tuple[float, float]) -> None:
     """A box of the source is mapped to the input by the fit and the padding, and back by ``to_source``.

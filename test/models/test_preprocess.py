@@ -79,7 +79,7 @@ def test_classifier_input_equals_torchvision(
         assert (ours - expected).abs().mean() <= GREY_LEVEL / 4
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SIZES)
 def test_classifier_input_equals_torchvision_at_any_size(size: tuple[int, int]) -> None:
     height, width = size
@@ -245,7 +245,7 @@ def test_a_crop_that_does_not_fit_is_refused() -> None:
         Preprocess(100, 224, shorter_side=200)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     size=SIZES, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX, CENTRED, CORNER]), data=st.data()
 )

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from split_infer_ros.autotuning.spaces import network_space
+from split_infer_ros.autotuning.tasks import network_task
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.machine import num_cores
 
 if TYPE_CHECKING:
     from rclpy.context import Context
 
 
+BATCH_SIZES = (1, 2, 3, 4, 8)  # with which tests start nodes
+
+
 @pytest.fixture(scope="session", autouse=True)
-def model() -> Iterator[SplitModel]:
-    """Holds the model that most pipelines here share, so that it is built once."""
+def model(cache_folder: Path) -> Iterator[SplitModel]:
+    """Holds the model that most pipelines here share, so that it is built once. Its engine is known.
+
+    Nodes need not compare the engines. They take the one that is usually the fastest.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield load_model(ModelSpec("shapes", "none", "auto"))
+    model = load_model(ModelSpec("shapes", "none", "auto"))
+    engines = engines_for(model)
+    engine = Engine.OPENVINO.value if Engine.OPENVINO.value in engines else engines[0]
+    config = {**network_space(num_cores(), engines=engines).default, "engine": engine}
+    key = Key.here(str(model.device))
+    Database().add(key.record(network_task(model, size), config, (1.0,), time=0.0) for size in BATCH_SIZES)
+    yield model
     torch.set_num_threads(threads)
 
 

@@ -200,7 +200,7 @@ def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None
 
         for _ in range(MUTATED):
             send(damaged(rng))
-        settings(max_examples=DRAWN, deadline=None, database=None)(given(drawn)(send))()
+        settings(max_examples=DRAWN, database=None)(given(drawn)(send))()
         images.close()
     assert wanted.total() >= MUTATED + DRAWN
     assert set(wanted) == {"published", *names}

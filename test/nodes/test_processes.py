@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import FeatureHandle, PipelineStats
-from split_infer_ros.nodes.process import PROFILE_VARIABLES
+from split_infer_ros.nodes.process import PROFILE_VARIABLES, TRANSPORTS_VARIABLE
 
 QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
 
@@ -142,13 +142,14 @@ def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None
 def test_transports_that_the_user_names_are_used(
     machine: Machine, transports: str, has_shared_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in PROFILE_VARIABLES:  # nodes that ran in this process have set one
+    for variable in (*PROFILE_VARIABLES, TRANSPORTS_VARIABLE):  # the user's, or of nodes that ran in this process
         monkeypatch.delenv(variable, raising=False)
     # LOCALHOST has Fast DDS use shared memory whatever else is said
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "OFF")
     if transports:
-        monkeypatch.setenv("FASTDDS_BUILTIN_TRANSPORTS", transports)
-    camera = machine.start("camera", *QUICK)
-    camera.wait_until_printed("camera")
-    camera.record_segments()
-    assert bool(camera.segments) == has_shared_memory
+        monkeypatch.setenv(TRANSPORTS_VARIABLE, transports)
+    backbone = machine.start("backbone", "-p", "weights:=none")
+    backbone.wait_until_printed("split at")
+    backbone.record_segments()
+    assert bool(backbone.segments) == has_shared_memory
+    machine.end()

@@ -88,7 +88,7 @@ def test_bytes_are_rclpy_s_for_names_of_all_lengths(frame_id: str, count: int) -
         assert_same_bytes(drawn(count, 1, count), [name], header)
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200, database=None)
 @given(
     names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=5),
     frame_id=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),

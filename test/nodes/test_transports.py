@@ -58,10 +58,11 @@ FIVE_HUNDRED, GROUP = 500, 10
 # DDS remembers the dead for a while. A node's heap keeps what was freed, and grows in steps on a busy machine. Seen
 # were 39 MB over 15 deaths and none over the next 15, and elsewhere 86 MB over 10.
 SLACK = {"threads": 0, "files": 0, "segments": 20, "memory": 128 * 2**20}
+ONE_STALL = 20  # frames in a full pool; a machine that stops a head for as long as a lease lasts costs them
 LOST = {"reader_died", "lease_expired", "no_head"}  # what a death may cost
-HURRY = {"overrun", "middleware", "lease_expired"}  # what a busy machine may
+HURRY = {"overrun", "middleware"}  # what a busy machine may
 
-pytestmark = pytest.mark.kills_nodes
+pytestmark = [pytest.mark.timeout(4 * START_S), pytest.mark.kills_nodes]
 
 
 @pytest.fixture
@@ -197,7 +198,9 @@ def test_settings_change_while_another_process_serves(client: Client, fork_serve
         report = stream.settled()
         assert report.memory == {"shared_memory": "shared", "network": "host"}[transport]
         assert all(closes(found) for found in stream.reports)
-        assert set(dropped(report)) <= HURRY | {"no_head"}
+        lost = dropped(report)
+        assert lost.pop("lease_expired", 0) <= ONE_STALL
+        assert set(lost) <= HURRY | {"no_head"}
         for stage in ("backbone_busy_s", "head_busy_s"):
             assert getattr(report, stage) > 0
             for before, after in itertools.pairwise(stream.reports):  # however late a head tells of its times

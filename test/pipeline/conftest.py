@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stages import LEASE_S, Stages, Start
+from bright import LONG_S
+from stages import Stages, Start
 from streamed_run import Run
 
 from split_infer_ros.pipeline.settings import StageSettings
@@ -27,7 +28,7 @@ def start() -> Iterator[Start]:
     """Starts both stages with given settings, and closes them after the test."""
     running: list[Stages] = []
 
-    def make(lease_s: float = LEASE_S, **settings: object) -> Stages:
+    def make(lease_s: float = LONG_S, **settings: object) -> Stages:
         defaults = StageSettings(batch_timeout_s=0.001)
         running.append(Stages(replace(defaults, **settings), lease_s))  # type: ignore[arg-type]
         return running[-1]

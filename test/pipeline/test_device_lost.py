@@ -29,7 +29,7 @@ class Run:
         self.device = LostDevice()
         self.model = BrightModel("one", device=self.device)
         self.delivered: list[Origin] = []
-        settings = StageSettings(batch_size=2, batch_timeout_s=0.01, drop_policy=drop_policy)
+        settings = StageSettings(batch_size=2, batch_timeout_s=LONG_S, drop_policy=drop_policy)
         self.pipeline = LocalPipeline(self.model, settings, self.deliver)
         self.stage = self.pipeline.backbone
 

@@ -6,6 +6,7 @@ so a round takes milliseconds. test/nodes/test_transports.py kills whole nodes.
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from pool_processes import (
     LIFE_S,
+    WAIT_S,
     WRONG,
     Backbone,
     Child,
@@ -25,10 +27,12 @@ from pool_processes import (
 )
 from simulated_gpu import GPU
 
+from split_infer_ros.buffers import shared_pool
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import HOST
 from split_infer_ros.buffers.segment import PREFIX, Segment, remove_leftovers
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 
 KILLS = [
     pytest.param(HOST.policy, 50, id="host"),
@@ -71,7 +75,7 @@ def test_pool_outlives_its_readers(folder: Path, place: Place, kills: int) -> No
     assert counts.in_flight == 0
     assert counts.dropped
     assert set(counts.dropped) <= {"reader_died", "lease_expired"}  # a fast head leaves no batch to expire
-    assert counts.dropped["reader_died"] <= kills
+    assert counts.dropped.get("reader_died", 0) <= kills
     assert set(delivered.values()) == {1}  # no result twice
     assert WRONG not in delivered
     assert set(backbone.published) <= set(delivered)
@@ -83,7 +87,12 @@ def test_pool_outlives_its_readers(folder: Path, place: Place, kills: int) -> No
 
 
 @pytest.mark.parametrize(("policy", "kills"), KILLS)
-def test_reader_outlives_the_owners_of_its_pools(folder: Path, place: Place, kills: int) -> None:
+def test_reader_outlives_the_owners_of_its_pools(
+    folder: Path, place: Place, kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The forked backbones wait for this process however long a busy machine holds it up.
+    monkeypatch.setattr(shared_pool, "ATTACH_S", WAIT_S)
+    monkeypatch.setattr(SharedSlotPool, "allocate", functools.partial(SharedSlotPool.allocate, lease_s=WAIT_S))
     rng = random.Random(2)
     head = Head()
     others = Segment.create(1, 300, 1)  # of another pipeline of this user, whose owner lives

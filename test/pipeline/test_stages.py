@@ -219,7 +219,7 @@ def test_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
     pipeline.head._head_thread = Queue()  # type: ignore[assignment]
     instance = pipeline.backbone._instance
     instance._connection = LocalTransport(pipeline.head).connect(instance._released, lambda: None)
-    pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2))
+    pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2, batch_timeout_s=LONG_S))
     pipeline.send(1, 2)
     pipeline.settle()
     pipeline.head._head_thread = queue

@@ -10,6 +10,7 @@ import pytest
 
 from split_infer_ros.runtime.process import QUEUES_VARIABLE, use_all_queues
 
+CHILD_S = 120  # a bound on the process that a test starts; the test's own bound lies above it
 PASSES = """
 import resource, threading, torch
 from split_infer_ros.runtime.process import keep_freed_memory
@@ -35,12 +36,18 @@ def run(**variables: str) -> tuple[bool, int]:
     """Returns whether freed memory is kept, and the page faults of five passes."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run(
-        [sys.executable, "-c", PASSES], env=mine | variables, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", PASSES],
+        env=mine | variables,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=True,
     )
     kept, faults = done.stdout.split()
     return kept == "True", int(faults)
 
 
+@pytest.mark.timeout(2 * CHILD_S)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's")
 def test_large_tensors_reuse_freed_memory() -> None:
     kept, faults = run()
@@ -48,6 +55,7 @@ def test_large_tensors_reuse_freed_memory() -> None:
     assert faults < PAGES / 50
 
 
+@pytest.mark.timeout(2 * CHILD_S)
 def test_the_users_settings_stay() -> None:
     kept, _ = run(MALLOC_ARENA_MAX="2")
     assert not kept

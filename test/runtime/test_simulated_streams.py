@@ -61,7 +61,7 @@ def test_an_event_orders_two_streams(gpu: Gpu) -> None:
     assert values.tolist() == [2.0] * 4
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 99))
 def test_every_allowed_order_gives_the_same_result(seed: int) -> None:
     with simulated(Gpu(Random(seed).randrange)):

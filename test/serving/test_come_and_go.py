@@ -171,7 +171,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.booleans())
 def test_whatever_happens_each_frame_is_settled_once(
     start: Start, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, object, object]], lanes: bool

@@ -236,7 +236,7 @@ def test_a_broken_bound_causes_a_move_and_no_move_back():
 FACTORS = st.floats(0.3, 3)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(
     st.fixed_dictionaries({split_point: st.tuples(FACTORS, FACTORS) for split_point in BACKBONE}),
     st.sampled_from(list(BACKBONE)),
@@ -262,7 +262,7 @@ def test_it_comes_to_rest_whatever_the_profile_got_wrong(errors, start, co_run, 
     assert periods[pipeline.split_point] <= min(periods.values()) * 1.25
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(st.integers(0, 2**32), st.floats(0, 10), st.floats(0.2, 2))
 def test_moves_are_at_least_two_dwell_times_apart(seed, depth, period):
     def stages(split_point: str, now: float) -> tuple[float, float]:

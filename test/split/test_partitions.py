@@ -73,7 +73,7 @@ def test_a_model_with_two_outputs_is_split_everywhere() -> None:
         assert check_every_split_point(prepare(copy.deepcopy(model)), images, expected, tolerance=1e-4) > 5  # folded
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(batch=st.integers(1, 5), height=st.integers(8, 33), width=st.integers(8, 33), seed=st.integers(0, 1000))
 def test_partitions_take_any_input_size(batch: int, height: int, width: int, seed: int) -> None:
     model, _ = tiny()

@@ -51,7 +51,7 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(drawn=detections(classes=False), seed=st.integers(0, 99), limits=LIMITS)
 def test_labelled_boxes_are_kept_as_class_by_class(
     drawn: tuple[Tensor, Tensor, int], seed: int, limits: dict[str, Any]
@@ -64,7 +64,7 @@ def test_labelled_boxes_are_kept_as_class_by_class(
         check_kept(kept, kept_class_by_class(boxes[image], scores[image], labels[image], **limits))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(drawn=detections(classes=True), max_per_class=st.sampled_from([None, 1, 5, 30]), limits=LIMITS)
 def test_scores_of_all_classes_are_kept_as_class_by_class(
     drawn: tuple[Tensor, Tensor, int], max_per_class: int | None, limits: dict[str, Any]
@@ -79,7 +79,7 @@ def test_scores_of_all_classes_are_kept_as_class_by_class(
         check_kept(kept, kept_class_by_class(repeated, scores[image].flatten(), labels, **limits))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(drawn=detections(classes=False), limits=LIMITS)
 def test_boxes_of_one_class_are_kept_as_by_nms(drawn: tuple[Tensor, Tensor, int], limits: dict[str, Any]) -> None:
     boxes, scores, _ = drawn

@@ -13,7 +13,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     images=st.integers(0, 3),
     count=st.sampled_from([0, 1, 5, 100]),

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from split_infer_ros.vision_ops.prefix_sum import prefix_sum
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data(), shape=array_shapes(max_dims=3, min_side=0, max_side=30))
 def test_rows_are_summed_like_numpy(data: st.DataObject, shape: tuple[int, ...]) -> None:
     kind = data.draw(st.sampled_from([np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64]))

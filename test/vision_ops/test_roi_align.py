@@ -13,7 +13,7 @@ from split_infer_ros.vision_ops import roi_align as module
 from split_infer_ros.vision_ops.roi_align import roi_align
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     count=st.sampled_from([0, 1, 20]),
     size=st.sampled_from([(1, 1), (3, 2), (7, 7)]),

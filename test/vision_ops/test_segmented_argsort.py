@@ -29,7 +29,7 @@ def expected(values: np.ndarray, lengths: list[int], descending: bool) -> list[i
     return np.concatenate([np.zeros(0, np.int64), *order]).tolist()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data(), lengths=LENGTHS, descending=st.booleans(), methods=st.tuples(*[st.booleans()] * 3))
 def test_each_segment_is_sorted_like_numpy(
     data: st.DataObject, lengths: list[int], descending: bool, methods: tuple[bool, bool, bool]

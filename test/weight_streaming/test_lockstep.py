@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from bright import LONG_S
 from torch import Tensor
 
 from split_infer_ros.drop_reason import DropReason
@@ -139,7 +140,7 @@ def open_lockstep(count: int, file: Any, ops: DeviceOps) -> tuple[LockstepStage,
         device_blocks=device_blocks,
         plan=plan.ring,
         ops=ops,
-        timeout_s=5.0,
+        timeout_s=LONG_S,
     )
     stage.open()
     return stage, device_blocks

@@ -111,7 +111,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from([*PIECE, *asdict(TENSOR)]), JSON, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_header_with_any_value_is_sound_or_refused(key: str, value: Any, in_tensor: bool) -> None:
     piece = {**PIECE, "tensors": [{**asdict(TENSOR), key: value}]} if in_tensor else {**PIECE, key: value}
     try:
@@ -125,7 +125,7 @@ def test_header_with_any_value_is_sound_or_refused(key: str, value: Any, in_tens
 
 
 @given(st.binary(max_size=200), st.binary(max_size=100))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_random_bytes_are_refused(start: bytes, text: bytes) -> None:
     for data in (start, MAGIC + start, start_of(text)):
         with pytest.raises(WeightsError):

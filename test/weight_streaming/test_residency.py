@@ -64,7 +64,7 @@ def test_two_buffers_replace_a_ring_that_cannot_read_ahead() -> None:
 
 
 @given(st.lists(st.integers(1, 9).map(lambda n: n * PAGE), min_size=1, max_size=7), st.integers(0, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_asynchronous_keeps_its_budget_and_beats_two_buffers(sizes: list[int], more: int) -> None:
     uses = list(range(len(sizes)))
     budget = 2 * max(sizes) + more * PAGE

@@ -45,7 +45,7 @@ def run_passes(plan: RingPlan, sizes: list[int], uses: list[int], passes: int = 
 
 
 @given(models(), st.integers(0, 60), st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_early_reads_overwrite_nothing_that_is_needed(
     model: tuple[list[int], list[int]], more: int, chunk_pages: int
 ) -> None:
@@ -60,7 +60,7 @@ def test_early_reads_overwrite_nothing_that_is_needed(
 
 
 @given(SIZES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_smallest_ring_is_the_largest_layer_if_none_is_shared(sizes: list[int]) -> None:
     uses = list(range(len(sizes)))
     assert min_capacity(sizes, uses) == max(sizes)

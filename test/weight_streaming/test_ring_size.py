@@ -80,7 +80,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 @given(workloads(), st.integers(0, 40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_delay_lies_between_its_bounds(workload: Workload, more: int) -> None:
     sizes, uses, profile = workload
     for plan in (
@@ -93,7 +93,7 @@ def test_delay_lies_between_its_bounds(workload: Workload, more: int) -> None:
 
 
 @given(workloads())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_more_memory_never_takes_longer_up_to_the_goal(
     workload: Workload,
 ) -> None:
@@ -110,7 +110,7 @@ def test_more_memory_never_takes_longer_up_to_the_goal(
 
 
 @given(workloads(), st.floats(0.0, 2.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_fitted_latency_explains_the_measured_delay(workload: Workload, latency: float) -> None:
     sizes, uses, profile = workload
     plan = two_stages(plan_ring(sizes, uses, min_capacity(sizes, uses)))

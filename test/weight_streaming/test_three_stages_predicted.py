@@ -56,7 +56,7 @@ def test_odd_number_of_blocks_has_an_empty_cycle() -> None:
     st.data(),
     st.sampled_from([Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_delay_lies_between_its_bounds(pages: list[int], data: st.DataObject, residency: Residency) -> None:
     """The longest stage is the lower bound, and all stages one after the other the upper one."""
     step_s = data.draw(st.lists(st.floats(0.0, 10.0), min_size=len(pages), max_size=len(pages)))
@@ -67,7 +67,7 @@ def test_delay_lies_between_its_bounds(pages: list[int], data: st.DataObject, re
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=7), st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_free_copies_cost_no_more_than_two_stages(pages: list[int], more: int) -> None:
     """A third stage that takes no time gives reading a second place for each block."""
     profile = replace(profile_of(*map(float, pages)), copy_bandwidth=1e30)
