@@ -17,6 +17,8 @@ import psutil
 from ament_index_python.packages import get_package_prefix
 from ros_support import START_S, wait_until
 
+END_S = 20.0  # how long a process may take to end by itself before it is killed
+
 
 def shared_memory_of(process: int) -> set[Path]:
     """Returns the shared memory of Fast DDS that a process maps, without that of its whole domain."""
@@ -29,6 +31,8 @@ def shared_memory_of(process: int) -> set[Path]:
 
 class Process:
     """An executable of the package, started as ``ros2 run`` does. Its output is kept.
+
+    At the end of a ``with`` block it gets SIGTERM. It is killed only if it then does not end.
 
     Attributes:
         segments: the shared memory of Fast DDS that ``record_segments`` found.
@@ -53,6 +57,10 @@ class Process:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A killed process can leave nodes of other test files unable to receive, see test/domains.py.
+        self._popen.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(END_S)
         self.kill()
 
     def kill(self) -> None:

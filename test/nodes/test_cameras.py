@@ -17,11 +17,12 @@ from split_infer_ros.msg import FeatureHandle
 
 TOPICS = ["left/image", "right/image", "silent/image"]
 TIMEOUT_MS = 1000.0
+LONG_TIMEOUT_MS = 30_000.0  # far longer than the machine may stall
 
 
 @pytest.fixture(scope="module")
 def pipeline(context: Context) -> Iterator[Pipeline]:
-    backbone = {"image_topics": TOPICS, "batch_size": 2, "batch_timeout_ms": TIMEOUT_MS}
+    backbone = {"image_topics": TOPICS, "batch_size": 2, "batch_timeout_ms": LONG_TIMEOUT_MS}
     with Pipeline(context, backbone=backbone, head={}) as found:
         yield found
 
@@ -46,7 +47,7 @@ def test_two_cameras_share_a_batch_sent_when_full(pipeline: Pipeline, handles: R
     wait_until(lambda: pipeline.counts.received == 1, "the first image")  # each camera is read by a thread of its own
     right.publish(image(30, 40, stamp=2, frame_id="right"))
     assert [found.header.frame_id for found in detections.wait_for(2)] == ["left", "right"]
-    assert time.monotonic() - started < TIMEOUT_MS / 1e3  # nobody waited for the third camera
+    assert time.monotonic() - started < LONG_TIMEOUT_MS / 1e3  # nobody waited for the third camera
     handle = handles.wait_for(1)[0]
     assert handle.sources == TOPICS[:2]
     assert list(handle.heights) == [48, 30]
@@ -56,6 +57,7 @@ def test_two_cameras_share_a_batch_sent_when_full(pipeline: Pipeline, handles: R
 
 def test_single_camera_waits_for_the_timeout(pipeline: Pipeline, handles: Received, detections: Received) -> None:
     right = pipeline.client.publisher(Image, TOPICS[1])
+    assert pipeline.client.set("backbone", batch_timeout_ms=TIMEOUT_MS) == [""]
     handles.clear()
     detections.clear()
     started = time.monotonic()
@@ -77,7 +79,7 @@ def test_flooding_camera_costs_others_no_frame(pipeline: Pipeline, detections: R
         wait_until(lambda n=number: _served(detections)["right"] > n, f"frame {number} of the right camera")
     after = pipeline.settled(before.received + 50)
     assert after.received == before.received + 50
-    assert _served(detections)["left"] >= 10
+    wait_until(lambda: _served(detections)["left"] >= 10, "ten frames of the left camera")
 
 
 def _served(detections: Received) -> Counter[str]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rclpy.context import Context
 from ros_processes import Process
-from ros_support import RELIABLE, image
+from ros_support import RELIABLE, START_S, image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
@@ -24,6 +24,9 @@ from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import StageSettings
+
+SECONDS = 12  # a stall of the machine lasts less than half of it
+pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 def report(**counts: Any) -> PipelineReport:
@@ -64,11 +67,14 @@ def report(**counts: Any) -> PipelineReport:
 
 def test_demo_prints_figures_and_a_verdict(ros_domain: int, tmp_path: Path) -> None:
     figures, picture = tmp_path / "demo.json", tmp_path / "demo.png"
-    with Process("demo", "--seconds", "6", "--json", str(figures), "--picture", str(picture)) as process:
-        assert process.wait() == 0, process.printed
-        printed = process.printed
-        process.record_segments()
-        assert process.leftovers == []
+    for _ in range(3):  # pictures are drawn for one second only, and the machine may stall as long
+        with Process("demo", "--seconds", str(SECONDS), "--json", str(figures), "--picture", str(picture)) as process:
+            assert process.wait() == 0, process.printed
+            printed = process.printed
+            process.record_segments()
+            assert process.leftovers == []
+        if picture.exists():
+            break
     found = json.loads(figures.read_text())
     assert set(found) == {"received", "published", "dropped", "in_flight", "fps", "latency_ms", "f1"}
     assert set(found["latency_ms"]) == {"p50", "p99"}
@@ -76,12 +82,12 @@ def test_demo_prints_figures_and_a_verdict(ros_domain: int, tmp_path: Path) -> N
     assert found["published"] > 0
     assert found["in_flight"] == 0
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
-    assert found["fps"] == pytest.approx(found["published"] / 6, rel=0.5)
+    assert found["fps"] == pytest.approx(found["published"] / SECONDS, rel=0.5)
     assert found["f1"] >= 0.9  # whether it is below the goal by chance is for the demo to say
     assert cv2.imread(str(picture)).shape == (480, 640, 3)
     busy = r"busy: backbone +\d+%, head +\d+%"
     lines = re.findall(rf"frames/s +latency p50 .* ms, p99 .* ms +{busy} +slots \d+/\d+ +dropped: ", printed)
-    assert 3 <= len(lines) <= 8
+    assert SECONDS / 2 <= len(lines) <= SECONDS + 2
     assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1]) == found
 
 

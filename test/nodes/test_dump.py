@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.context import Context
@@ -13,6 +14,8 @@ from ros_pipeline import Pipeline
 from ros_processes import Process
 from ros_support import START_S, Client, wait_until
 from vision_msgs.msg import Detection2DArray
+
+pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 def dump(client: Client, node: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.msg import PipelineReport
 
 QUICK = ("--ros-args", "-p", "weights:=none", "-p", "width:=64", "-p", "height:=48", "-p", "rate_hz:=10.0")
+pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -90,27 +91,30 @@ def flood(client: Client, seconds: float, transport: str) -> None:
         assert client.set("camera", rate_hz=0.0) == [""]
         watcher.reports.wait_for_one(lambda report: report.published > 30, "the pipeline at its limit", START_S)
         watcher.reports.wait_for(len(watcher.reports) + 4)
-        first, last = watcher.reports[-4], watcher.reports[-1]
-        capacity = (last.published - first.published) / (last.time - first.time)
+        capacity = max(  # the machine may stall between some reports
+            (after.published - before.published) / (after.time - before.time)
+            for before, after in pairwise(watcher.reports[:])
+        )
         assert client.set("camera", rate_hz=min(1000.0, 3 * capacity)) == [""]
         assert client.set("backbone", drop_policy="latest") == [""]
         time.sleep(2.0)
         watcher.ages.clear()
-        started, before = time.monotonic(), watcher.reports[-1]
+        before = watcher.reports[-1]
         watcher.watch(seconds, every=0.2)
-        passed, after = time.monotonic() - started, watcher.reports[-1]
+        after = watcher.reports[-1]
         published = after.published - before.published
         assert after.received - before.received > 1.2 * published  # else there was no overload
         assert {entry.reason for entry in after.dropped} == {"overrun"}
         watcher.assert_stays_flat()
         watcher.assert_ledger_closes()
         # A frame waits for a batch, in the slot pool, and for the head, but never for old frames.
-        period = passed / published
+        period = (after.time - before.time) / published
         assert statistics.median(watcher.ages) < (POOL_SLOTS + 3) * period
         assert client.set("camera", rate_hz=1.0) == [""]
         wait_until(lambda: watcher.reports[-1].in_flight <= 1, "the slot pool to be empty")
 
 
+@pytest.mark.timeout(4 * START_S)
 @pytest.mark.parametrize("transport", ["intra_process", pytest.param("shared_memory", marks=pytest.mark.slow)])
 def test_overload_costs_only_the_dropped_frames(client: Client, transport: str) -> None:
     flood(client, 6.0, transport)

@@ -16,7 +16,7 @@ from rclpy.context import Context
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_pipeline import NODE_TYPES, Pipeline
-from ros_support import Received, image, wait_until
+from ros_support import START_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -35,6 +35,7 @@ TABLES = {
     "camera": CameraParameters,
     "stats": StatsParameters,
 }
+pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ sys.exit(service.run())
 """
 PYTHON = Path(sys.executable).parent  # executables of the package take the first python3 that they find
 LOSES = ("model:=lost_device:model", "allow_user_code:=true")
-pytestmark = pytest.mark.timeout(4 * START_S)
+pytestmark = [pytest.mark.timeout(4 * START_S), pytest.mark.kills_nodes]  # a lost GPU ends a process at once
 
 
 def before(folder: Path, variable: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from rclpy.context import Context
 from ros_processes import Footprint, Process
-from ros_support import Client
+from ros_support import START_S, Client
 
 ROUNDS = 50
 SETTLED = 20  # rounds after which caches and pools of threads are as they will be
 MB = 2**20
 SLACK_BYTES = 32 * MB  # what allocators keep; segments that were kept would be some 400 MB
+pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])

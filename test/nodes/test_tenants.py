@@ -31,6 +31,7 @@ from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.serving.request import LatePolicy
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+STALL_S = 0.5  # an image that is later than this was held up by a stall of the machine
 RED, GREEN, BLUE = (f"tenant_nets:{name}" for name in ("red", "green", "blue"))
 
 
@@ -507,13 +508,19 @@ class TrialCamera:
 
 
 def show(cameras: list[TrialCamera], publish: Callable[[TrialCamera, Image], None], seconds: float) -> None:
-    """Publishes the images of all cameras on this thread, each at its own rate."""
+    """Publishes the images of all cameras on this thread, each at its own rate.
+
+    A stall of the machine makes all later images later. Without that they would replace each other at its end.
+    """
     started = time.monotonic()
     due = [(camera.number / 100, camera.number) for camera in cameras]
     heapq.heapify(due)
     while due[0][0] < seconds:
         at, number = due[0]
         time.sleep(max(0.0, started + at - time.monotonic()))
+        late_s = time.monotonic() - started - at
+        if late_s > STALL_S:
+            started += late_s
         publish(cameras[number], cameras[number].image())
         heapq.heapreplace(due, (at + 1 / cameras[number].rate_hz, number))
 

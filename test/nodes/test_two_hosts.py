@@ -14,6 +14,8 @@ import pytest
 from ament_index_python.packages import get_package_prefix
 from ros_support import START_S, wait_until
 
+pytestmark = pytest.mark.timeout(4 * START_S)
+
 # A camera and an observer of the results, which prints each report of the backbone as a line of JSON.
 OBSERVER = """
 import json, pathlib, rclpy, sys
