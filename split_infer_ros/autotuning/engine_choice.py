@@ -1,4 +1,4 @@
-"""Compares the engines once for a model on a machine, so that ``auto`` is fast without tuning."""
+"""Compares the engines once for a model, a precision and a batch size, so that ``auto`` is fast without tuning."""
 
 from __future__ import annotations
 
