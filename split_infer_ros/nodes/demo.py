@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ NodeType = TypeVar("NodeType", bound=ManagedNode[Any])
 MIN_F1 = 0.95
 STANDARD_ERRORS = 3.0  # by which F1 must be below its goal before the demo fails
 DRAIN_S = 5.0
+FIRST_PICTURE_S = 5.0  # how much longer frames flow until there is a picture
 PICTURE_S = 1.0  # how long pictures are drawn at the end
 
 
@@ -144,10 +145,11 @@ def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -
     time.sleep(max(0.0, arguments.seconds - PICTURE_S))
     viewer.subscribe_to_pictures()
     time.sleep(min(PICTURE_S, arguments.seconds))
+    if arguments.picture:
+        _wait_until(lambda: viewer.picture is not None, FIRST_PICTURE_S)
     camera.trigger_deactivate()
     seconds = time.monotonic() - started
-    while backbone.stage.ledger.counts().in_flight and time.monotonic() < started + seconds + DRAIN_S:
-        time.sleep(0.01)
+    _wait_until(lambda: backbone.stage.ledger.counts().in_flight == 0, DRAIN_S)
     report = backbone.stage.report(time.monotonic())
     score = viewer.matcher.score()
     objects = score.true_positives + score.false_negatives if backbone.values.model == "shapes" else 0
@@ -159,6 +161,12 @@ def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -
     if arguments.picture:
         save_picture(viewer.picture, arguments.picture)
     return judge(report, f1, objects)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def judge(report: PipelineReport, f1: float | None, objects: int) -> int:

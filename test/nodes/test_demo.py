@@ -67,14 +67,11 @@ def report(**counts: Any) -> PipelineReport:
 
 def test_demo_prints_figures_and_a_verdict(ros_domain: int, tmp_path: Path) -> None:
     figures, picture = tmp_path / "demo.json", tmp_path / "demo.png"
-    for _ in range(3):  # pictures are drawn for one second only, and the machine may stall as long
-        with Process("demo", "--seconds", str(SECONDS), "--json", str(figures), "--picture", str(picture)) as process:
-            assert process.wait() == 0, process.printed
-            printed = process.printed
-            process.record_segments()
-            assert process.leftovers == []
-        if picture.exists():
-            break
+    with Process("demo", "--seconds", str(SECONDS), "--json", str(figures), "--picture", str(picture)) as process:
+        assert process.wait() == 0, process.printed
+        printed = process.printed
+        process.record_segments()
+        assert process.leftovers == []
     found = json.loads(figures.read_text())
     assert set(found) == {"received", "published", "dropped", "in_flight", "fps", "latency_ms", "f1"}
     assert set(found["latency_ms"]) == {"p50", "p99"}
