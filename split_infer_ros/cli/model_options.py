@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions, Recipe
+from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions
 from split_infer_ros.split.model_spec import ModelSpec
 
 
@@ -24,9 +24,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-size", default="", metavar="HEIGHTxWIDTH", help="for FILE.onnx, like the parameter of this name"
     )
-    parser.add_argument(
-        "--preprocessing", choices=[AUTO, *(each.value for each in Recipe)], default=AUTO, help=for_files
-    )
+    parser.add_argument("--preprocessing", default=AUTO, metavar="WORDS", help=for_files)
 
 
 def model_spec_of(chosen: argparse.Namespace, *, weights: str, device: str = "cpu", **more: Any) -> ModelSpec:

@@ -49,6 +49,7 @@ class ModelEntry:
         default_split_point: used if the user chooses none; None for the last split point before ``output``.
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
+        notes: what a user should know about how the model is used, as sentences for the log.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelEntry:
     labels: tuple[str, ...]
     default_split_point: str | None
     decode: Decode
+    notes: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

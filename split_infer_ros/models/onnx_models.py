@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
-
-import torch
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import box_decoders, query_decoders
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import Decode, ModelEntry
+from split_infer_ros.models.onnx_inputs import read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
-from split_infer_ros.models.onnx_options import AUTO, MAX_SIDE, Decoder, OnnxOptions, Recipe, parse_size
+from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions
 from split_infer_ros.models.onnx_outputs import OutputFacts, OutputLayout, boxes_are_decoded
-from split_infer_ros.models.onnx_preprocess import make_preprocess, usual_recipe
+from split_infer_ros.models.onnx_preprocess import usual_recipe
 from split_infer_ros.models.onnx_recognition import recognise
+from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
 SUFFIX = ".onnx"
 MAX_UNNAMED = 1000  # classes of a model that neither names nor counts them
-
-_COLOURS = 3
 
 
 def is_onnx_file(name: str) -> bool:
@@ -55,7 +52,8 @@ def onnx_entry(name: str, graph: OnnxGraph, options: OnnxOptions) -> ModelEntry:
     Raises:
         ConfigurationError: the input is no image, the outputs are not recognised, or labels do not fit them.
     """
-    height, width = _input_size(graph, options)
+    image = read_image_input(graph, options.input_size)
+    graph, height, width = image.graph, image.height, image.width
     labels: tuple[str, ...] = ()
     if options.labels:
         labels = read_labels(Path(options.labels).expanduser())
@@ -64,10 +62,11 @@ def onnx_entry(name: str, graph: OnnxGraph, options: OnnxOptions) -> ModelEntry:
     facts = OutputFacts(graph, height, width, len(labels) or None)
     layout = recognise(facts, options.decoder)
     names = tuple(tensor.name for tensor in graph.outputs)
+    is_chosen = options.preprocessing != AUTO
     recipe = (
-        usual_recipe(layout.decoder, names, is_ultralytics=facts.is_ultralytics)
-        if options.preprocessing == AUTO
-        else Recipe(options.preprocessing)
+        Recipe.parse(options.preprocessing)
+        if is_chosen
+        else usual_recipe(layout.decoder, names, is_ultralytics=facts.is_ultralytics)
     )
     labels = _labels(graph, layout, labels)
     return ModelEntry(
@@ -75,53 +74,12 @@ def onnx_entry(name: str, graph: OnnxGraph, options: OnnxOptions) -> ModelEntry:
         summary=f"{graph.name}, {len(labels):,} classes, decoded as {layout.decoder.value}",
         build=lambda: graph,
         weights=None,
-        preprocess=make_preprocess(recipe, height, width),
+        preprocess=image.fitted(recipe, is_chosen=is_chosen).preprocess(height, width),
         labels=labels,
         default_split_point=None,
         decode=_decode(layout, facts),
+        notes=image.filled,
     )
-
-
-def _input_size(graph: OnnxGraph, options: OnnxOptions) -> tuple[int, int]:
-    """Returns height and width of the input in pixels, from the file, its metadata or the user."""
-    shape = graph.inputs[0].shape if graph.inputs else ()
-    is_image = len(graph.inputs) == 1 and len(shape) == 4 and shape[1] in (_COLOURS, None)
-    if not is_image or graph.inputs[0].dtype != torch.float32:
-        found = "; ".join(map(str, graph.inputs)) or "none"
-        hint = " Export it with the channels in front of the rows." if shape[3:] == (_COLOURS,) else ""
-        raise ConfigurationError(
-            f"{graph.name} has the inputs {found}; a model takes one input, float32 images (N, 3, height, width).{hint}"
-        )
-    wanted = parse_size(options.input_size) if options.input_size else _size_of_metadata(graph)
-    size = tuple(fixed or open_ for fixed, open_ in zip(shape[2:], wanted or (0, 0), strict=True))
-    if options.input_size and size != wanted:
-        raise ConfigurationError(
-            f"input_size is {options.input_size}, but {graph.name} takes only {_text(shape[2])}x{_text(shape[3])} "
-            "(height x width); leave input_size empty, or export the model for another size."
-        )
-    if not all(1 <= side <= MAX_SIDE for side in size):
-        raise ConfigurationError(
-            f"{graph.name} takes images {_text(shape[2])}x{_text(shape[3])} (height x width), and its metadata names "
-            f"no size up to {MAX_SIDE}; set input_size to HEIGHTxWIDTH, such as 640x640, or export it for a fixed size."
-        )
-    return size[0], size[1]
-
-
-def _size_of_metadata(graph: OnnxGraph) -> tuple[int, int] | None:
-    """Returns height and width of the metadata's ``imgsz``; None if it holds none."""
-    text = graph.metadata.get("imgsz", "")
-    try:
-        value = ast.literal_eval(text.strip()) if len(text) < 100 else None
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
-    sides = (value, value) if type(value) is int else value
-    if not isinstance(sides, (list, tuple)) or len(sides) != 2 or any(type(side) is not int for side in sides):
-        return None
-    return sides[0], sides[1]
-
-
-def _text(length: int | None) -> str:
-    return "?" if length is None else str(length)
 
 
 def _labels(graph: OnnxGraph, layout: OutputLayout, labels: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.recipe import Recipe
 
 AUTO = "auto"
 MAX_SIDE = 8192  # pixels of an input's side
@@ -43,19 +44,6 @@ LAYOUTS = {
 }
 
 
-class Recipe(str, Enum):
-    """How images become the input of an ONNX file."""
-
-    LETTERBOX = "letterbox"  # fitted into the middle, grey 114 around it, 0..1, like Ultralytics' detectors
-    LETTERBOX_CORNER = "letterbox_corner"  # fitted at the top left, the mean colour around it, 0..1
-    STRETCH = "stretch"  # stretched as by OpenCV, 0..1, like Ultralytics' RT-DETR
-    STRETCH_SMOOTH = "stretch_smooth"  # stretched and smoothed, 0..1, like RT-DETR of Hugging Face
-    STRETCH_IMAGENET = "stretch_imagenet"  # stretched, smoothed and normalised as for ImageNet, like RF-DETR
-    CROP = "crop"  # the middle square, 0..1, like Ultralytics' classifiers
-    CROP_IMAGENET = "crop_imagenet"  # the middle of an image resized to 256/224, normalised as for ImageNet
-    YOLOX = "yolox"  # fitted at the top left, grey 114 around it, 0..255, blue first
-
-
 @dataclass(frozen=True, slots=True)
 class OnnxOptions:
     """Overrides what an ONNX file says, or what follows from its outputs.
@@ -64,7 +52,7 @@ class OnnxOptions:
         decoder: a value of ``Decoder``, or ``auto``.
         labels: a file with the names of the classes; empty for those in the file's metadata.
         input_size: ``HEIGHTxWIDTH`` of an input whose size the file leaves open; empty for the size in the metadata.
-        preprocessing: a value of ``Recipe``, or ``auto`` for what suits the decoder.
+        preprocessing: a text that ``Recipe.parse`` reads, or ``auto`` for what suits the decoder.
 
     Raises:
         ConfigurationError: a value is unknown.
@@ -76,10 +64,11 @@ class OnnxOptions:
     preprocessing: str = AUTO
 
     def __post_init__(self) -> None:
-        for name, allowed in (("decoder", Decoder), ("preprocessing", Recipe)):
-            value, values = getattr(self, name), [AUTO, *(each.value for each in allowed)]
-            if value not in values:
-                raise ConfigurationError(f"{name} '{value}' is unknown; it takes one of: {', '.join(values)}.")
+        decoders = [AUTO, *(decoder.value for decoder in Decoder)]
+        if self.decoder not in decoders:
+            raise ConfigurationError(f"decoder '{self.decoder}' is unknown; it takes one of: {', '.join(decoders)}.")
+        if self.preprocessing != AUTO:
+            Recipe.parse(self.preprocessing)
         if self.input_size:
             parse_size(self.input_size)
 
