@@ -14,7 +14,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
 from split_infer_ros.models.user import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -88,4 +88,4 @@ def _run(entry: ModelEntry, model: SplitModel) -> None:
     with torch.inference_mode():
         features = model.backbone(split_point)(torch.zeros((IMAGES, *entry.image_shape)))
         outputs = model.head(split_point)(*(tensor.float() for tensor in features))
-        entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits())
+        entry.decode(outputs_of(outputs), Limits())

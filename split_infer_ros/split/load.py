@@ -28,6 +28,7 @@ from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.onnx_to_torch import to_torch
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.sized_model import SizedModel
+from split_infer_ros.split.split_points import INPUT
 from split_infer_ros.split.torch_model import TorchModel
 
 MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
@@ -146,6 +147,8 @@ def build_uninspected(
         built = entry.build()
     if isinstance(built, OnnxGraph):
         _check_weights(entry, spec.weights)
+        if is_user_model(spec.name):
+            check_detections(entry, OnnxModel(entry, built).head(INPUT))
         return to_torch(entry, built) if spec.on_torch else (entry, built)
     load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):

@@ -11,7 +11,7 @@ import torch
 
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.decoders.recognition import Reading
-from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.split.graph_model import CPU
@@ -64,8 +64,7 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
         preprocess = recipe.preprocess(height, width)
         gathered = preprocess.gather([image], preprocess.staging(1))
         with torch.inference_mode():
-            results = network(preprocess.normalise(gathered, torch.contiguous_format))
-        results = results if isinstance(results, (tuple, list)) else (results,)
+            results = outputs_of(network(preprocess.normalise(gathered, torch.contiguous_format)))
         arrays = {name: to_host(result) for name, result in zip(ranks, results, strict=True)}
         # Outputs without a batch in front were given one, to which those of other images would be added.
         return {name: array[0] if array.ndim == ranks[name] + 1 else array for name, array in arrays.items()}
