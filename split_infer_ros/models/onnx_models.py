@@ -126,7 +126,7 @@ class OnnxFile:
         height, width = self.input.height, self.input.width
         labels = self._labels(reading.layout)
         names = [tensor.name for tensor in self.graph.outputs]
-        ignored = [name for name in names if name not in reading.layout.outputs]
+        ignored = [name for name in names if reading.layout.outputs and name not in reading.layout.outputs]
         notes = [*self.input.filled]
         if ignored:
             notes.append(f"The outputs {', '.join(ignored)} of {self.graph.name} are ignored.")

@@ -7,10 +7,12 @@ import numpy as np
 from split_infer_ros.models.decoders.facts import OutputFacts, rows_sum_to_one
 from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.layout import Activation, OutputLayout, Part, PerBox, Suppression
-from split_infer_ros.models.decoders.selected import has_batch_in_front
+from split_infer_ros.models.decoders.selected import are_rows_of_yolov7, has_batch_in_front
 
 IMAGENET = (1000, 1001, 21_841, 21_843)  # numbers of classes
 EMBEDDING_STEP = 64  # of the usual lengths of embeddings: 64, 128, 256, 384, 512, 768, ...
+MIN_PLACES = 10  # numbers of five landmarks. As many logits are not all positive, and coordinates are
+MAX_OF_BOX = 7  # numbers
 _NAMES = ("logit", "prob", "class", "score", "softmax", "pred")
 _OTHERS = ("embed", "feat", "hidden", "descriptor", "landmark", "keypoint", "pose", "depth", "vector", "latent", "age")
 
@@ -41,26 +43,34 @@ def _find(facts: OutputFacts) -> list[OutputLayout]:
 def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the file says so, or the output looks like classes: one row for each image, and no embedding."""
     (name,) = layout.outputs
-    if not has_batch_in_front(name, facts) or layout.classes is None:
+    if layout.classes is None or not _is_of_image(name, layout.classes, facts):
         return False
     if facts.task:
         return facts.task == "classify"
-    if len(facts.outputs) > 1:
+    if len(facts.outputs) > 1 or any(word in name.lower() for word in _OTHERS):
         return False
     if facts.classes == layout.classes or facts.gives_probabilities(name):
         return True
     values = facts.outputs[0].values
-    if any(word in name.lower() for word in _OTHERS):
-        return False
-    if (
-        values is not None
-        and abs(float(np.linalg.norm(values)) - 1) < 1e-3
-        and not rows_sum_to_one(values.reshape(1, -1))
-    ):
-        return False  # embeddings have the length 1
+    if values is not None and not rows_sum_to_one(values.reshape(1, -1)):
+        is_of_length_one = abs(float(np.linalg.norm(values)) - 1) < 1e-3  # an embedding
+        if is_of_length_one or are_rows_of_yolov7(values):
+            return False
     if layout.classes in IMAGENET or any(word in name.lower() for word in _NAMES):
         return True
+    if values is not None and layout.classes >= MIN_PLACES and values.min() > 0 and not rows_sum_to_one(
+        values.reshape(1, -1)
+    ):
+        return False
     return layout.classes % EMBEDDING_STEP != 0
+
+
+def _is_of_image(name: str, classes: int, facts: OutputFacts) -> bool:
+    """Whether an output has one row for each image. Without that, few numbers may be those of a box."""
+    values = next(output.values for output in facts.outputs if output.name == name)
+    if values is not None and len(values) != 1:
+        return False
+    return has_batch_in_front(name, facts) or classes > MAX_OF_BOX or facts.gives_probabilities(name)
 
 
 def _recipe(layout: OutputLayout, facts: OutputFacts) -> str:

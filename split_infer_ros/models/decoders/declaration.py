@@ -10,6 +10,7 @@ from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.layout import (
+    UNREAD,
     Activation,
     Background,
     BoxEncoding,
@@ -90,6 +91,8 @@ def read_declaration(declared: Mapping[str, Any], outputs: Sequence[str], where:
     unknown = [key for key in declared if key not in (*KEYS, *_OTHERS)]
     if unknown:
         raise ConfigurationError(f"{where} has the key '{str(unknown[0])[:60]}'; keys are: {', '.join(KEYS)}.")
+    if declared.get("name") == UNREAD:
+        return OutputLayout(UNREAD, None, Part(()))
     if "scores" not in declared:
         raise ConfigurationError(f"{where} does not say which output holds the scores; add scores with its name.")
 

@@ -71,6 +71,8 @@ class LayoutDecoder:
 
     def __call__(self, outputs: Sequence[Tensor | npt.NDArray[Any]], limits: Limits) -> list[Detections]:
         """Returns the detections of each image."""
+        if not self._places:
+            return [Detections.empty() for _ in range(len(outputs[0]))]
         arrays = {name: to_host(outputs[place]) for name, place in self._places.items()}
         images = images_of(self.layout, arrays)
         if self.layout.boxes is None:

@@ -16,7 +16,10 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (4, 8, 16, 32, 64), (4, 8, 16), (8, 16), (16, 32))
 """Of the maps of the YOLO family and its like."""
 
-_PASSED_THROUGH = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_PASSED_THROUGH = (
+    *("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+    *("QuantizeLinear", "DequantizeLinear"),
+)
 _PROBABILITIES = ("Softmax", "Sigmoid")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+UNREAD = "none"  # the name of the layout that reads nothing
+
 
 class Rows(str, Enum):
     """How the boxes of an image lie in an output."""

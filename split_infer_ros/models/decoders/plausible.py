@@ -24,7 +24,7 @@ _MIN_SIZE = -1e-3  # of a box, but for rounding
 
 def is_plausible(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the results of the trial can be read in a layout. Without a trial, they can."""
-    if not layout.outputs <= facts.trial.keys():
+    if not layout.outputs or not layout.outputs <= facts.trial.keys():
         return True
     (image, *more) = images_of(layout, facts.trial) or [{}]
     if not image or more:

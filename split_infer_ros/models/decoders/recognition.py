@@ -15,15 +15,16 @@ it. A family that the user names must only fit the shapes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.declaration import is_declaration, parse_text, read_declaration
-from split_infer_ros.models.decoders.encodings import numbers_of_box
+from split_infer_ros.models.decoders.encodings import is_unit, numbers_of_box
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.grids import count_cells
-from split_infer_ros.models.decoders.layout import CELL_ENCODINGS, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import CELL_ENCODINGS, BoxRange, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.plausible import is_plausible
 from split_infer_ros.models.decoders.registry import FAMILIES
 
@@ -68,7 +69,7 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
         declared = wanted if isinstance(wanted, dict) else parse_text(wanted)
         layout = read_declaration(declared, [output.name for output in facts.outputs], where)
         check_shapes(layout, facts, where)
-        return Reading(layout, DECLARED_RECIPE)
+        return Reading(_with_range(layout, facts), DECLARED_RECIPE)
     if wanted != AUTO:
         return _named(FAMILIES[wanted], facts)
     _refuse_lost(facts)
@@ -85,7 +86,7 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
     families = {family.name: family for family, _ in found}
     if len(families) == 1:
         family, layout = found[0]
-        return Reading(layout, family.recipe(layout, facts))
+        return Reading(_with_range(layout, facts), family.recipe(layout, facts))
     if families:
         raise ConfigurationError(
             f"The outputs of {facts} can be those of {' or '.join(families)}; set decoder to the right one."
@@ -103,7 +104,17 @@ def _named(family: Family, facts: OutputFacts) -> Reading:
         )
     plausible = [each for each in layouts if is_plausible(each, facts)] or list(layouts)
     layout = next((each for each in plausible if family.speaks_for(each, facts)), plausible[0])
-    return Reading(layout, family.recipe(layout, facts))
+    return Reading(_with_range(layout, facts), family.recipe(layout, facts))
+
+
+def _with_range(layout: OutputLayout, facts: OutputFacts) -> OutputLayout:
+    """Settles the scale of boxes by the trial, because a few small boxes in pixels look like boxes in 0..1."""
+    if layout.range is not BoxRange.AUTO or layout.boxes is None or not layout.outputs <= facts.trial.keys():
+        return layout
+    boxes = [numbers_of(layout.boxes, layout, image) for image in images_of(layout, facts.trial)]
+    if not any(each.any() for each in boxes):
+        return layout
+    return replace(layout, range=BoxRange.UNIT if all(map(is_unit, boxes)) else BoxRange.PIXELS)
 
 
 def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:

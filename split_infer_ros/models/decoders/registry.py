@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from split_infer_ros.models.decoders import classifier, queries, scored, selected, yolo
+from split_infer_ros.models.decoders import classifier, queries, scored, selected, unread, yolo
 from split_infer_ros.models.decoders.family import Family
 
-FAMILIES: dict[str, Family] = {
-    family.name: family for module in (yolo, queries, selected, scored, classifier) for family in module.FAMILIES
-}
+_MODULES = (yolo, queries, selected, scored, classifier, unread)
+
+FAMILIES: dict[str, Family] = {family.name: family for module in _MODULES for family in module.FAMILIES}

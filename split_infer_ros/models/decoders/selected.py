@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
+
+import numpy.typing as npt
 
 from split_infer_ros.models.decoders.encodings import is_unit
-from split_infer_ros.models.decoders.facts import Output, OutputFacts
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_corners, are_probabilities, are_whole
 from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout, Part, Suppression
+
+Values = npt.NDArray[Any]
 
 MAX_SELECTED = 1000  # boxes; usual are 100 and 300
 _LABEL_NAMES, _SCORE_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("score", "conf"), ("num",)
 _SIZES = "target_sizes"
+_NAMELESS = "unk__"  # begins the symbols of lengths that were open in TensorFlow
 _TENSORFLOW = "detection_boxes"
 _STRETCHED, _CORNER = "stretch_imagenet", "letterbox_corner"
 
@@ -31,7 +37,9 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
         return True
     if facts.task == "detect" and facts.classes is not None and facts.outputs[0].shape[1] == 4 + facts.classes:
         return False
-    count = _output(layout, facts).shape[1]
+    _, count, length = _output(layout, facts).shape
+    if length is None:
+        return False
     return count is None or (count <= MAX_SELECTED and not facts.strides_of(count) and not facts.strides_of(count, 3))
 
 
@@ -45,18 +53,30 @@ def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
 
 def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the boxes of all images lie one behind the other: the first length is no batch."""
-    return not has_batch_in_front(_output(layout, facts).name, facts)
+    output = _output(layout, facts)
+    if output.values is not None and output.values.any():
+        return are_rows_of_yolov7(output.values)
+    return not has_batch_in_front(output.name, facts)
+
+
+def are_rows_of_yolov7(values: Values) -> bool:
+    """Whether values (n, 7) can be the boxes of one image: its number 0, corners, class and score."""
+    are_of_image = values.shape[1:] == (7,) and bool((values[:, 0] == 0).all())
+    return are_of_image and are_corners(values[:, 1:5]) and are_whole(values[:, 5]) and are_probabilities(values[:, 6])
 
 
 def has_batch_in_front(name: str, facts: OutputFacts) -> bool:
-    """Whether the first length of an output is the number of images, by what the file states and the trial shows."""
+    """Whether the first length of an output is the number of images, by what the file states and the trial shows.
+
+    The converter of TensorFlow gives every open length a symbol of its own, which tells nothing.
+    """
     place = [tensor.name for tensor in facts.graph.outputs].index(name)
     stated = _first_dimension(facts.graph.proto.graph.output[place])
     images = next(value for value in facts.graph.proto.graph.input if value.name == facts.graph.inputs[0].name)
     output = facts.outputs[place]
     if output.values is not None and len(output.values) != 1:
         return False
-    return stated in (None, "", _first_dimension(images)) or stated == "1"
+    return stated in (None, "", "1", _first_dimension(images)) or stated.startswith(_NAMELESS)
 
 
 def _first_dimension(value: object) -> str | None:

@@ -10,9 +10,13 @@ from split_infer_ros.models.decoders.layout import BoxEncoding, Grid, OutputLayo
 
 COCO = 80  # classes, which exports without names have most often
 ROTATED, POSED = 15 + 1, 1 + 17 * 3  # numbers of rotated boxes (DOTA) and of poses, which look like scores of classes
+MIN_ANGLE, MIN_ANGLE_RATIO = 0.25, 10  # of a median, in radians, and to the largest median of a class's scores
+ANGLES = 180  # scores of a rotated box's angle, by degrees, in networks of YOLOv5's kind
 ANCHORS_PER_CELL = 3  # of YOLOv5 and YOLOv7
 STRIDES = (8, 16, 32)
 REG_MAX = (7, 15)  # the largest distance of a distribution, in cells
+
+YOLOX_NAME, YOLOV6_NAME = "output", "outputs"  # what their exporters call the only output
 
 _LETTERBOX, _YOLOX = "letterbox", "yolox"
 
@@ -44,16 +48,40 @@ def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
     output = _output_of(layout, facts)
     first, second = output.shape[1:]
     count, length = (second, first) if layout.rows is Rows.COLUMNS else (first, second)
-    if facts.is_rtdetr or facts.suppresses_itself:
+    if facts.is_rtdetr or facts.suppresses_itself or (facts.classes is None and _has_angle(layout, facts)):
         return False
-    if facts.task == "detect" and facts.classes is not None:
+    is_detector = facts.task == "detect" and facts.classes is not None
+    if layout.rows is Rows.ROWS and not (is_detector and count is None):
+        return _is_one_per_cell(count, length, facts) and not (facts.classes is None and _has_objectness(layout, facts))
+    if is_detector:
         return count is None or length is None or count > length or bool(facts.strides_of(count))
-    if facts.classes is None and layout.classes in (ROTATED, POSED):
+    if length is None or (facts.classes is None and layout.classes in (ROTATED, POSED)):
         return False
-    if layout.rows is Rows.COLUMNS:
-        return length is not None and (count is None or bool(facts.strides_of(count)) or count > length)
-    is_of_yolov5 = facts.classes is None and layout.classes == COCO + 1
-    return _is_one_per_cell(count, length, facts) and not is_of_yolov5
+    if count is None or facts.strides_of(count):
+        return True
+    return count > length and (output.values is None or bool(output.values.any()))  # a map of zeros tells nothing
+
+
+def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether the last score is the angle of a rotated box: it is high for most boxes, and the others are not."""
+    values = _output_of(layout, facts).values
+    if values is None or layout.classes == 1 or not values.size:
+        return False
+    scores = values[0, 4:].T if layout.rows is Rows.COLUMNS else values[0, :, 4:]
+    *others, last = np.median(scores, 0)
+    return bool(last > MIN_ANGLE and last > MIN_ANGLE_RATIO * max(others))
+
+
+def _has_objectness(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether rows of numbers are those of other families, whose first score is an objectness."""
+    output = _output_of(layout, facts)
+    if layout.classes in (ROTATED, POSED, COCO + 1):
+        return True
+    if layout.classes == COCO:
+        return False
+    if output.values is None:
+        return output.name in (YOLOX_NAME, YOLOV6_NAME)
+    return "Exp" in facts.operators or bool((output.values[..., 4] == 1).all())
 
 
 def _is_one_per_cell(count: int | None, length: int | None, facts: OutputFacts) -> bool:
@@ -77,12 +105,14 @@ def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
         return True  # its exporter writes names and stride; YOLOX's writes nothing
     output = _output_of(layout, facts)
     count = output.shape[1]
+    if facts.classes is None and layout.classes in (ANGLES + ROTATED - 1, ANGLES + ROTATED):
+        return False
     if count is None or facts.strides_of(count, ANCHORS_PER_CELL):
         return True
     if not _is_one_per_cell(count, output.shape[2], facts) or (facts.classes is None and layout.classes == COCO - 1):
         return False
     if output.values is None:
-        return output.name != "output"
+        return output.name == YOLOV6_NAME or (output.name != YOLOX_NAME and "Exp" not in facts.operators)
     return bool((output.values[..., 4] == 1).all())  # YOLOv6's objectness, which its exporter adds
 
 
@@ -109,7 +139,7 @@ def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
         return False  # YOLOv6
     is_of_yolov8 = facts.classes is None and layout.classes == COCO - 1
     is_one_per_cell = output.shape[1] is None or _is_one_per_cell(output.shape[1], output.shape[2], facts)
-    return output.name != "outputs" and is_one_per_cell and not is_of_yolov8
+    return output.name != YOLOV6_NAME and is_one_per_cell and not is_of_yolov8
 
 
 def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
