@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from split_infer_ros.models.preprocess import Preprocess
     from split_infer_ros.pipeline.local import ImageResult, LocalPipeline
     from split_infer_ros.pipeline.settings import StageSettings
-    from split_infer_ros.split.load import load_model
+    from split_infer_ros.split.load import load_model, onnx_entry
     from split_infer_ros.split.model_spec import ModelSpec
 
 __version__ = "0.1.0"
@@ -65,6 +65,7 @@ __all__ = [
     "UnknownSplitPointError",
     "WeightsError",
     "load_model",
+    "onnx_entry",
 ]
 
 # Imported from the source tree, the package still finds its generated messages where they are installed.
@@ -80,6 +81,7 @@ _MODULES = {
     "Preprocess": "models.preprocess",
     "StageSettings": "pipeline.settings",
     "load_model": "split.load",
+    "onnx_entry": "split.load",
 }
 
 

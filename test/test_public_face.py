@@ -31,6 +31,7 @@ PUBLIC = {
     "UnknownSplitPointError",
     "WeightsError",
     "load_model",
+    "onnx_entry",
 }
 
 

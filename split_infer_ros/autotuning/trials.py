@@ -27,6 +27,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.entry import outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.pipeline.backbone_runner import count_lanes
@@ -222,7 +223,7 @@ class Trials:
                 else self._source(folding=True).backbone("output")
             )
             found = as_built(self.images(batch_size))
-            self._expected[key] = found if isinstance(found, tuple) else (found,)
+            self._expected[key] = outputs_of(found)
         return self._expected[key]
 
     def _allowed_for_engines(self, batch_size: int) -> float:

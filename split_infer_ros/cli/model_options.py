@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from split_infer_ros.models.onnx_options import AUTO, Decoder, OnnxOptions, Recipe
+from split_infer_ros.models.onnx_options import AUTO, DECODERS, OnnxOptions
 from split_infer_ros.split.model_spec import ModelSpec
 
 
@@ -19,14 +19,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options, which have the names and values of the nodes' parameters."""
     parser.add_argument("--allow-user-code", action="store_true", help="load your own model, which may run any code")
     for_files = "for FILE.onnx, like the parameter of this name; default: %(default)s"
-    parser.add_argument("--decoder", choices=[AUTO, *(each.value for each in Decoder)], default=AUTO, help=for_files)
+    parser.add_argument(
+        "--decoder", metavar="NAME", default=AUTO, help=f"{', '.join(DECODERS)}, or a declaration; {for_files}"
+    )
     parser.add_argument("--labels", default="", metavar="FILE", help="for FILE.onnx, like the parameter of this name")
     parser.add_argument(
         "--input-size", default="", metavar="HEIGHTxWIDTH", help="for FILE.onnx, like the parameter of this name"
     )
-    parser.add_argument(
-        "--preprocessing", choices=[AUTO, *(each.value for each in Recipe)], default=AUTO, help=for_files
-    )
+    parser.add_argument("--preprocessing", default=AUTO, metavar="WORDS", help=for_files)
 
 
 def model_spec_of(chosen: argparse.Namespace, *, weights: str, device: str = "cpu", **more: Any) -> ModelSpec:

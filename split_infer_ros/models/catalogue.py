@@ -14,7 +14,6 @@ from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.models import (
     dense,
     faster_rcnn,
-    onnx_models,
     shapes,
     ssd,
     ssd_resnet,
@@ -25,8 +24,10 @@ from split_infer_ros.models import (
     yolov4,
 )
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
+from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import classifier_entry, detector_entry
@@ -34,7 +35,13 @@ from split_infer_ros.models.torchvision_models import classifier_entry, detector
 COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
 
 
-def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOptions | None = None) -> ModelEntry:
+def find_model(
+    name: str,
+    *,
+    allow_user_code: bool = False,
+    onnx_options: OnnxOptions | None = None,
+    read_outputs: Callable[[OnnxFile], Reading] = OnnxFile.recognise,
+) -> ModelEntry:
     """Returns the entry of a model.
 
     Args:
@@ -43,14 +50,16 @@ def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOp
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
         onnx_options: what the user says about an ONNX file.
+        read_outputs: finds out how the outputs of an ONNX file are read. By default, their names and shapes decide.
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.
         ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
     options = onnx_options or OnnxOptions()
-    if onnx_models.is_onnx_file(name):
-        return onnx_models.load_onnx_file(name, options)
+    if is_onnx_file(name):
+        file = read_onnx_file(name, options)
+        return file.entry(read_outputs(file))
     if options.given:
         given = options.given[0]
         raise ConfigurationError(

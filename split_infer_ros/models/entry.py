@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,6 +14,11 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
 Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
+
+
+def outputs_of(results: Any) -> tuple[Any, ...]:
+    """Returns what a network gives as the tuple that ``decode`` takes: it may give one tensor, a tuple or a list."""
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class ModelEntry:
         default_split_point: used if the user chooses none; None for the last split point before ``output``.
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
+        notes: what a user should know about how the model is used, as sentences for the log.
     """
 
     name: str
@@ -59,6 +66,7 @@ class ModelEntry:
     labels: tuple[str, ...]
     default_split_point: str | None
     decode: Decode
+    notes: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -1,169 +1,198 @@
-"""Models in ONNX files: what the file and its metadata say becomes a ``ModelEntry``. No code is run."""
+"""Models in ONNX files: what the file, its metadata and a trial say becomes a ``ModelEntry``. No code is run."""
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy.typing as npt
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models import box_decoders, query_decoders
-from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.entry import Decode, ModelEntry
+from split_infer_ros.models.decoders.declaration import read_declaration, write_declaration
+from split_infer_ros.models.decoders.decode import LayoutDecoder
+from split_infer_ros.models.decoders.facts import OutputFacts
+from split_infer_ros.models.decoders.layout import OutputLayout
+from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
-from split_infer_ros.models.onnx_options import AUTO, MAX_SIDE, Decoder, OnnxOptions, Recipe, parse_size
-from split_infer_ros.models.onnx_outputs import OutputFacts, OutputLayout, boxes_are_decoded
-from split_infer_ros.models.onnx_preprocess import make_preprocess, usual_recipe
-from split_infer_ros.models.onnx_recognition import recognise
+from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
+from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.models.side_file import SideFile, read_side_file
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
 SUFFIX = ".onnx"
 MAX_UNNAMED = 1000  # classes of a model that neither names nor counts them
+NEUTRAL = "stretch"  # how an image is pre-processed before it is known what the outputs are
 
-_COLOURS = 3
+_MAY_LACK_NAMES = ("detr", "detr_softmax")  # whose last logits may mean nothing: RF-DETR keeps one for the background
 
 
 def is_onnx_file(name: str) -> bool:
     """Whether a model's name is that of an ONNX file."""
-    return name.endswith(SUFFIX)
+    return name.lower().endswith(SUFFIX)
 
 
-def load_onnx_file(name: str, options: OnnxOptions) -> ModelEntry:
-    """Reads ``FILE.onnx`` and returns its entry.
+def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
+    """Reads ``FILE.onnx``, and ``FILE.yaml`` if it lies beside it.
 
     Args:
         name: the path of the file; ``~`` is the user's home.
-        options: what the user says about it.
+        options: what the user says about it. It comes before what ``FILE.yaml`` says.
 
     Raises:
-        ConfigurationError: the file cannot be read, its input is no image, or its outputs are not recognised.
+        ConfigurationError: a file cannot be read, or its inputs are no image.
     """
     from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
 
-    return onnx_entry(name, read_onnx(Path(name).expanduser()), options)
+    path = Path(name).expanduser()
+    return OnnxFile(name, read_onnx(path), options, read_side_file(path), path.parent)
 
 
-def onnx_entry(name: str, graph: OnnxGraph, options: OnnxOptions) -> ModelEntry:
-    """Makes the entry of an ONNX model.
+class OnnxFile:
+    """A model in an ONNX file, before it is known how its outputs are read.
 
     Args:
         name: the name by which the user chose it.
         graph: the whole model.
         options: what the user says about it.
+        side: what the file beside it says.
+        folder: in which files that ``side`` names lie.
+
+    Attributes:
+        input: the model's image, with a graph that takes nothing else.
 
     Raises:
-        ConfigurationError: the input is no image, the outputs are not recognised, or labels do not fit them.
+        ConfigurationError: the inputs are no image, or the labels cannot be read.
     """
-    height, width = _input_size(graph, options)
-    labels: tuple[str, ...] = ()
-    if options.labels:
-        labels = read_labels(Path(options.labels).expanduser())
-    elif NAMES in graph.metadata:
-        labels = labels_of_metadata(graph.name, graph.metadata[NAMES])
-    facts = OutputFacts(graph, height, width, len(labels) or None)
-    layout = recognise(facts, options.decoder)
-    names = tuple(tensor.name for tensor in graph.outputs)
-    recipe = (
-        usual_recipe(layout.decoder, names, is_ultralytics=facts.is_ultralytics)
-        if options.preprocessing == AUTO
-        else Recipe(options.preprocessing)
-    )
-    labels = _labels(graph, layout, labels)
-    return ModelEntry(
-        name=name,
-        summary=f"{graph.name}, {len(labels):,} classes, decoded as {layout.decoder.value}",
-        build=lambda: graph,
-        weights=None,
-        preprocess=make_preprocess(recipe, height, width),
-        labels=labels,
-        default_split_point=None,
-        decode=_decode(layout, facts),
-    )
 
-
-def _input_size(graph: OnnxGraph, options: OnnxOptions) -> tuple[int, int]:
-    """Returns height and width of the input in pixels, from the file, its metadata or the user."""
-    shape = graph.inputs[0].shape if graph.inputs else ()
-    is_image = len(graph.inputs) == 1 and len(shape) == 4 and shape[1] in (_COLOURS, None)
-    if not is_image or graph.inputs[0].dtype != torch.float32:
-        found = "; ".join(map(str, graph.inputs)) or "none"
-        hint = " Export it with the channels in front of the rows." if shape[3:] == (_COLOURS,) else ""
-        raise ConfigurationError(
-            f"{graph.name} has the inputs {found}; a model takes one input, float32 images (N, 3, height, width).{hint}"
+    def __init__(
+        self,
+        name: str,
+        graph: OnnxGraph,
+        options: OnnxOptions,
+        side: SideFile | None = None,
+        folder: Path = Path(),
+    ) -> None:
+        self._name, self._side, self._folder = name, side or SideFile(), folder
+        self._options = OnnxOptions(
+            decoder=options.decoder,
+            labels=options.labels,
+            input_size=options.input_size or self._side.input_size,
+            preprocessing=self._side.preprocessing or AUTO if options.preprocessing == AUTO else options.preprocessing,
         )
-    wanted = parse_size(options.input_size) if options.input_size else _size_of_metadata(graph)
-    size = tuple(fixed or open_ for fixed, open_ in zip(shape[2:], wanted or (0, 0), strict=True))
-    if options.input_size and size != wanted:
-        raise ConfigurationError(
-            f"input_size is {options.input_size}, but {graph.name} takes only {_text(shape[2])}x{_text(shape[3])} "
-            "(height x width); leave input_size empty, or export the model for another size."
+        self.input: ImageInput = read_image_input(graph, self._options.input_size)
+        self._inputs = tuple(tensor.name for tensor in graph.inputs)
+        self._names = self._read_names()
+
+    @property
+    def graph(self) -> OnnxGraph:
+        """The model, which takes one image input."""
+        return self.input.graph
+
+    @property
+    def first_recipe(self) -> Recipe:
+        """The user's pre-processing, or one for a first trial."""
+        chosen = self._options.preprocessing
+        return self._recipe(NEUTRAL if chosen == AUTO else chosen)
+
+    def recognise(self, trial: Mapping[str, npt.NDArray[Any]] | None = None) -> Reading:
+        """Returns how the outputs are read.
+
+        Args:
+            trial: the outputs for one image like a photograph, by name. Without it, names and shapes decide alone.
+
+        Raises:
+            ConfigurationError: the outputs are not recognised, or cannot be read as the user says.
+        """
+        classes, size = len(self._names) or None, (self.input.height, self.input.width)
+        facts = OutputFacts(self.graph, *size, classes, trial or {}, self._inputs)
+        wanted, where = self._options.decoder, "decoder"
+        if wanted == AUTO and self._side.path is not None:
+            found = recognise(facts, self._side.decoder, f"decoder of {self._side.path}")
+        else:
+            found = recognise(facts, wanted, where)
+        recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
+        return Reading(self._with_anchors(found.layout), str(self._recipe(recipe)))
+
+    def entry(self, reading: Reading) -> ModelEntry:
+        """Returns the entry of the model, whose outputs are read in this way.
+
+        Raises:
+            ConfigurationError: the labels do not fit the outputs.
+        """
+        height, width = self.input.height, self.input.width
+        labels = self._labels(reading.layout)
+        names = [tensor.name for tensor in self.graph.outputs]
+        ignored = [name for name in names if reading.layout.outputs and name not in reading.layout.outputs]
+        notes = [*self.input.filled]
+        if ignored:
+            notes.append(f"The outputs {', '.join(ignored)} of {self.graph.name} are ignored.")
+        graph = self.graph
+        return ModelEntry(
+            name=self._name,
+            summary=f"{graph.name}, {len(labels):,} classes, decoded as {reading.layout.name}",
+            build=lambda: graph,
+            weights=None,
+            preprocess=Recipe.parse(reading.recipe).preprocess(height, width),
+            labels=labels,
+            default_split_point=None,
+            decode=LayoutDecoder(reading.layout, names, height, width),
+            notes=tuple(notes),
         )
-    if not all(1 <= side <= MAX_SIDE for side in size):
-        raise ConfigurationError(
-            f"{graph.name} takes images {_text(shape[2])}x{_text(shape[3])} (height x width), and its metadata names "
-            f"no size up to {MAX_SIDE}; set input_size to HEIGHTxWIDTH, such as 640x640, or export it for a fixed size."
-        )
-    return size[0], size[1]
+
+    def _recipe(self, text: str) -> Recipe:
+        return self.input.fitted(Recipe.parse(text), is_chosen=self._options.preprocessing != AUTO)
+
+    def _with_anchors(self, layout: OutputLayout) -> OutputLayout:
+        """Returns the layout with the whole path of its file of anchors, which is named from the model's folder."""
+        if not layout.grid.anchors:
+            return layout
+        path = self._folder / Path(layout.grid.anchors).expanduser()
+        return replace(layout, grid=replace(layout.grid, anchors=str(path)))
+
+    def _read_names(self) -> tuple[str, ...]:
+        """Returns the names of the classes: the user's, those of the file beside the model, or the metadata's."""
+        labels = self._options.labels or self._side.labels
+        if isinstance(labels, tuple):
+            return labels
+        if labels:
+            path = Path(labels).expanduser()
+            return read_labels(path if self._options.labels else self._folder / path)
+        if NAMES in self.graph.metadata:
+            return labels_of_metadata(self.graph.name, self.graph.metadata[NAMES])
+        return ()
+
+    def _labels(self, layout: OutputLayout) -> tuple[str, ...]:
+        """Returns a name for each class. Classes without names are numbers."""
+        labels, outputs = self._names, "; ".join(map(str, self.graph.outputs))
+        classes = layout.classes or len(labels) or MAX_UNNAMED
+        if classes > MAX_LABELS:
+            raise ConfigurationError(
+                f"The outputs of {self.graph.name} have {classes:,} classes ({outputs}); at most {MAX_LABELS:,} are "
+                "possible."
+            )
+        is_short = len(labels) < classes and layout.name not in _MAY_LACK_NAMES
+        if labels and (len(labels) > classes or is_short):
+            raise ConfigurationError(
+                f"There are {len(labels)} labels for {self.graph.name}, whose outputs have {classes} classes "
+                f"({outputs}); labels takes a file with one name for each class."
+            )
+        return labels + tuple(str(number) for number in range(len(labels), classes))
 
 
-def _size_of_metadata(graph: OnnxGraph) -> tuple[int, int] | None:
-    """Returns height and width of the metadata's ``imgsz``; None if it holds none."""
-    text = graph.metadata.get("imgsz", "")
-    try:
-        value = ast.literal_eval(text.strip()) if len(text) < 100 else None
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
-    sides = (value, value) if type(value) is int else value
-    if not isinstance(sides, (list, tuple)) or len(sides) != 2 or any(type(side) is not int for side in sides):
-        return None
-    return sides[0], sides[1]
+def write_reading(reading: Reading) -> dict[str, Any]:
+    """Returns a reading in a form that can be written as JSON."""
+    return {"layout": write_declaration(reading.layout), "recipe": reading.recipe}
 
 
-def _text(length: int | None) -> str:
-    return "?" if length is None else str(length)
+def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> Reading:
+    """Returns the reading that ``write_reading`` wrote.
 
-
-def _labels(graph: OnnxGraph, layout: OutputLayout, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a name for each class. Classes without names are numbers.
-
-    A DETR may have more logits than classes: RF-DETR keeps one for the background.
+    Raises:
+        ConfigurationError: it is none of this model's outputs.
     """
-    classes = layout.classes or len(labels) or MAX_UNNAMED
-    if classes > MAX_LABELS:
-        raise ConfigurationError(
-            f"The outputs of {graph.name} have {classes:,} classes ({'; '.join(map(str, graph.outputs))}); "
-            f"at most {MAX_LABELS:,} are possible."
-        )
-    may_lack = layout.decoder in (Decoder.DETR, Decoder.DETR_SOFTMAX)
-    if labels and (len(labels) > classes or (len(labels) < classes and not may_lack)):
-        raise ConfigurationError(
-            f"There are {len(labels)} labels for {graph.name}, whose outputs have {classes} classes "
-            f"({'; '.join(map(str, graph.outputs))}); labels takes a file with one name for each class."
-        )
-    return labels + tuple(str(number) for number in range(len(labels), classes))
-
-
-def _decode(layout: OutputLayout, facts: OutputFacts) -> Decode:
-    """Makes the function that decodes the outputs."""
-    height, width = facts.height, facts.width
-    decoder, order = layout.decoder, layout.order
-    if decoder is Decoder.YOLOV8:
-        return box_decoders.decode_yolov8
-    if decoder is Decoder.YOLOV5 or (decoder is Decoder.YOLOX and boxes_are_decoded(facts)):
-        return box_decoders.decode_yolov5
-    if decoder is Decoder.YOLOX:
-        return box_decoders.YoloxDecoder(height, width)
-    if decoder is Decoder.END_TO_END:
-        return box_decoders.decode_end_to_end
-    if decoder is Decoder.DETR:
-        return query_decoders.detr(height, width, order)
-    if decoder is Decoder.DETR_SOFTMAX:
-        return query_decoders.detr_softmax(height, width, order)
-    if decoder is Decoder.RTDETR:
-        return query_decoders.rtdetr(height, width)
-    if decoder is Decoder.RTDETR_END_TO_END:
-        return query_decoders.rtdetr_end_to_end(height, width)
-    if decoder is Decoder.TORCHVISION:
-        return query_decoders.torchvision(order)
-    return classify(height, width, gives_probabilities=facts.gives_probabilities)
+    names = [tensor.name for tensor in file.graph.outputs]
+    return Reading(read_declaration(written["layout"], names, "the cache of inspections"), str(written["recipe"]))

@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from enum import Enum
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.decoders.declaration import is_declaration, parse_text
+from split_infer_ros.models.decoders.registry import FAMILIES
+from split_infer_ros.models.recipe import Recipe
 
 AUTO = "auto"
+DECODERS = (AUTO, *FAMILIES)
 MAX_SIDE = 8192  # pixels of an input's side
 
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
-
-
-class Decoder(str, Enum):
-    """How the outputs of an ONNX file are read. N is the batch, and n counts boxes."""
-
-    YOLOV8 = "yolov8"
-    YOLOV5 = "yolov5"
-    YOLOX = "yolox"
-    END_TO_END = "end_to_end"
-    DETR = "detr"
-    DETR_SOFTMAX = "detr_softmax"
-    RTDETR = "rtdetr"
-    RTDETR_END_TO_END = "rtdetr_end_to_end"
-    TORCHVISION = "torchvision"
-    CLASSIFIER = "classifier"
-
-
-LAYOUTS = {
-    Decoder.YOLOV8: "(N, 4 + classes, n)",
-    Decoder.YOLOV5: "(N, n, 5 + classes)",
-    Decoder.YOLOX: "(N, n, 5 + classes) with one box a cell",
-    Decoder.END_TO_END: "(N, n, 6): corners, score, class",
-    Decoder.DETR: "logits (N, n, classes) and boxes (N, n, 4)",
-    Decoder.DETR_SOFTMAX: "logits (N, n, classes + 1) and boxes (N, n, 4)",
-    Decoder.RTDETR: "(N, n, 4 + classes) with boxes in 0..1",
-    Decoder.RTDETR_END_TO_END: "(N, n, 6) with boxes in 0..1, score, class",
-    Decoder.TORCHVISION: "boxes (N, n, 4), labels (N, n) and scores (N, n)",
-    Decoder.CLASSIFIER: "(N, classes)",
-}
-
-
-class Recipe(str, Enum):
-    """How images become the input of an ONNX file."""
-
-    LETTERBOX = "letterbox"  # fitted into the middle, grey 114 around it, 0..1, like Ultralytics' detectors
-    LETTERBOX_CORNER = "letterbox_corner"  # fitted at the top left, the mean colour around it, 0..1
-    STRETCH = "stretch"  # stretched as by OpenCV, 0..1, like Ultralytics' RT-DETR
-    STRETCH_SMOOTH = "stretch_smooth"  # stretched and smoothed, 0..1, like RT-DETR of Hugging Face
-    STRETCH_IMAGENET = "stretch_imagenet"  # stretched, smoothed and normalised as for ImageNet, like RF-DETR
-    CROP = "crop"  # the middle square, 0..1, like Ultralytics' classifiers
-    CROP_IMAGENET = "crop_imagenet"  # the middle of an image resized to 256/224, normalised as for ImageNet
-    YOLOX = "yolox"  # fitted at the top left, grey 114 around it, 0..255, blue first
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +22,10 @@ class OnnxOptions:
     """Overrides what an ONNX file says, or what follows from its outputs.
 
     Attributes:
-        decoder: a value of ``Decoder``, or ``auto``.
+        decoder: one of ``DECODERS``, or a declaration: ``key=value,key=value``.
         labels: a file with the names of the classes; empty for those in the file's metadata.
         input_size: ``HEIGHTxWIDTH`` of an input whose size the file leaves open; empty for the size in the metadata.
-        preprocessing: a value of ``Recipe``, or ``auto`` for what suits the decoder.
+        preprocessing: a recipe, as ``Recipe.parse`` takes it, or ``auto`` for what suits the decoder.
 
     Raises:
         ConfigurationError: a value is unknown.
@@ -76,10 +37,15 @@ class OnnxOptions:
     preprocessing: str = AUTO
 
     def __post_init__(self) -> None:
-        for name, allowed in (("decoder", Decoder), ("preprocessing", Recipe)):
-            value, values = getattr(self, name), [AUTO, *(each.value for each in allowed)]
-            if value not in values:
-                raise ConfigurationError(f"{name} '{value}' is unknown; it takes one of: {', '.join(values)}.")
+        if is_declaration(self.decoder):
+            parse_text(self.decoder)
+        elif self.decoder not in DECODERS:
+            raise ConfigurationError(
+                f"decoder '{self.decoder}' is unknown; it takes one of: {', '.join(DECODERS)}; or a declaration such "
+                "as boxes=OUTPUT[0:4],scores=OUTPUT[4:],encoding=corners."
+            )
+        if self.preprocessing != AUTO:
+            Recipe.parse(self.preprocessing)
         if self.input_size:
             parse_size(self.input_size)
 

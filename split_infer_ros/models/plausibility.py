@@ -1,4 +1,4 @@
-"""Detections that no model can mean: they are dropped, and counted by reason."""
+"""Detections that no model can mean: they are dropped, and counted by reason. Errors of rounding are mended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import torch
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.vision_ops.host_arrays import to_host
+from split_infer_ros.vision_ops.host_arrays import Floats, to_host
+
+MAX_SCORE_ROUNDING = 1e-4  # above 1: a sigmoid in 8 bits gives 255 * 0.003921569
+MAX_SIZE_ROUNDING = 1e-3  # pixels by which a box may end before it begins
 
 
 class ImpossibleDetection(Enum):
@@ -23,7 +26,7 @@ class ImpossibleDetection(Enum):
 
 
 def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Sequence[Detections], Counter[str]]:
-    """Drops the impossible detections of a batch.
+    """Drops the impossible detections of a batch, and mends those that rounding made impossible.
 
     Args:
         found: the detections of each image.
@@ -39,6 +42,7 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     boxes = np.concatenate([to_host(detections.boxes) for detections in found])
     scores = np.concatenate([to_host(detections.scores) for detections in found])
     labels = np.concatenate([to_host(detections.labels) for detections in found])
+    found, boxes, scores = _without_rounding(found, counts, boxes, scores)
     is_possible = {
         ImpossibleDetection.BOX_NOT_FINITE: np.isfinite(boxes).all(1),
         ImpossibleDetection.BOX_OF_NEGATIVE_SIZE: (boxes[:, 2:] >= boxes[:, :2]).all(1),
@@ -57,3 +61,23 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
         for detections, keep in zip(found, kept_of_each, strict=True)
     ]
     return possible, dropped
+
+
+def _without_rounding(
+    found: Sequence[Detections], counts: Sequence[int], boxes: Floats, scores: Floats
+) -> tuple[Sequence[Detections], Floats, Floats]:
+    """Sets scores just above 1 to 1, and sizes just below 0 to 0. Without any, nothing is copied."""
+    is_high = (scores > 1) & (scores <= 1 + MAX_SCORE_ROUNDING)
+    is_thin = (boxes[:, 2:] < boxes[:, :2]) & (boxes[:, 2:] >= boxes[:, :2] - MAX_SIZE_ROUNDING)
+    if not is_high.any() and not is_thin.any():
+        return found, boxes, scores
+    scores = np.where(is_high, np.float32(1), scores)
+    boxes = np.concatenate((boxes[:, :2], np.where(is_thin, boxes[:, :2], boxes[:, 2:])), 1)
+    parts = zip(
+        torch.from_numpy(boxes).split(counts),  # type: ignore[no-untyped-call]
+        torch.from_numpy(scores).split(counts),  # type: ignore[no-untyped-call]
+        found,
+        strict=True,
+    )
+    mended = [Detections(image_boxes, image_scores, each.labels) for image_boxes, image_scores, each in parts]
+    return mended, boxes, scores

@@ -5,7 +5,8 @@ and gives logits (N, classes). A program states its input size. A module has it 
 is (height, width) or one number for both. Without the attribute, it is 224x224. Labels come from the attribute
 ``labels``. Without it, they are numbers.
 
-For a model of any other kind, the function returns a ModelEntry. Detections cannot hold masks and keypoints. A model
+For a model of any other kind, the function returns a ModelEntry: one of its own, or that of an ONNX file, which
+``split_infer_ros.onnx_entry`` makes and the function may change. Detections cannot hold masks and keypoints. A model
 that gives them is refused, so that they do not get lost unnoticed.
 """
 
@@ -28,7 +29,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import timm_models
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
 
 PROGRAM_SUFFIX = ".pt2"
@@ -139,13 +140,14 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
     labels = tuple(str(label) for label in getattr(module, "labels", ()))
     try:
         with torch.inference_mode():
-            logits = module.eval()(torch.zeros((2, 3, height, width)))
+            outputs = module.eval()(torch.zeros((2, 3, height, width)))
     except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"model '{name}' does not take float32 (2, 3, {height}, {width}) ({type(error).__name__}: {error}); its "
             "attribute image_size is (height, width)."
         ) from error
-    _refuse_unsupported(name, logits)
+    _refuse_unsupported(name, outputs)
+    logits = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) == 1 else outputs
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(labels) not in (0, logits.shape[1]):
         expected = f"(2, {len(labels) or 'classes'})"
         raise ConfigurationError(
@@ -167,6 +169,10 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
 def check_detections(entry: ModelEntry, module: nn.Module) -> None:
     """Checks on two black images that a user's model and its decode function fit together.
 
+    Args:
+        entry: of the model.
+        module: the whole model, or what runs it if it is an ONNX graph.
+
     Raises:
         ConfigurationError: the result is no list of ``Detections``. The error describes it.
     """
@@ -180,7 +186,7 @@ def check_detections(entry: ModelEntry, module: nn.Module) -> None:
     _refuse_unsupported(entry.name, outputs)
     try:
         with torch.inference_mode():
-            found = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits(score_threshold=0.0))
+            found = entry.decode(outputs_of(outputs), Limits(score_threshold=0.0))
     except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"The decode of model '{entry.name}' cannot read the model's outputs for two images, {_described(outputs)} "

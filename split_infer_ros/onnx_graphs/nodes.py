@@ -66,7 +66,9 @@ def small_integers(graph: onnx.GraphProto) -> dict[str, list[int]]:
     }
 
 
-def add_node(graph: onnx.GraphProto, operator: str, inputs: Iterable[str], output: str, **attributes: int) -> str:
+def add_node(
+    graph: onnx.GraphProto, operator: str, inputs: Iterable[str], output: str, **attributes: int | list[int]
+) -> str:
     """Appends a node with one output, and returns the output's name. The node has that name as well."""
     import onnx
 

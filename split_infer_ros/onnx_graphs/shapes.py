@@ -84,6 +84,21 @@ def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, Value
     return _infer_with_values(graph, input_shape)[0]
 
 
+def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
+    """Whether ONNX's inference finds no contradiction in a graph for one shape (N, C, H, W) of the images."""
+    import onnx
+
+    skeleton = without_weights(graph.proto)
+    _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
+    for output in skeleton.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
+    except Exception:  # the errors of operators' inferences have no common class
+        return False
+    return True
+
+
 def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph:
     """Returns a graph for images of one size, in which constants take the place of what is computed from shapes.
 

@@ -12,14 +12,16 @@ from split_infer_ros import errors
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.entry import ModelEntry, outputs_of
+from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
 from split_infer_ros.models.user import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.load import build_uninspected, make_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.output_trial import read_outputs
 
 IMAGES = 2  # of a batch
 _SHORTAGE = re.compile("bad_?alloc|alloc|memory", re.IGNORECASE)
@@ -45,16 +47,27 @@ def files_beside(spec: ModelSpec) -> dict[Path, int]:
     return weights_beside(Path(spec.name).expanduser())
 
 
-def inspect_model(spec: ModelSpec) -> None:
+def inspect_model(spec: ModelSpec) -> dict[str, Any]:
     """Loads, splits and runs a model.
+
+    Returns:
+        How the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
 
     Raises:
         ConfigurationError: a node could not run it.
     """
-    entry, built = build_uninspected(spec)
+    found: dict[str, Any] = {}
+
+    def read(file: OnnxFile) -> Reading:
+        reading = read_outputs(file)
+        found.update(write_reading(reading))
+        return reading
+
+    entry, built = build_uninspected(spec, read)
     if is_onnx_file(spec.name) or is_user_model(spec.name):
         config = spec.execution_config if isinstance(built, OnnxGraph) else ExecutionConfig()
         _run(entry, make_model(entry, built, ExecutionConfig()).placed(torch.device("cpu"), config))
+    return found
 
 
 def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
@@ -75,4 +88,4 @@ def _run(entry: ModelEntry, model: SplitModel) -> None:
     with torch.inference_mode():
         features = model.backbone(split_point)(torch.zeros((IMAGES, *entry.image_shape)))
         outputs = model.head(split_point)(*(tensor.float() for tensor in features))
-        entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits())
+        entry.decode(outputs_of(outputs), Limits())

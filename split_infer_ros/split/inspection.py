@@ -21,6 +21,7 @@ from split_infer_ros import errors
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.side_file import side_path
 from split_infer_ros.models.user import PROGRAM_SUFFIX
 from split_infer_ros.models.weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.runtime.child_process import ChildProcess
@@ -30,9 +31,10 @@ from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIAB
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
-FORMAT = 1  # of what an inspection does; a change raises it, and files are then inspected again
+FORMAT = 2  # of what an inspection does; a change raises it, and files are then inspected again
 COMMAND = (sys.executable, "-m", "split_infer_ros.split.inspector")
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
+READING = "reading"
 MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
 _ENGINES = ("onnxruntime", "openvino")
@@ -61,8 +63,9 @@ class Inspector:
         """Has a model's files inspected and returns what was found.
 
         Returns:
-            ``files`` that were read beside the model. Else an ``error`` and its ``kind``, how the process ``died``, or
-            ``late``. ``peak_bytes`` is the most memory that the inspection took, with its imports.
+            ``files`` that were read beside the model, and the ``reading`` of an ONNX file's outputs. Else an ``error``
+            and its ``kind``, how the process ``died``, or ``late``. ``peak_bytes`` is the most memory that the
+            inspection took, with its imports.
 
         Raises:
             ConfigurationError: the process cannot be started.
@@ -82,26 +85,30 @@ class Inspector:
         return answer
 
 
-def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> None:
+def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> dict[str, Any]:
     """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
 
     Args:
         spec: of the model. Its execution config names the engine; everything is run on the CPU.
         inspector: is used and stays open; None starts a process for this call alone.
 
+    Returns:
+        What the inspection found: under ``READING``, how the outputs of an ONNX file are read. Empty without files.
+
     Raises:
         ConfigurationError: a file cannot be used. The sentence says why.
     """
     paths = inspected_paths(spec)
     if not paths:
-        return
+        return {}
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
     known = default_path().parent / "inspected" / f"{_key(spec, paths)}.json"
     folder = paths[0].resolve().parent
-    if _is_known(known, folder):
-        return
+    found = _read_known(known, folder)
+    if found:
+        return found
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
     if inspector is None:
         with Inspector() as own:
@@ -111,10 +118,12 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> None:
     _raise_objection(answer, paths[-1], limits)
     _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
     beside = {str(Path(file).relative_to(folder)): content_digest(Path(file)) for file in answer["files"]}
+    found = {"beside": beside, READING: answer[READING]}
     try:
-        write_whole(known, json.dumps({"beside": beside}).encode())
+        write_whole(known, json.dumps(found).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
+    return found
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
@@ -186,16 +195,26 @@ def _key(spec: ModelSpec, paths: list[Path]) -> str:
     ]
     facts += [*map(_version, _PACKAGES), *map(engine_version, _ENGINES)]
     facts += [content_digest(path) for path in paths]
+    facts += [content_digest(path) for path in _descriptions(spec)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-def _is_known(known: Path, folder: Path) -> bool:
-    """Returns whether files were inspected before, with the same files beside them."""
+def _descriptions(spec: ModelSpec) -> list[Path]:
+    """Returns the files that say how a model's outputs are read, and what its classes are called."""
+    if not is_onnx_file(spec.name):
+        return []
+    paths = [side_path(Path(spec.name).expanduser()), Path(spec.labels).expanduser() if spec.labels else None]
+    return [path for path in paths if path is not None and path.is_file()]
+
+
+def _read_known(known: Path, folder: Path) -> dict[str, Any]:
+    """Returns what an earlier inspection found; empty unless it was of the same files, with the same beside them."""
     try:
-        beside = json.loads(known.read_bytes())["beside"]
-        return all(content_digest(folder / name) == digest for name, digest in beside.items())
+        found: dict[str, Any] = json.loads(known.read_bytes())
+        is_same = all(content_digest(folder / name) == digest for name, digest in found["beside"].items())
+        return found if is_same and isinstance(found[READING], dict) else {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return False
+        return {}
 
 
 def _plain(spec: ModelSpec) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         _limit_memory(request["memory_bytes"])
         beside = files_beside(spec)
         _limit_memory(request["memory_bytes"] + BYTES_PER_BYTE * sum(beside.values()))
-        inspect_model(spec)
-        return {"files": list(map(str, beside))}
+        return {"files": list(map(str, beside)), "reading": inspect_model(spec)}
     except Exception as error:
         return describe_objection(spec, error)
 

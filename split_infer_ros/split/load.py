@@ -13,20 +13,22 @@ from torch import nn
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.decoders.recognition import AUTO, Reading
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.export import UntraceableError
-from split_infer_ros.split.inspection import inspect_files
+from split_infer_ros.split.inspection import READING, inspect_files
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.onnx_to_torch import to_torch
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.sized_model import SizedModel
+from split_infer_ros.split.split_points import INPUT
 from split_infer_ros.split.torch_model import TorchModel
 
 MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
@@ -51,7 +53,7 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
             fit.
     """
     device = choose_device(spec.device)
-    if not is_onnx_file(spec.name):  # a model of torch is one anyway, and is shared
+    if not (is_onnx_file(spec.name) or is_user_model(spec.name)):  # a model of torch is one anyway, and is shared
         spec = replace(spec, on_torch=False)
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share it either.
@@ -94,22 +96,59 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
-    inspect_files(replace(spec, execution_config=ExecutionConfig()))
-    return build_uninspected(spec)
+    found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
+
+    def read_outputs(file: OnnxFile) -> Reading:
+        return parse_reading(file, found[READING])
+
+    return build_uninspected(spec, read_outputs)
 
 
-def build_uninspected(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
-    """Does the same with files that may end this process.
+def onnx_entry(
+    path: str, *, decoder: str = AUTO, labels: str = "", input_size: str = "", preprocessing: str = AUTO
+) -> ModelEntry:
+    """Returns the entry of an ONNX file. A function of yours may change it, by ``dataclasses.replace``, and return it.
+
+    The file is inspected before it is read, once.
+
+    Args:
+        path: of ``FILE.onnx``.
+        decoder, labels, input_size, preprocessing: what the file does not say, like the parameters of these names.
+
+    Raises:
+        ConfigurationError: the file cannot be used.
+    """
+    spec = ModelSpec(
+        path, decoder=decoder, labels=labels, input_size=input_size, preprocessing=preprocessing, device="cpu"
+    )
+    return build_model(spec)[0]
+
+
+def build_uninspected(
+    spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading]
+) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+    """Does the same as ``build_model`` with files that may end this process.
+
+    Args:
+        spec: of the model.
+        read_outputs: finds out how the outputs of an ONNX file are read.
 
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)
+        entry = find_model(
+            spec.name,
+            allow_user_code=spec.allow_user_code,
+            onnx_options=spec.onnx_options,
+            read_outputs=read_outputs,
+        )
         built = entry.build()
     if isinstance(built, OnnxGraph):
         _check_weights(entry, spec.weights)
+        if is_user_model(spec.name):
+            check_detections(entry, OnnxModel(entry, built).head(INPUT))
         return to_torch(entry, built) if spec.on_torch else (entry, built)
     load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):

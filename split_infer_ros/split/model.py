@@ -226,8 +226,8 @@ class SplitModel(ABC):
 
     @property
     def note(self) -> str:
-        """What a user should know about how the model runs, in a sentence; empty if there is nothing."""
-        return ""
+        """What a user should know about how the model runs, in sentences; empty if there is nothing."""
+        return " ".join(self.entry.notes)
 
     @abstractmethod
     def _make_backbone(self, split_point: SplitPoint) -> nn.Module:

@@ -88,7 +88,7 @@ class OnnxModel(GraphModel):
     @property
     def note(self) -> str:
         """What a user should know about how the model runs; empty if there is nothing."""
-        notes = [self.prepared.note]
+        notes = [*self.entry.notes, self.prepared.note]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
             notes.append(

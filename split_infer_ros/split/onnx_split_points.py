@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.inputs import ADDED
 from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
 from split_infer_ros.onnx_graphs.shapes import ValueShape
 from split_infer_ros.split.blocks import Operation, ends_of_blocks, find_blocks
@@ -92,9 +93,14 @@ def _ends_of_blocks(graph: OnnxGraph, dataflow: Dataflow) -> list[tuple[int, lis
 
 
 def _ends_of_nodes(dataflow: Dataflow) -> Iterator[tuple[int, list[str]]]:
-    """Yields the positions and names of the places behind nodes where a single tensor crosses."""
+    """Yields the positions and names of the places behind nodes where a single tensor crosses.
+
+    What the package adds at the ends of a graph only converts, so it stays with the node beside it.
+    """
     nodes = [dataflow.nodes[index] for index in dataflow.computing]
     for count, name in enumerate(unique_names(nodes)[:-1], start=1):
         position = dataflow.computing[count - 1] + 1
+        if any(str(node.name).startswith(ADDED) for node in nodes[count - 1 : count + 1]):
+            continue
         if nodes[count].op_type not in _LIGHT_OPERATORS and len(dataflow.live(position)) == 1:
             yield position, [name]

@@ -13,7 +13,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.onnx_import import import_graph
 from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
 from split_infer_ros.split.export import tidy
@@ -67,7 +67,7 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
     with torch.inference_mode():
         expected: Sequence[Tensor] = original.head(INPUT)(images)
         try:
-            found = _tuple(module(images))
+            found = outputs_of(module(images))
         except Exception as error:  # what onnx2torch made may raise anything
             reason = str(error).partition("\n")[0]
             raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
@@ -97,10 +97,6 @@ def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:
         if crossing == [spec.name for spec in point.tensors]:
             nodes[last + 1].meta[SPLIT_NAMES] = [point.name, *point.aliases]
     nodes[-1].meta[SPLIT_NAMES] = [OUTPUT]  # so that no others are looked for
-
-
-def _tuple(results: object) -> tuple[Tensor, ...]:
-    return tuple(results) if isinstance(results, (tuple, list)) else (results,)  # type: ignore[return-value]
 
 
 def _refusal(original: OnnxModel, reason: str) -> ConfigurationError:

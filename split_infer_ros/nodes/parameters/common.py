@@ -12,7 +12,8 @@ from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
-from split_infer_ros.models.onnx_options import Decoder, Recipe
+from split_infer_ros.models.onnx_options import DECODERS
+from split_infer_ros.models.recipe_words import GRAMMAR
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model_spec import ModelSpec
@@ -56,8 +57,9 @@ class ModelParameters(LoadParameters):
 
     decoder: str = parameter(
         AUTO_OPTION,
-        "How the outputs of FILE.onnx are read. auto: recognised by their shapes. Backbone and head need the same.",
-        choices=(AUTO_OPTION, *(decoder.value for decoder in Decoder)),
+        "How the outputs of FILE.onnx are read. auto: recognised by names, shapes and a trial. Else one of "
+        f"{', '.join(DECODERS[1:])}; or a declaration such as boxes=OUTPUT[0:4],scores=OUTPUT[4:],encoding=corners. "
+        "Backbone and head need the same.",
         read_only=True,
     )
     labels: str = parameter(
@@ -74,8 +76,8 @@ class ModelParameters(LoadParameters):
     )
     preprocessing: str = parameter(
         AUTO_OPTION,
-        "How images become the input of FILE.onnx. auto: as its exporter does it. Backbone and head need the same.",
-        choices=(AUTO_OPTION, *(recipe.value for recipe in Recipe)),
+        f"How images become the input of FILE.onnx. auto: as its exporter does it. Else {GRAMMAR}. Backbone and head "
+        "need the same.",
         read_only=True,
     )
 

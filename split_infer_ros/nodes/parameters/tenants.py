@@ -61,7 +61,7 @@ class TenantParameters:
     preprocessing: str = like(
         ModelParameters,
         "preprocessing",
-        description="How images become the input of FILE.onnx. auto: as its exporter does it.",
+        description="How images become the input of FILE.onnx, as for the parameter preprocessing of a single model.",
         read_only=False,
     )
     deadline_ms: float = parameter(

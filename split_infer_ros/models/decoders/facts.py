@@ -1,0 +1,161 @@
+"""What is known about a model's outputs: the file's names and metadata, and the results of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from split_infer_ros.models.decoders.grids import count_cells
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+
+STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (4, 8, 16, 32, 64), (4, 8, 16), (8, 16), (16, 32))
+"""Of the maps of the YOLO family and its like."""
+
+_PASSED_THROUGH = (
+    *("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+    *("QuantizeLinear", "DequantizeLinear"),
+)
+_PROBABILITIES = ("Softmax", "Sigmoid")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of a model's outputs.
+
+    Attributes:
+        name: in the graph.
+        shape: of a trial's result for one image, or as the file states it, with None for open lengths.
+        is_integer: whether its numbers are whole.
+        values: of a trial's result; None without a trial.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    is_integer: bool = False
+    values: npt.NDArray[Any] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        lengths = ", ".join("?" if length is None else str(length) for length in self.shape)
+        return f"{self.name} ({lengths})"
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """What is known about a model and its outputs.
+
+    Attributes:
+        graph: the whole model.
+        height, width: the size of its input in pixels.
+        classes: how many classes have names; None if none have.
+        trial: the results for one image, float or integer (1, ...) by name; empty before a trial.
+        inputs: the names of the file's inputs, also of those that the package fills.
+    """
+
+    graph: OnnxGraph
+    height: int
+    width: int
+    classes: int | None
+    trial: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+    @cached_property
+    def outputs(self) -> tuple[Output, ...]:
+        """The outputs, in the file's order."""
+        found = []
+        for tensor in self.graph.outputs:
+            values = self.trial.get(tensor.name)
+            shape = tensor.shape if values is None else values.shape
+            found.append(Output(tensor.name, tuple(shape), not tensor.dtype.is_floating_point, values))
+        return tuple(found)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The file's metadata."""
+        return self.graph.metadata
+
+    @property
+    def task(self) -> str:
+        """What Ultralytics' exporter says that the model does; empty in other files."""
+        return self.metadata.get("task", "")
+
+    @property
+    def is_ultralytics(self) -> bool:
+        """Whether Ultralytics' package exported the file."""
+        return self.metadata.get("author") == "Ultralytics"
+
+    @property
+    def is_rtdetr(self) -> bool:
+        """Whether Ultralytics' package exported an RT-DETR."""
+        about = self.metadata.get("head", "") + self.metadata.get("description", "")
+        return self.is_ultralytics and "rtdetr" in about.lower().replace("-", "")
+
+    @property
+    def suppresses_itself(self) -> bool:
+        """Whether the metadata says that the network selects its boxes."""
+        arguments = self.metadata.get("args", "").replace('"', "'")
+        return self.metadata.get("end2end") == "True" or "'nms': True" in arguments
+
+    def strides_of(self, count: int | None, boxes_per_cell: int = 1) -> tuple[int, ...]:
+        """Returns the strides of maps that have so many boxes together; empty if there are none."""
+        for strides in STRIDES:
+            if count == boxes_per_cell * count_cells(self.height, self.width, strides):
+                return strides
+        return ()
+
+    def named(self, *words: str) -> tuple[Output, ...]:
+        """Returns the outputs whose name has one of these words in it, in lower case."""
+        return tuple(output for output in self.outputs if any(word in output.name.lower() for word in words))
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The types of the graph's nodes."""
+        return frozenset(str(node.op_type) for node in self.graph.proto.graph.node)
+
+    def gives_probabilities(self, name: str) -> bool:
+        """Whether an output comes from a softmax or a sigmoid."""
+        makers = {str(value): node for node in self.graph.proto.graph.node for value in node.output}
+        node = makers.get(name)
+        while node is not None and node.op_type in _PASSED_THROUGH and node.input:
+            node = makers.get(str(node.input[0]))
+        return node is not None and node.op_type in _PROBABILITIES
+
+    def __str__(self) -> str:
+        return f"{self.graph.name} ({'; '.join(map(str, self.graph.outputs))})"
+
+
+def are_probabilities(values: npt.NDArray[Any] | None) -> bool:
+    """Whether all values lie in 0..1, but for rounding. Unknown ones may."""
+    if values is None or not values.size:
+        return True
+    numbers = np.asarray(values, np.float64)
+    return bool(np.isfinite(numbers).all() and numbers.min() >= -1e-3 and numbers.max() <= 1 + 1e-3)
+
+
+def rows_sum_to_one(values: npt.NDArray[Any]) -> bool:
+    """Whether values (..., classes) are probabilities of classes that exclude each other."""
+    numbers = np.asarray(values, np.float64)
+    return bool(numbers.size) and are_probabilities(numbers) and bool(np.abs(numbers.sum(-1) - 1).max() < 1e-2)
+
+
+def are_whole(values: npt.NDArray[Any]) -> bool:
+    """Whether all values are whole numbers from 0, but for rounding."""
+    numbers = np.asarray(values, np.float64)
+    return bool(
+        np.isfinite(numbers).all() and (np.abs(numbers - np.rint(numbers)) < 1e-2).all() and (numbers > -0.5).all()
+    )
+
+
+def are_corners(boxes: npt.NDArray[Any]) -> bool:
+    """Whether no box (..., 4) ends before it begins, but for rounding."""
+    numbers = np.asarray(boxes, np.float64)
+    return bool(np.isfinite(numbers).all() and (numbers[..., 2:] >= numbers[..., :2] - 1e-3).all())

@@ -1,0 +1,39 @@
+"""What a family of models is: how its outputs look, how its images are pre-processed, and what speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.models.decoders.facts import OutputFacts
+from split_infer_ros.models.decoders.layout import OutputLayout
+
+
+def _yes(layout: OutputLayout, facts: OutputFacts) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models whose outputs have the same meaning.
+
+    Attributes:
+        name: by which users choose it, the parameter ``decoder``.
+        reads: the outputs, for people. N is the batch, and n counts boxes.
+        find: returns the layouts in which outputs of these shapes can be read, the most likely first. It looks at
+            names only to tell outputs of equal shapes apart.
+        speaks_for: whether names, metadata, numbers of boxes and values make a layout likely. Without that, the family
+            is only used if the user names it.
+        recipe: returns the usual pre-processing of a layout, as the parameter ``preprocessing`` takes it.
+    """
+
+    name: str
+    reads: str
+    find: Callable[[OutputFacts], Sequence[OutputLayout]]
+    recipe: Callable[[OutputLayout, OutputFacts], str]
+    speaks_for: Callable[[OutputLayout, OutputFacts], bool] = _yes
+
+
+def always(recipe: str) -> Callable[[OutputLayout, OutputFacts], str]:
+    """Returns a function that gives the same recipe for every layout."""
+    return lambda layout, facts: recipe

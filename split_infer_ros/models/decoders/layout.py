@@ -1,0 +1,171 @@
+"""The layout of a detector's outputs: which numbers are boxes, scores and classes, and what they mean.
+
+Every decoder of this package is such a layout. A family recognises it, or a user declares it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+UNREAD = "none"  # the name of the layout that reads nothing
+
+
+class Rows(str, Enum):
+    """How the boxes of an image lie in an output."""
+
+    ROWS = "rows"  # (N, n, numbers)
+    COLUMNS = "columns"  # (N, numbers, n)
+    MAPS = "maps"  # (N, numbers, height, width), one box for each cell
+
+
+class BoxEncoding(str, Enum):
+    """What the numbers of a box are."""
+
+    CORNERS = "corners"  # left, top, right, bottom
+    CORNERS_YX = "corners_yx"  # top, left, bottom, right
+    CENTRE_SIZE = "centre_size"  # centre x, centre y, width, height
+    CORNER_SIZE = "corner_size"  # left, top, width, height
+    CELLS = "cells"  # the centre's distance from its cell's corner, and the logarithm of its size, in cells
+    DISTANCES = "distances"  # of the four sides from the centre of the cell, in cells
+    DISTRIBUTIONS = "distributions"  # as before, each distance as a softmax over whole numbers of cells
+    ANCHORS = "anchors"  # offsets to the centre and logarithm of the size of an anchor
+    SIZES = "sizes"  # width and height in cells, of a box whose centre is in its cell
+
+
+CELL_ENCODINGS = (BoxEncoding.CELLS, BoxEncoding.DISTANCES, BoxEncoding.DISTRIBUTIONS, BoxEncoding.SIZES)
+
+
+class BoxRange(str, Enum):
+    """The scale of a box's numbers."""
+
+    PIXELS = "pixels"  # of the input
+    UNIT = "0..1"  # of the input's width and height
+    AUTO = "auto"  # of the two, the one that fits the boxes of a batch
+
+
+class Activation(str, Enum):
+    """What makes a score of a number."""
+
+    NONE = "none"  # it is one already
+    SIGMOID = "sigmoid"
+    SOFTMAX = "softmax"  # over all classes, the background among them
+
+
+class Background(str, Enum):
+    """Which class means that there is no object."""
+
+    NONE = "none"
+    FIRST = "first"
+    LAST = "last"
+
+
+class Suppression(str, Enum):
+    """Which boxes suppress each other."""
+
+    NONE = "none"  # the network selected its boxes itself
+    PER_CLASS = "per_class"
+    ALL = "all"
+
+
+class PerBox(str, Enum):
+    """How many detections a box may become."""
+
+    BEST = "best"  # one, of its best class
+    ALL = "all"  # one for each class
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the numbers of each box.
+
+    Attributes:
+        outputs: the names of the outputs that hold them, such as one for each level, whose boxes follow each other.
+        first, last: the numbers' places, ``[first:last]``. None for all of them.
+    """
+
+    outputs: tuple[str, ...]
+    first: int = 0
+    last: int | None = None
+
+    def __str__(self) -> str:
+        names = "+".join(self.outputs)
+        if self.first == 0 and self.last is None:
+            return names
+        return f"{names}[{self.first}:{'' if self.last is None else self.last}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells or anchors to which a network's boxes belong.
+
+    Attributes:
+        strides: pixels of a cell's side in each level, in the order of the boxes.
+        offset: where in its cell a box's centre is at distance 0, in cells: 0 for the corner, 0.5 for the middle.
+        bins: whole numbers from 0 of a distribution.
+        anchors: a file with the anchors (n, 4), centre and size; empty for cells.
+        variances: by which an anchor's offsets and logarithms are multiplied.
+    """
+
+    strides: tuple[int, ...] = (8, 16, 32)
+    offset: float = 0.0
+    bins: int = 8
+    anchors: str = ""
+    variances: tuple[float, float] = (0.1, 0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLayout:
+    """How a model's outputs are read. N images have n boxes each.
+
+    Attributes:
+        name: of the family that has it, or ``declared``.
+        boxes: the numbers of the boxes.
+        scores: one score, or one for each class.
+        labels: the number of each box's class, where a box has one score.
+        objectness: by which the scores are multiplied.
+        centres: the distances of the boxes' centres from the corners of their cells, for ``BoxEncoding.SIZES``.
+        counts: how many of an image's boxes are valid. Without it, all are.
+        images: the image of each box, where the boxes of a batch lie one behind the other, (n, numbers).
+        rows: how the boxes lie in the outputs.
+        encoding, range: what a box's numbers mean, and their scale.
+        grid: the cells or anchors, for encodings that need them.
+        activation: what makes scores of numbers.
+        background: the class that means that there is no object. It is left out, and the others move up.
+        per_box: whether a box may become several detections.
+        suppression: which boxes suppress each other.
+        peaks: whether only cells count whose score is the largest among its neighbours.
+        first_class: the number of the first class in ``labels``.
+        classes: how many classes there are, without the background; None if the outputs do not tell.
+    """
+
+    name: str
+    boxes: Part | None
+    scores: Part
+    labels: Part | None = None
+    objectness: Part | None = None
+    centres: Part | None = None
+    counts: Part | None = None
+    images: Part | None = None
+    rows: Rows = Rows.ROWS
+    encoding: BoxEncoding = BoxEncoding.CORNERS
+    range: BoxRange = BoxRange.PIXELS
+    grid: Grid = Grid()
+    activation: Activation = Activation.NONE
+    background: Background = Background.NONE
+    per_box: PerBox = PerBox.BEST
+    suppression: Suppression = Suppression.PER_CLASS
+    peaks: bool = False
+    first_class: int = 0
+    classes: int | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that it reads."""
+        every = (self.boxes, self.scores, self.labels, self.objectness, self.centres, self.counts, self.images)
+        return tuple(part for part in every if part is not None)
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of the outputs that it reads. The others are ignored."""
+        return frozenset(name for part in self.parts for name in part.outputs)

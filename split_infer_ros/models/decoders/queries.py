@@ -1,0 +1,188 @@
+"""The DETR family: a fixed number of queries, which do not suppress each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from split_infer_ros.models.decoders.encodings import is_unit, softmax
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, rows_sum_to_one
+from split_infer_ros.models.decoders.family import Family
+from split_infer_ros.models.decoders.layout import (
+    Activation,
+    Background,
+    BoxEncoding,
+    BoxRange,
+    OutputLayout,
+    Part,
+    PerBox,
+    Suppression,
+)
+
+FIRST_QUERIES = 100  # of the first DETR, whose classes exclude each other; those with sigmoids have 300 and more
+WITH_BACKGROUND = (81, 92)  # numbers of COCO, one more than its classes
+WITHOUT_BACKGROUND = (80, 91)
+MAX_QUERIES = 1000
+_BOX_NAMES = ("box", "dets")
+_NAMES = (("dets", "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_logits"))
+
+
+def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
+    """Returns which outputs can be boxes (N, n, 4) and logits (N, n, classes), by their names or their lengths."""
+    outputs = [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
+    pairs = [
+        (boxes, logits)
+        for boxes in outputs
+        for logits in outputs
+        if boxes is not logits
+        and boxes.shape[2] in (4, None)
+        and (boxes.shape[1] == logits.shape[1] or None in (boxes.shape[1], logits.shape[1]))
+    ]
+    named = [pair for pair in pairs if any(word in pair[0].name for word in _BOX_NAMES)]
+    return named or pairs
+
+
+def _find_detr(facts: OutputFacts) -> list[OutputLayout]:
+    return [_layout("detr", boxes, logits, facts) for boxes, logits in _pairs(facts)]
+
+
+def _find_softmax(facts: OutputFacts) -> list[OutputLayout]:
+    return [
+        layout
+        for boxes, logits in _pairs(facts)
+        if (layout := _layout("detr_softmax", boxes, logits, facts)).classes is None or layout.classes > 0
+    ]
+
+
+def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> OutputLayout:
+    has_background = name == "detr_softmax"
+    length = logits.shape[2]
+    are_scores = logits.values is not None and are_probabilities(logits.values) and bool(logits.values.any())
+    activation = Activation.SOFTMAX if has_background else Activation.SIGMOID
+    return OutputLayout(
+        name,
+        Part((boxes.name,)),
+        Part((logits.name,)),
+        encoding=BoxEncoding.CENTRE_SIZE,
+        range=BoxRange.UNIT,
+        activation=Activation.NONE if are_scores else activation,
+        background=Background.LAST if has_background else Background.NONE,
+        per_box=PerBox.BEST if has_background else PerBox.ALL,
+        suppression=Suppression.NONE,
+        classes=facts.classes if length is None else length - has_background,
+    )
+
+
+def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether names or numbers tell a DETR, and its scores are of this kind."""
+    boxes, logits = (_output(part.outputs[0], facts) for part in layout.parts[:2])
+    names = sorted((boxes.name, logits.name))
+    if not any(names == sorted(each) for each in _NAMES):
+        count = boxes.shape[1]
+        if count is None or count > MAX_QUERIES or facts.strides_of(count) or boxes.values is None:
+            return False
+        if not is_unit(boxes.values) or logits.values is None or are_probabilities(logits.values):
+            return False
+    has_background = _has_background(boxes, logits, facts)
+    return has_background is None or has_background == (layout.background is Background.LAST)
+
+
+def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool | None:
+    """Whether the last class means that there is no object; None if nothing tells."""
+    length = logits.shape[2]
+    if "dets" in (boxes.name, logits.name):
+        return False  # RF-DETR, which has a sigmoid and may have more logits than classes
+    if facts.classes is not None and length is not None:
+        return length == facts.classes + 1
+    values = logits.values
+    if values is not None and values.any():
+        if are_probabilities(values):
+            return rows_sum_to_one(values)
+        rows = values.reshape(-1, values.shape[-1])
+        if np.median(softmax(rows, 1)[:, -1]) > 0.5:
+            return True  # most queries of an image find nothing, and say so
+        if np.median(rows.max(1)) < 0:
+            return False  # most queries of an image give every class a low score
+    if length in (*WITH_BACKGROUND, *WITHOUT_BACKGROUND):
+        return length in WITH_BACKGROUND
+    return None if boxes.shape[1] == FIRST_QUERIES else False
+
+
+def _find_rtdetr(facts: OutputFacts) -> list[OutputLayout]:
+    found = []
+    for output in facts.outputs:
+        length = output.shape[2] if output.rank == 3 and not output.is_integer else 0
+        classes = facts.classes if length is None else length - 4
+        if classes is not None and classes >= 1 and facts.classes in (None, classes):
+            found.append(_single("rtdetr", output, Part((output.name,), 4, None), None, classes))
+    return found
+
+
+def _find_selected_queries(facts: OutputFacts) -> list[OutputLayout]:
+    return [
+        _single("rtdetr_end_to_end", output, Part(name, 4, 5), Part(name, 5, 6), facts.classes)
+        for output in facts.outputs
+        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+    ]
+
+
+def _single(name: str, output: Output, scores: Part, labels: Part | None, classes: int | None) -> OutputLayout:
+    return OutputLayout(
+        name,
+        Part((output.name,), 0, 4),
+        scores,
+        labels=labels,
+        encoding=BoxEncoding.CENTRE_SIZE,
+        range=BoxRange.UNIT,
+        suppression=Suppression.NONE,
+        classes=classes,
+    )
+
+
+def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
+    output = _output(layout.scores.outputs[0], facts)
+    length, count = output.shape[2], output.shape[1]
+    if facts.is_rtdetr:
+        is_selected = layout.labels is not None
+        if length == 6 == 4 + (facts.classes or 0):
+            return True  # two classes, or a score and a class: both, which is refused
+        return is_selected == (length in (6, None))
+    if facts.is_ultralytics or facts.suppresses_itself or count is None or count > MAX_QUERIES or facts.classes is None:
+        return False  # without names, a map of depths looks like it
+    values = output.values
+    return (
+        values is not None and bool(values[..., :4].any()) and is_unit(values[..., :4]) and not facts.strides_of(count)
+    )
+
+
+def _output(name: str, facts: OutputFacts) -> Output:
+    return next(output for output in facts.outputs if output.name == name)
+
+
+def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
+    """RF-DETR, whose boxes are called ``dets``, is normalised as for ImageNet. Other files with sigmoids take 0..1."""
+    is_normalised = layout.name == "detr_softmax" or "dets" in layout.outputs
+    return "stretch_imagenet" if is_normalised else "stretch_smooth"
+
+
+def _recipe_of_rtdetr(layout: OutputLayout, facts: OutputFacts) -> str:
+    return "stretch"
+
+
+FAMILIES = (
+    Family("detr", "logits (N, n, classes) and boxes (N, n, 4)", _find_detr, _recipe_of_detr, _speaks_for_queries),
+    Family(
+        "detr_softmax",
+        "logits (N, n, classes + 1) and boxes (N, n, 4)",
+        _find_softmax,
+        _recipe_of_detr,
+        _speaks_for_queries,
+    ),
+    Family("rtdetr", "(N, n, 4 + classes) with boxes in 0..1", _find_rtdetr, _recipe_of_rtdetr, _speaks_for_rtdetr),
+    Family(
+        "rtdetr_end_to_end",
+        "(N, n, 6) with boxes in 0..1, score, class",
+        _find_selected_queries,
+        _recipe_of_rtdetr,
+        _speaks_for_rtdetr,
+    ),
+)

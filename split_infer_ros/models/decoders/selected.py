@@ -1,0 +1,230 @@
+"""Networks that select their boxes themselves: a score and a class for each box."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy.typing as npt
+
+from split_infer_ros.models.decoders.encodings import is_unit
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_corners, are_probabilities, are_whole
+from split_infer_ros.models.decoders.family import Family, always
+from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout, Part, Suppression
+
+Values = npt.NDArray[Any]
+
+MAX_SELECTED = 1000  # boxes; usual are 100 and 300
+_LABEL_NAMES, _SCORE_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("score", "conf"), ("num",)
+_SIZES = "target_sizes"
+_NAMELESS = "unk__"  # begins the symbols of lengths that were open in TensorFlow
+_TENSORFLOW = "detection_boxes"
+_STRETCHED, _CORNER = "stretch_imagenet", "letterbox_corner"
+
+
+def _find_end_to_end(facts: OutputFacts) -> list[OutputLayout]:
+    return [
+        _layout("end_to_end", Part(name, 0, 4), Part(name, 4, 5), Part(name, 5, 6), facts)
+        for output in facts.outputs
+        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+    ]
+
+
+def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
+    if facts.is_rtdetr:
+        return False
+    if facts.suppresses_itself:
+        return True
+    if facts.task == "detect" and facts.classes is not None and facts.outputs[0].shape[1] == 4 + facts.classes:
+        return False
+    _, count, length = _output(layout, facts).shape
+    if length is None:
+        return False
+    return count is None or (count <= MAX_SELECTED and not facts.strides_of(count) and not facts.strides_of(count, 3))
+
+
+def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
+    return [
+        _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts, images=Part(name, 0, 1))
+        for output in facts.outputs
+        if output.rank == 2 and not output.is_integer and output.shape[1] == 7 and (name := (output.name,))
+    ]
+
+
+def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether the boxes of all images lie one behind the other: the first length is no batch."""
+    output = _output(layout, facts)
+    if output.values is not None and output.values.any():
+        return are_rows_of_yolov7(output.values)
+    return not has_batch_in_front(output.name, facts)
+
+
+def are_rows_of_yolov7(values: Values) -> bool:
+    """Whether values (n, 7) can be the boxes of one image: its number 0, corners, class and score."""
+    are_of_image = values.shape[1:] == (7,) and bool((values[:, 0] == 0).all())
+    return are_of_image and are_corners(values[:, 1:5]) and are_whole(values[:, 5]) and are_probabilities(values[:, 6])
+
+
+def has_batch_in_front(name: str, facts: OutputFacts) -> bool:
+    """Whether the first length of an output is the number of images, by what the file states and the trial shows.
+
+    The converter of TensorFlow gives every open length a symbol of its own, which tells nothing.
+    """
+    place = [tensor.name for tensor in facts.graph.outputs].index(name)
+    stated = _first_dimension(facts.graph.proto.graph.output[place])
+    images = next(value for value in facts.graph.proto.graph.input if value.name == facts.graph.inputs[0].name)
+    output = facts.outputs[place]
+    if output.values is not None and len(output.values) != 1:
+        return False
+    return stated in (None, "", "1", _first_dimension(images)) or stated.startswith(_NAMELESS)
+
+
+def _first_dimension(value: object) -> str | None:
+    """Returns the first length of a value as the file states it: a number, a symbol, or nothing."""
+    dimensions = value.type.tensor_type.shape.dim  # type: ignore[attr-defined]
+    if not dimensions:
+        return None
+    return str(dimensions[0].dim_value) if dimensions[0].HasField("dim_value") else str(dimensions[0].dim_param)
+
+
+def _find_paddle(facts: OutputFacts) -> list[OutputLayout]:
+    """Paddle's multi-class suppression gives (n, 6): class, score, corners; and how many each image has, (N,)."""
+    rows = [output for output in facts.outputs if output.rank == 2 and output.shape[1] == 6 and not output.is_integer]
+    counts = [output for output in facts.outputs if output.rank == 1 and output.is_integer]
+    return [
+        _layout("paddle", Part(name, 2, 6), Part(name, 1, 2), Part(name, 0, 1), facts)
+        for output in rows
+        if counts and (name := (output.name,))
+    ]
+
+
+def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
+    """Boxes (N, n, 4), labels (N, n) and scores (N, n), or the same without the batch."""
+    found = []
+    for boxes, labels, scores in permutations(facts.outputs, 3):
+        if boxes.rank not in (2, 3) or {labels.rank, scores.rank} != {boxes.rank - 1}:
+            continue
+        if boxes.shape[-1] not in (4, None) or boxes.is_integer or scores.is_integer or not _are_labels(labels, scores):
+            continue
+        if len({boxes.shape[-2], labels.shape[-1], scores.shape[-1]} - {None}) > 1:
+            continue
+        found.append(_layout("torchvision", Part((boxes.name,)), Part((scores.name,)), Part((labels.name,)), facts))
+    return found
+
+
+def _are_labels(labels: Output, scores: Output) -> bool:
+    """Whether the first of two outputs has the classes, by its dtype or the names of both."""
+    if labels.is_integer:
+        return True
+    name, other = labels.name.lower(), scores.name.lower()
+    return any(word in name for word in _LABEL_NAMES) and not any(word in other for word in _LABEL_NAMES)
+
+
+def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
+    """The same with the number of valid boxes, (N,) or (N, 1): TensorFlow, EfficientNMS and their like."""
+    found = []
+    for layout in _find_torchvision(facts):
+        for counts in facts.outputs:
+            is_count = counts.rank == 1 or (counts.rank == 2 and counts.shape[1] == 1)
+            if is_count and counts.name not in layout.outputs and _mentions(counts, _COUNT_NAMES):
+                found.append(_counted(layout, counts, facts))
+    return found
+
+
+def _counted(layout: OutputLayout, counts: Output, facts: OutputFacts) -> OutputLayout:
+    assert layout.boxes is not None
+    boxes = _output(layout, facts)
+    # TensorFlow gives rows before columns in 0..1, and numbers its classes from 1. EfficientNMS has the same names.
+    is_tensorflow = boxes.name.startswith(_TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
+    return OutputLayout(
+        "counted",
+        layout.boxes,
+        layout.scores,
+        labels=layout.labels,
+        counts=Part((counts.name,)),
+        encoding=BoxEncoding.CORNERS_YX if is_tensorflow else BoxEncoding.CORNERS,
+        range=BoxRange.UNIT if is_tensorflow else BoxRange.AUTO,
+        suppression=Suppression.NONE,
+        first_class=1 if is_tensorflow else 0,
+        classes=facts.classes,
+    )
+
+
+def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
+    """Corners and score (N, n, 5), and classes (N, n)."""
+    return [
+        _layout("dets", Part((dets.name,), 0, 4), Part((dets.name,), 4, 5), Part((labels.name,)), facts)
+        for dets in facts.outputs
+        for labels in facts.outputs
+        if dets.rank == labels.rank + 1 >= 2
+        and dets.shape[-1] == 5
+        and not dets.is_integer
+        and (labels.is_integer or _mentions(labels, _LABEL_NAMES))
+    ]
+
+
+def _layout(
+    name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts, images: Part | None = None
+) -> OutputLayout:
+    return OutputLayout(
+        name,
+        boxes,
+        scores,
+        labels=labels,
+        images=images,
+        range=BoxRange.AUTO,
+        suppression=Suppression.NONE,
+        classes=facts.classes,
+    )
+
+
+def _mentions(output: Output, words: tuple[str, ...]) -> bool:
+    return any(word in output.name.lower() for word in words)
+
+
+def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
+    assert layout.boxes is not None
+    return next(output for output in facts.outputs if output.name == layout.boxes.outputs[0])
+
+
+def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
+    """A network that gives 0..1 was trained on stretched images, and so was one that asks for the size of the image."""
+    if any(_SIZES in name for name in facts.inputs):
+        return "stretch_smooth"  # RT-DETR and its kin
+    values = _output(layout, facts).values
+    return _STRETCHED if values is not None and is_unit(values) else _CORNER
+
+
+def _recipe_of_counted(layout: OutputLayout, facts: OutputFacts) -> str:
+    return "stretch,rgb,0..255" if layout.encoding is BoxEncoding.CORNERS_YX else "letterbox"
+
+
+FAMILIES = (
+    Family(
+        "end_to_end",
+        "(N, n, 6): corners, score, class",
+        _find_end_to_end,
+        always("letterbox"),
+        _speaks_for_end_to_end,
+    ),
+    Family(
+        "yolov7",
+        "(n, 7): image, corners, class, score",
+        _find_yolov7,
+        always("letterbox"),
+        _speaks_for_yolov7,
+    ),
+    Family("paddle", "(n, 6): class, score, corners; and counts (N,)", _find_paddle, always(_STRETCHED)),
+    Family(
+        "torchvision", "boxes (N, n, 4), labels (N, n) and scores (N, n)", _find_torchvision, _recipe_of_torchvision
+    ),
+    Family(
+        "counted",
+        "boxes (N, n, 4), scores (N, n), classes (N, n) and their number (N,)",
+        _find_counted,
+        _recipe_of_counted,
+    ),
+    Family(
+        "dets", "corners and score (N, n, 5), labels (N, n)", _find_dets, always("letterbox_corner,imagenet,fill=0")
+    ),
+)

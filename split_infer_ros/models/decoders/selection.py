@@ -1,0 +1,89 @@
+"""The selection of detections among an image's candidates: threshold, order, suppression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from split_infer_ros.models.decoders.layout import Suppression
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.box_nms import box_nms
+from split_infer_ros.vision_ops.host_arrays import Floats, Integers
+
+CANDIDATES_PER_DETECTION = 4  # that are read first
+
+
+class Scored(NamedTuple):
+    """Candidates of one image, whose scores lie above the threshold.
+
+    Attributes:
+        places: int64 (m,), which box each one is.
+        scores: float32 (m,).
+        labels: returns the classes int64 of the candidates with these indices.
+    """
+
+    places: Integers
+    scores: Floats
+    labels: Callable[[Integers], Integers]
+
+
+def select(
+    scored: Scored, corners: Callable[[Integers], Floats], suppression: Suppression, limits: Limits
+) -> Detections:
+    """Returns an image's detections, the best first, and of equal scores the first.
+
+    If there are many candidates, it reads only the best of them first. If these give all the detections that are
+    wanted, the others change nothing: a box suppresses only boxes of lower or equal score that come later.
+
+    Args:
+        scored: the candidates.
+        corners: returns the boxes of these places, float32 (k, 4), in pixels of the input.
+        suppression: which boxes suppress each other.
+        limits: which detections are kept.
+    """
+    if not len(scored.scores) or not limits.max_detections:
+        return Detections.empty()
+    if suppression is Suppression.NONE:
+        best = np.argsort(-scored.scores, kind="stable")[: limits.max_detections]
+        return _detections(corners(scored.places[best]), scored.scores[best], scored.labels(best))
+    count = CANDIDATES_PER_DETECTION * limits.max_detections
+    if count < len(scored.scores):
+        least = np.partition(scored.scores, -count)[-count]
+        first = np.flatnonzero(scored.scores >= least)
+        detections = _suppressed(scored, first, corners, suppression, limits)
+        if len(detections) == limits.max_detections:
+            return detections
+    return _suppressed(scored, np.arange(len(scored.scores)), corners, suppression, limits)
+
+
+def _suppressed(
+    scored: Scored, chosen: Integers, corners: Callable[[Integers], Floats], suppression: Suppression, limits: Limits
+) -> Detections:
+    """Returns what is left of some of the candidates. A box overlaps nothing if it is not finite."""
+    boxes, scores, labels = corners(scored.places[chosen]), scored.scores[chosen], scored.labels(chosen)
+    groups = labels if suppression is Suppression.PER_CLASS else np.zeros_like(labels)
+    places = box_nms(
+        torch.from_numpy(boxes)[None],
+        torch.from_numpy(scores)[None],
+        torch.from_numpy(groups)[None],
+        score_threshold=limits.score_threshold,
+        iou_threshold=limits.nms_threshold,
+        max_detections=limits.max_detections,
+    )[0].numpy()
+    kept = places[places >= 0]
+    return _detections(boxes[kept], scores[kept], labels[kept])
+
+
+def _detections(boxes: Floats, scores: Floats, labels: Integers) -> Detections:
+    return Detections(torch.from_numpy(boxes), torch.from_numpy(scores), torch.from_numpy(labels))
+
+
+def logit(probability: float) -> float:
+    """Returns the number whose sigmoid is a probability."""
+    if probability <= 0 or probability >= 1:
+        return -math.inf if probability <= 0 else math.inf
+    return math.log(probability / (1 - probability))

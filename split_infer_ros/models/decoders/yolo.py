@@ -1,0 +1,215 @@
+"""The YOLO family: one output with a box for each cell or anchor, and NanoDet, whose boxes are distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities
+from split_infer_ros.models.decoders.family import Family, always
+from split_infer_ros.models.decoders.layout import BoxEncoding, Grid, OutputLayout, Part, Rows
+
+COCO = 80  # classes, which exports without names have most often
+ROTATED, POSED = 15 + 1, 1 + 17 * 3  # numbers of rotated boxes (DOTA) and of poses, which look like scores of classes
+MIN_ANGLE, MIN_ANGLE_RATIO = 0.25, 10  # of a median, in radians, and to the largest median of a class's scores
+ANGLES = 180  # scores of a rotated box's angle, by degrees, in networks of YOLOv5's kind
+ANCHORS_PER_CELL = 3  # of YOLOv5 and YOLOv7
+STRIDES = (8, 16, 32)
+REG_MAX = (7, 15)  # the largest distance of a distribution, in cells
+
+YOLOX_NAME, YOLOV6_NAME = "output", "outputs"  # what their exporters call the only output
+
+_LETTERBOX, _YOLOX = "letterbox", "yolox"
+
+
+def _boxes_of(facts: OutputFacts) -> list[Output]:
+    """Returns the outputs (N, ..., ...) of floating numbers."""
+    return [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
+
+
+def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
+    """Returns how many classes a box of so many numbers has; 0 if it cannot have that many."""
+    classes = facts.classes if length is None else length - others
+    if classes is None:
+        return None
+    return classes if classes >= 1 and facts.classes in (None, classes) else 0
+
+
+def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
+    found = []
+    for output in _boxes_of(facts):
+        for rows, length in ((Rows.COLUMNS, output.shape[1]), (Rows.ROWS, output.shape[2])):
+            classes = _classes(length, 4, facts)
+            if classes:
+                found.append(_layout("yolov8", output, classes, rows=rows, scores=4))
+    return found
+
+
+def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
+    output = _output_of(layout, facts)
+    first, second = output.shape[1:]
+    count, length = (second, first) if layout.rows is Rows.COLUMNS else (first, second)
+    if facts.is_rtdetr or facts.suppresses_itself or (facts.classes is None and _has_angle(layout, facts)):
+        return False
+    is_detector = facts.task == "detect" and facts.classes is not None
+    if layout.rows is Rows.ROWS and not (is_detector and count is None):
+        return _is_one_per_cell(count, length, facts) and not (facts.classes is None and _has_objectness(layout, facts))
+    if is_detector:
+        return count is None or length is None or count > length or bool(facts.strides_of(count))
+    if length is None or (facts.classes is None and layout.classes in (ROTATED, POSED)):
+        return False
+    if count is None or facts.strides_of(count):
+        return True
+    return count > length and (output.values is None or bool(output.values.any()))  # a map of zeros tells nothing
+
+
+def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether the last score is the angle of a rotated box: it is high for most boxes, and the others are not."""
+    values = _output_of(layout, facts).values
+    if values is None or layout.classes == 1 or not values.size:
+        return False
+    scores = values[0, 4:].T if layout.rows is Rows.COLUMNS else values[0, :, 4:]
+    *others, last = np.median(scores, 0)
+    return bool(last > MIN_ANGLE and last > MIN_ANGLE_RATIO * max(others))
+
+
+def _has_objectness(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether rows of numbers are those of other families, whose first score is an objectness."""
+    output = _output_of(layout, facts)
+    if layout.classes in (ROTATED, POSED, COCO + 1):
+        return True
+    if layout.classes == COCO:
+        return False
+    if output.values is None:
+        return output.name in (YOLOX_NAME, YOLOV6_NAME)
+    return "Exp" in facts.operators or bool((output.values[..., 4] == 1).all())
+
+
+def _is_one_per_cell(count: int | None, length: int | None, facts: OutputFacts) -> bool:
+    """Whether there are as many boxes as cells. Without names, there must be more boxes than numbers of a box."""
+    is_enough = facts.classes is not None or length is None or (count is not None and count > length)
+    return count is not None and is_enough and bool(facts.strides_of(count))
+
+
+def _find_yolov5(facts: OutputFacts) -> list[OutputLayout]:
+    return [
+        _layout("yolov5", output, classes, scores=5)
+        for output in _boxes_of(facts)
+        if (classes := _classes(output.shape[2], 5, facts))
+    ]
+
+
+def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
+    if facts.is_ultralytics or facts.suppresses_itself:
+        return False
+    if "stride" in facts.metadata and facts.classes is not None:
+        return True  # its exporter writes names and stride; YOLOX's writes nothing
+    output = _output_of(layout, facts)
+    count = output.shape[1]
+    if facts.classes is None and layout.classes in (ANGLES + ROTATED - 1, ANGLES + ROTATED):
+        return False
+    if count is None or facts.strides_of(count, ANCHORS_PER_CELL):
+        return True
+    if not _is_one_per_cell(count, output.shape[2], facts) or (facts.classes is None and layout.classes == COCO - 1):
+        return False
+    if output.values is None:
+        return output.name == YOLOV6_NAME or (output.name != YOLOX_NAME and "Exp" not in facts.operators)
+    return bool((output.values[..., 4] == 1).all())  # YOLOv6's objectness, which its exporter adds
+
+
+def _find_yolox(facts: OutputFacts) -> list[OutputLayout]:
+    found = []
+    for output in _boxes_of(facts):
+        classes, strides = _classes(output.shape[2], 5, facts), facts.strides_of(output.shape[1])
+        if not classes or (output.shape[1] is not None and not strides):
+            continue
+        if "Exp" in facts.operators:  # the graph brings boxes to pixels itself
+            found.append(_layout("yolox", output, classes, scores=5))
+        grid = Grid(strides or STRIDES)
+        found.append(_layout("yolox", output, classes, scores=5, encoding=BoxEncoding.CELLS, grid=grid))
+    return found
+
+
+def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
+    output = _output_of(layout, facts)
+    if facts.is_ultralytics or facts.suppresses_itself or "stride" in facts.metadata:
+        return False
+    if (layout.encoding is not BoxEncoding.CELLS) != ("Exp" in facts.operators):
+        return False
+    if output.values is not None and (output.values[..., 4] == 1).all():
+        return False  # YOLOv6
+    is_of_yolov8 = facts.classes is None and layout.classes == COCO - 1
+    is_one_per_cell = output.shape[1] is None or _is_one_per_cell(output.shape[1], output.shape[2], facts)
+    return output.name != YOLOV6_NAME and is_one_per_cell and not is_of_yolov8
+
+
+def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
+    found = []
+    for output in _boxes_of(facts):
+        for reg_max in REG_MAX:
+            numbers = 4 * (reg_max + 1)
+            strides, classes = facts.strides_of(output.shape[1]), _classes(output.shape[2], numbers, facts)
+            if strides and classes:
+                # NanoDet-Plus has four levels, whose boxes are seen from the corners of the cells.
+                grid = Grid(strides, 0.0 if len(strides) == 4 else 0.5, reg_max + 1)
+                boxes = Part((output.name,), classes, None)
+                scores = Part((output.name,), 0, classes)
+                encoding = BoxEncoding.DISTRIBUTIONS
+                found.append(OutputLayout("nanodet", boxes, scores, encoding=encoding, grid=grid, classes=classes))
+    return found
+
+
+def _speaks_for_nanodet(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether the last numbers of each box are no probabilities, and those of a shorter distribution would be."""
+    if facts.is_ultralytics:
+        return False
+    values = _output_of(layout, facts).values
+    if values is None:
+        return facts.classes is not None or layout.classes == COCO
+    assert layout.classes is not None
+    numbers = values[0, :, layout.classes :]
+    return not any(are_probabilities(part) for part in np.split(numbers, 4 * layout.grid.bins // 32, axis=1))
+
+
+def _layout(
+    name: str,
+    output: Output,
+    classes: int,
+    *,
+    scores: int,
+    rows: Rows = Rows.ROWS,
+    encoding: BoxEncoding = BoxEncoding.CENTRE_SIZE,
+    grid: Grid | None = None,
+) -> OutputLayout:
+    """Returns a layout of one output: four numbers, perhaps an objectness, and the scores of all classes."""
+    names = (output.name,)
+    return OutputLayout(
+        name,
+        Part(names, 0, 4),
+        Part(names, scores, None),
+        objectness=Part(names, 4, 5) if scores == 5 else None,
+        rows=rows,
+        encoding=encoding,
+        grid=grid or Grid(),
+        classes=classes,
+    )
+
+
+def _output_of(layout: OutputLayout, facts: OutputFacts) -> Output:
+    (name,) = layout.outputs
+    return next(output for output in facts.outputs if output.name == name)
+
+
+FAMILIES = (
+    Family(
+        "yolov8", "(N, 4 + classes, n) or (N, n, 4 + classes)", _find_yolov8, always(_LETTERBOX), _speaks_for_yolov8
+    ),
+    Family("yolov5", "(N, n, 5 + classes)", _find_yolov5, always(_LETTERBOX), _speaks_for_yolov5),
+    Family("yolox", "(N, n, 5 + classes) with one box a cell", _find_yolox, always(_YOLOX), _speaks_for_yolox),
+    Family(
+        "nanodet",
+        "(N, n, classes + 32) with one box a cell",
+        _find_nanodet,
+        always("stretch,bgr,0..255,mean=103.53/116.28/123.675,std=57.375/57.12/58.395"),
+        _speaks_for_nanodet,
+    ),
+)

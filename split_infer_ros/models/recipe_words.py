@@ -1,0 +1,158 @@
+"""The words of a recipe of pre-processing, such as ``letterbox_corner,bgr,0..255,fill=0``."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from split_infer_ros.errors import ConfigurationError
+
+MAX_TEXT = 300  # characters
+MIN_STD, MAX_NUMBER = 1e-6, 1e6
+IMAGENET = "imagenet"  # the range 0..1 with ImageNet's mean and deviation
+
+_NUMBER = re.compile(r"[+-]?(\d{1,9}(\.\d{0,18})?|\.\d{1,18})(e[+-]?\d{1,2})?")
+
+
+class ShortForm(str, Enum):
+    """A name that stands for several words."""
+
+    STRETCH_SMOOTH = "stretch_smooth"  # like RT-DETR of Hugging Face
+    STRETCH_IMAGENET = "stretch_imagenet"  # like RF-DETR
+    CROP_IMAGENET = "crop_imagenet"  # as most classifiers are trained
+    YOLOX = "yolox"
+
+
+class Geometry(str, Enum):
+    """Where the image lies in the model's input."""
+
+    LETTERBOX = "letterbox"  # fitted into the middle
+    LETTERBOX_CORNER = "letterbox_corner"  # fitted at the top left
+    STRETCH = "stretch"  # stretched to the input's size
+    CROP = "crop"  # the middle, after the shorter side was resized to the input's longer one
+    CROP_RESIZED = "crop_resized"  # the middle of an image that was resized to 256/224 of that
+
+    @property
+    def is_letterbox(self) -> bool:
+        """Whether something surrounds the image."""
+        return self in (Geometry.LETTERBOX, Geometry.LETTERBOX_CORNER)
+
+
+class Resizing(str, Enum):
+    """How pixels are interpolated; bilinear where the word does not say more."""
+
+    OPENCV = "opencv"  # as by OpenCV's INTER_LINEAR: not smoothed, rounded to whole grey values
+    SMOOTH = "smooth"  # smoothed where the image shrinks, and rounded, as by image libraries
+    BICUBIC = "bicubic"  # the same, bicubic
+    UNROUNDED = "unrounded"  # neither smoothed nor rounded, as in torchvision's detectors
+
+
+class Order(str, Enum):
+    """The order of the input's channels."""
+
+    RGB = "rgb"
+    BGR = "bgr"
+
+
+class Range(str, Enum):
+    """The values of black and white, before a mean is subtracted."""
+
+    UNIT = "0..1"
+    LEVELS = "0..255"
+    SIGNED = "-1..1"
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Factor and offset that bring 0..1 to this range."""
+        return {Range.UNIT: (1.0, 0.0), Range.LEVELS: (255.0, 0.0), Range.SIGNED: (2.0, -1.0)}[self]
+
+
+_CHOICES: dict[str, type[Enum]] = {
+    "short form": ShortForm,
+    "geometry": Geometry,
+    "resizing": Resizing,
+    "order": Order,
+    "range": Range,
+}
+_NUMBERS = {"mean": (-MAX_NUMBER, MAX_NUMBER), "std": (MIN_STD, MAX_NUMBER), "fill": (0.0, 255.0)}
+
+
+def _listed(kind: type[Enum]) -> str:
+    return "|".join(str(each.value) for each in kind)
+
+
+GRAMMAR = (
+    f"words with commas between them: {_listed(Geometry)}, or a short form {_listed(ShortForm)}; {_listed(Resizing)}; "
+    f"{_listed(Order)}; {_listed(Range)}|{IMAGENET}; mean=NUMBER and std=NUMBER, or three numbers with / between them; "
+    "fill=NUMBER, three of them, or fill=mean"
+)
+"""What a recipe may say, for messages and pages."""
+
+
+class Words:
+    """The words of one text by what they decide: ``geometry``, ``short form``, ``mean`` and the like.
+
+    Args:
+        text: words with commas between them, in any order.
+
+    Raises:
+        ConfigurationError: a word is unknown, or two words decide the same.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+        if len(text) > MAX_TEXT:
+            raise self.refusal(f"has {len(text):,} characters, and at most {MAX_TEXT} are possible")
+        self._found: dict[str, str] = {}
+        for word in (each.strip().lower() for each in text.split(",")):
+            key = self._key(word)
+            if key in self._found:
+                raise self.contradiction(self._found[key], word)
+            self._found[key] = word
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: str) -> str:
+        return self._found[key]
+
+    def get(self, key: str) -> str:
+        """Returns the word that decides this; empty if there is none."""
+        return self._found.get(key, "")
+
+    def numbers(self, key: str) -> tuple[float, float, float]:
+        """Returns the three numbers of ``mean``, ``std`` or ``fill``. A single one stands for all three.
+
+        Raises:
+            ConfigurationError: these are no such numbers.
+        """
+        least, most = _NUMBERS[key]
+        texts = self._found[key].partition("=")[2].split("/")
+        numbers = [float(each) for each in texts if _NUMBER.fullmatch(each) and least <= float(each) <= most]
+        if len(numbers) != len(texts) or len(texts) not in (1, 3):
+            raise self.refusal(
+                f"says '{self._found[key]}', where one number from {least:g} to {most:g} is possible, or three with / "
+                "between them"
+            )
+        first, second, third = numbers * 3 if len(numbers) == 1 else numbers
+        return first, second, third
+
+    def contradiction(self, one: str, other: str) -> ConfigurationError:
+        """Returns what is raised where two words exclude each other."""
+        return self.refusal(f"says '{one}' and '{other}', of which only one is possible")
+
+    def refusal(self, what: str) -> ConfigurationError:
+        """Returns what is raised where the text cannot be used; ``what`` follows the text in the sentence."""
+        return ConfigurationError(f"preprocessing '{self._text}' {what}; it takes auto, or {GRAMMAR}.")
+
+    def _key(self, word: str) -> str:
+        """Returns what a word decides."""
+        name, equals, _ = word.partition("=")
+        if equals and name in _NUMBERS:
+            return name
+        if word == IMAGENET:
+            return "range"
+        for key, kind in _CHOICES.items():
+            if word in [each.value for each in kind]:
+                return key
+        raise self.refusal(f"has the unknown word '{word}'" if word else "has an empty word")
