@@ -10,9 +10,9 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import MAX_SIDE, parse_size
-from split_infer_ros.models.onnx_second_inputs import SUPPLIED, Filling, filling_of, is_known
-from split_infer_ros.models.recipe import Recipe
-from split_infer_ros.models.recipe_words import Order, Range
+from split_infer_ros.models.onnx_second_inputs import SUPPLIED, Filling, filling_of, is_known, is_width_first
+from split_infer_ros.models.recipe import GREY, Recipe
+from split_infer_ros.models.recipe_words import Geometry, Order, Range, Resizing
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx_graphs.inputs import GraphEnds, ImageForm, needs_float32
 from split_infer_ros.onnx_graphs.nodes import used_values
@@ -22,7 +22,7 @@ DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order wher
 CLASSIFIER_SIDES = (224, 256, 299, 320, 384, 512, 640)
 MIN_GUESSED_SIDE = 8  # pixels of an image without a batch; less is something else
 
-_COLOURS, _GREY = 3, 1
+_COLOURS, _ONE_CHANNEL = 3, 1
 _IMAGE_DTYPES = (
     torch.float32,
     torch.float16,
@@ -46,6 +46,8 @@ class ImageInput:
         height, width: of the images in pixels.
         levels: whether the file takes whole numbers, so that the graph's input is 0..255.
         is_grey: whether the file takes one channel. The graph makes it of red, green and blue, in this order.
+        is_stretched: whether the file takes the size of the original image as RT-DETR and its kin do, whose images are
+            stretched to the input.
         filled: what the package supplies that the file leaves open, as sentences for the log.
     """
 
@@ -54,6 +56,7 @@ class ImageInput:
     width: int
     levels: bool = False
     is_grey: bool = False
+    is_stretched: bool = False
     filled: tuple[str, ...] = ()
 
     def fitted(self, recipe: Recipe, *, is_chosen: bool) -> Recipe:
@@ -61,11 +64,13 @@ class ImageInput:
 
         Args:
             recipe: of pre-processing.
-            is_chosen: whether the user chose it. Another one loses its mean.
+            is_chosen: whether the user chose it. Another one may be stretched instead, and loses its mean.
 
         Raises:
             ConfigurationError: the user chose values that whole numbers cannot hold.
         """
+        if self.is_stretched and not is_chosen:
+            recipe = replace(recipe, geometry=Geometry.STRETCH, resizing=Resizing.SMOOTH, fill=GREY)
         if self.is_grey and recipe.order is not Order.RGB:
             recipe = replace(recipe, order=Order.RGB, mean=_reversed(recipe.mean), std=_reversed(recipe.std))
         if not self.levels:
@@ -97,7 +102,8 @@ def read_image_input(graph: OnnxGraph, input_size: str = "") -> ImageInput:
         height,
         width,
         levels=form.is_integer,
-        is_grey=form.colours == _GREY,
+        is_grey=form.colours == _ONE_CHANNEL,
+        is_stretched=any(map(is_width_first, others)),
         filled=tuple(filter(None, (note, *filled))),
     )
 
@@ -124,15 +130,15 @@ def _form_of(tensor: OnnxTensor) -> ImageForm | None:
     if tensor.dtype not in _IMAGE_DTYPES:
         return None
     if len(shape) == 4:
-        if shape[1] in (_COLOURS, _GREY):
+        if shape[1] in (_COLOURS, _ONE_CHANNEL):
             return ImageForm(tensor, shape[1])
-        if shape[3] in (_COLOURS, _GREY):
+        if shape[3] in (_COLOURS, _ONE_CHANNEL):
             return ImageForm(tensor, shape[3], is_channels_last=True)
         return ImageForm(tensor, _COLOURS) if shape[1] is None else None
     if len(shape) != 3:
         return None
     for place, sides in ((0, shape[1:]), (2, shape[:2])):
-        if shape[place] in (_COLOURS, _GREY) and all(side is None or side >= MIN_GUESSED_SIDE for side in sides):
+        if shape[place] in (_COLOURS, _ONE_CHANNEL) and all(side is None or side >= MIN_GUESSED_SIDE for side in sides):
             colours = shape[place] or _COLOURS
             return ImageForm(tensor, colours, is_channels_last=place == 2, has_batch=False)
     return None
@@ -172,8 +178,8 @@ def _size(graph: OnnxGraph, form: ImageForm, others: Sequence[OnnxTensor], input
     return (
         height,
         width,
-        f"{graph.name} takes images {_text(rows)}x{_text(columns)} (height x width), and its metadata names no size, so "
-        f"it runs at {height}x{width}; input_size sets another size.",
+        f"{graph.name} takes images {_text(rows)}x{_text(columns)} (height x width), and its metadata names no size, "
+        f"so it runs at {height}x{width}; input_size sets another size.",
     )
 
 

@@ -69,6 +69,11 @@ def is_known(tensor: OnnxTensor) -> bool:
     return name in known or _threshold(name) is not None
 
 
+def is_width_first(tensor: OnnxTensor) -> bool:
+    """Whether an input is the original image's width and height, as RT-DETR, D-FINE and DEIM take it."""
+    return _plain(tensor.name) in _WIDTH_FIRST
+
+
 def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -> Filling | None:
     """Returns what fills an input of a graph for images of this size; None if the package cannot fill it.
 

@@ -7,11 +7,11 @@ from enum import Enum
 
 from split_infer_ros.errors import ConfigurationError
 
-MAX_TEXT = 300  # characters
+MAX_TEXT = 400  # characters
 MIN_STD, MAX_NUMBER = 1e-6, 1e6
 IMAGENET = "imagenet"  # the range 0..1 with ImageNet's mean and deviation
 
-_NUMBER = re.compile(r"[+-]?(\d{1,9}(\.\d{0,18})?|\.\d{1,18})(e[+-]?\d{1,2})?")
+_NUMBER = re.compile(r"[+-]?(\d{1,9}(\.\d{0,24})?|\.\d{1,24})(e[+-]?\d{1,3})?")
 
 
 class ShortForm(str, Enum):

@@ -18,9 +18,8 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.models.onnx_options import Recipe
-from split_infer_ros.models.onnx_preprocess import make_preprocess
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.compute import backbone_for
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
@@ -45,10 +44,13 @@ TOLERANCE = {Precision.FP32: 2e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
     [
         Preprocess(224, 224, shorter_side=256),
         Preprocess(320, 320, antialias=False),
-        make_preprocess(Recipe.LETTERBOX, 320, 320),
-        make_preprocess(Recipe.YOLOX, 320, 320),
+        Recipe.parse("letterbox").preprocess(320, 320),
+        Recipe.parse("yolox").preprocess(320, 320),
+        Recipe.parse("letterbox_corner,bgr,0..255,fill=0").preprocess(320, 320),
+        Recipe.parse("letterbox,smooth,bgr,imagenet,fill=mean").preprocess(320, 320),
+        Recipe.parse("stretch,bicubic,-1..1").preprocess(320, 320),
     ],
-    ids=["crop", "float", "letterbox", "yolox"],
+    ids=["crop", "float", "letterbox", "yolox", "corner", "smooth", "bicubic"],
 )
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]

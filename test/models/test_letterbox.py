@@ -12,11 +12,12 @@ from photographs import photographs
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.letterbox import Letterbox
-from split_infer_ros.models.onnx_options import Recipe
-from split_infer_ros.models.onnx_preprocess import make_preprocess
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.models.recipe_words import Geometry, ShortForm
 
 GREY = 114
+RECIPES = [each.value for each in (*Geometry, *ShortForm)]
 SIZES = st.tuples(st.integers(1, 600), st.integers(1, 600))
 
 
@@ -47,7 +48,7 @@ def test_centred_letterbox_equals_the_exporters(size: tuple[int, int], target: t
     """Both call OpenCV's resize, so the grey values are the same. Scaling to 0..1 rounds once: 1e-6."""
     image = of_size(*size)
     expected = centred_by_opencv(image, *target)
-    ours = run(make_preprocess(Recipe.LETTERBOX, *target), image)
+    ours = run(Recipe.parse("letterbox").preprocess(*target), image)
     np.testing.assert_allclose(ours, expected.transpose(2, 0, 1) / 255, rtol=0, atol=1e-6)
 
 
@@ -59,15 +60,15 @@ def test_yolox_input_equals_its_exporters(size: tuple[int, int]) -> None:
     fit_height, fit_width = max(int(size[0] * ratio + 1e-9), 1), max(int(size[1] * ratio + 1e-9), 1)
     expected = np.full((96, 64, 3), GREY, dtype=np.uint8)
     expected[:fit_height, :fit_width] = cv2.resize(image[..., ::-1].copy(), (fit_width, fit_height))
-    ours = run(make_preprocess(Recipe.YOLOX, 96, 64), image)
+    ours = run(Recipe.parse("yolox").preprocess(96, 64), image)
     np.testing.assert_allclose(ours, expected.transpose(2, 0, 1), rtol=0, atol=1e-4)
 
 
 def test_every_recipe_fills_the_input() -> None:
     """A white image has one colour wherever it lies, so nothing of the buffer's old content is left."""
     white = np.full((40, 90, 3), 255, dtype=np.uint8)
-    for recipe in Recipe:
-        preprocess = make_preprocess(recipe, 32, 48)
+    for recipe in RECIPES:
+        preprocess = Recipe.parse(recipe).preprocess(32, 48)
         staging = preprocess.staging(1)
         staging.fill_(7)
         preprocess.gather([Pixels(torch.from_numpy(white), (0, 1, 2))], staging)
@@ -77,9 +78,9 @@ def test_every_recipe_fills_the_input() -> None:
 
 def test_recipes_scale_as_their_exporters_do() -> None:
     white = np.full((32, 32, 3), 255, dtype=np.uint8)
-    highest = {recipe: float(run(make_preprocess(recipe, 32, 32), white).max()) for recipe in Recipe}
-    assert highest.pop(Recipe.YOLOX) == pytest.approx(255)
-    for recipe in (Recipe.STRETCH_IMAGENET, Recipe.CROP_IMAGENET):
+    highest = {recipe: float(run(Recipe.parse(recipe).preprocess(32, 32), white).max()) for recipe in RECIPES}
+    assert highest.pop("yolox") == pytest.approx(255)
+    for recipe in ("stretch_imagenet", "crop_imagenet"):
         assert highest.pop(recipe) == pytest.approx((1 - 0.406) / 0.225)
     assert list(highest.values()) == pytest.approx([1.0] * len(highest))
 
@@ -124,6 +125,6 @@ def test_padded_rows_do_not_change_the_input() -> None:
     padded = np.full((50, 33 * 3 + 5), 99, dtype=np.uint8)
     padded[:, : 33 * 3] = image.reshape(50, -1)
     view = torch.from_numpy(padded).as_strided((50, 33, 3), (33 * 3 + 5, 3, 1))
-    preprocess = make_preprocess(Recipe.LETTERBOX, 64, 64)
+    preprocess = Recipe.parse("letterbox").preprocess(64, 64)
     ours = preprocess.normalise(preprocess.gather([Pixels(view, (0, 1, 2))], preprocess.staging(1)))[0]
     assert np.array_equal(ours.numpy(), run(preprocess, image))  # the same calls on the same grey values
