@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -82,26 +83,29 @@ class Inspector:
         return answer
 
 
-def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> None:
+def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> list[Path]:
     """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
 
     Args:
         spec: of the model. Its execution config names the engine; everything is run on the CPU.
         inspector: is used and stays open; None starts a process for this call alone.
 
+    Returns:
+        the files beside the model from which it takes weights.
+
     Raises:
         ConfigurationError: a file cannot be used. The sentence says why.
     """
     paths = inspected_paths(spec)
     if not paths:
-        return
+        return []
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
     known = default_path().parent / "inspected" / f"{_key(spec, paths)}.json"
-    folder = paths[0].resolve().parent
-    if _is_known(known, folder):
-        return
+    folder = paths[0].absolute().parent
+    if (beside := _known_beside(known, folder)) is not None:
+        return beside
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
     if inspector is None:
         with Inspector() as own:
@@ -110,11 +114,13 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> None:
         answer = inspector.ask(spec, limits)
     _raise_objection(answer, paths[-1], limits)
     _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
-    beside = {str(Path(file).relative_to(folder)): content_digest(Path(file)) for file in answer["files"]}
+    beside = [Path(file) for file in answer["files"]]
+    digests = {os.path.relpath(file, folder): content_digest(file) for file in beside}
     try:
-        write_whole(known, json.dumps({"beside": beside}).encode())
+        write_whole(known, json.dumps({"beside": digests}).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
+    return beside
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
@@ -189,13 +195,13 @@ def _key(spec: ModelSpec, paths: list[Path]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-def _is_known(known: Path, folder: Path) -> bool:
-    """Returns whether files were inspected before, with the same files beside them."""
+def _known_beside(known: Path, folder: Path) -> list[Path] | None:
+    """Returns the files beside a model that was inspected before with them, None if that is not so."""
     try:
-        beside = json.loads(known.read_bytes())["beside"]
-        return all(content_digest(folder / name) == digest for name, digest in beside.items())
+        digests = {folder / name: digest for name, digest in json.loads(known.read_bytes())["beside"].items()}
+        return list(digests) if all(content_digest(file) == digest for file, digest in digests.items()) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return False
+        return None
 
 
 def _plain(spec: ModelSpec) -> dict[str, Any]:
