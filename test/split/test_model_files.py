@@ -14,7 +14,6 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
-
 onnx = pytest.importorskip("onnx")
 
 from onnx_files import network, ultralytics  # noqa: E402
