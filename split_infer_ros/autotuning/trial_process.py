@@ -14,6 +14,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.child_process import ChildProcess
+from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
 MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
@@ -86,6 +87,8 @@ class TrialProcess:
     def __init__(self, spec: ModelSpec, worker: Sequence[str] = WORKER) -> None:
         model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code", "on_torch")}
         self._model = json.dumps(model | asdict(spec.onnx_options))
+        self._files = named_files(spec)
+        self._state = files_state(self._files)
         self._worker = worker
         self._process: ChildProcess | None = None
 
@@ -133,6 +136,8 @@ class TrialProcess:
         if self._process is not None and self._process.is_running:
             return self._process
         self._end()
+        if files_state(self._files) != self._state:  # it would try another model than before
+            raise ConfigurationError("The model cannot be tuned further: one of its files changed; tune it anew.")
         try:
             self._process = ChildProcess(self._worker, [self._model])
         except OSError as error:

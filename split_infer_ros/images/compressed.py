@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import cv2
@@ -13,8 +14,11 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 from split_infer_ros.images.containers import JPEG_SIGNATURE, PNG_SIGNATURE, minimal_jpeg, minimal_png
-from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels, read_pixels
 from split_infer_ros.images.sizes import MAX_PIXELS
+
+_MOSAIC = re.compile(r"(bayer_[rgb]{4})(?:8|16)")
+_STORED = re.compile(r"compressed\s+(\w+)")
 
 
 def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pixels:
@@ -26,11 +30,12 @@ def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pix
     Args:
         data: any object with the buffer protocol.
         format: the message's format, which compressed_image_transport writes as ``ORIGINAL; CODEC compressed STORED``.
-            ORIGINAL 16UC1 means measurements. STORED rgb8 or rgb16 means that red and blue are swapped.
+            ORIGINAL 16UC1 means measurements. STORED rgb8 or rgb16 means that red and blue are swapped. An image of
+            ORIGINAL bayer_* with one channel is a mosaic, unless STORED says that it is grey (mono8).
         max_pixels: a larger image is refused before it is decoded.
 
     Raises:
-        ImageError: ``unknown_format``, ``empty_image``, ``too_large`` or ``corrupt_image``.
+        ImageError: ``unknown_format``, ``empty_image``, ``too_large``, ``bad_size`` or ``corrupt_image``.
     """
     encoded = bytes(data)
     if "compresseddepth" in format.lower():
@@ -73,9 +78,31 @@ def _pixels(image: np.ndarray, format: str) -> Pixels:
     original, _, stored = format.partition(";")
     samples = image.reshape(*image.shape[:2], -1)
     is_grey = samples.shape[2] == 1
+    if is_grey and (pattern := _mosaic(original.strip(), stored)):
+        height, width, bits = *image.shape, 8 * image.itemsize
+        return read_pixels(
+            image.tobytes(),
+            height=height,
+            width=width,
+            encoding=f"{pattern}{bits}",
+            step=width * image.itemsize,
+            is_bigendian=sys.byteorder == "big",
+            max_pixels=height * width,
+        )
     if samples.dtype == np.uint16:
         has_measurements = is_grey and original.strip() == "16UC1"
         decode = decoders.stretch_contrast if has_measurements else decoders.scale_full_range
         samples = decode(samples)
     colour_order = RGB if "compressed rgb" in stored else BGR
     return Pixels(torch.from_numpy(samples), GREY if is_grey else colour_order)
+
+
+def _mosaic(original: str, stored: str) -> str | None:
+    """Returns the pattern of a mosaic, such as ``bayer_rggb``; None if the image is grey or colour.
+
+    compressed_image_transport stores a mosaic as it is in PNG, and names nothing. In JPEG it makes a mosaic grey and
+    names mono8, unless its parameter ``jpeg_compress_bayer`` keeps the mosaic, which is then named again.
+    """
+    named = _STORED.search(stored)
+    found = _MOSAIC.fullmatch(named[1] if named else original)
+    return found[1] if found and original.startswith("bayer_") else None

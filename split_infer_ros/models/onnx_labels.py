@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models import plain_yaml
+from split_infer_ros.models.label_text import read_text, split_lines, trimmed
 
 NAMES = "names"  # the key of the metadata, as Ultralytics writes it
 MAX_CHARACTERS = 2**21
 MAX_LABELS = 100_000
-UNREAD_SUFFIXES = (".yaml", ".yml")
+
+_HOLDERS = (NAMES, "id2label", "label2id", "labels", "classes")  # keys under which files of others keep the names
+_UNREADABLE = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
+_TAKES = (
+    "it takes a text file in UTF-8 with one name a line, or a JSON or YAML file with a list of names or a dictionary "
+    "of names by number."
+)
+
+_log = logging.getLogger(__name__)
 
 
 def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
-    """Reads the class names in a file's metadata: a dictionary or a list as Python or JSON writes it.
+    """Reads the class names in a file's metadata: a dictionary or a list as JSON or Python writes it.
+
+    Unreadable metadata does not stop a model: its classes are then numbers, and the log says so once.
 
     Args:
         model: the model's name, for messages.
         text: the metadata's ``names``.
 
+    Returns:
+        the names by number; empty if there are none.
+
     Raises:
-        ConfigurationError: the text holds no names.
+        ConfigurationError: the text is so long that it means harm.
     """
     where = f"The metadata '{NAMES}' of {model}"
     advice = "set the parameter labels to a file of names"
@@ -30,59 +48,107 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
         raise ConfigurationError(
             f"{where} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read, so {advice}."
         )
+    if not text.strip():
+        return ()
     try:
-        return _labels(ast.literal_eval(text.strip()))
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ConfigurationError(
-            f"{where} cannot be read ({reason}); a dictionary of names by number was expected, so {advice}."
-        ) from error
+        return _labels(_literal(text))
+    except _UNREADABLE as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].partition(": <")[0][:200]
+        _warn_once(f"{where} cannot be read ({reason}), so its classes are numbers; for their names, {advice}.")
+        return ()
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Reads a file of class names: a JSON list or dictionary in ``FILE.json``, else text with one name a line.
+    """Reads a file of class names: JSON in ``FILE.json``, YAML in ``FILE.yaml``, else text with one name a line.
 
     Raises:
         ConfigurationError: the file is missing, cannot be read, or holds no names.
     """
-    if path.suffix in UNREAD_SUFFIXES:
-        raise ConfigurationError(
-            f"labels {path} is a YAML file, which is not read; it takes a text file with one name a line, or a JSON "
-            "file with a list or a dictionary of names."
-        )
+    suffix = path.suffix.lower()
     try:
         if not path.is_file():
             raise ConfigurationError(
-                f"There is no file of labels {path}; labels takes the path of a text or JSON file."
+                f"There is no file of labels {path}; labels takes the path of a text, JSON or YAML file."
             )
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_CHARACTERS + 1)
-        if len(text) > MAX_CHARACTERS:
-            raise ValueError(f"it has more than {MAX_CHARACTERS:,} characters")
-        return _labels(json.loads(text) if path.suffix == ".json" else text.rstrip().splitlines())
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"labels {path} cannot be read ({error}); it takes a text file with one name a line, or a JSON file with "
-            "a list or a dictionary of names."
-        ) from error
+        text = read_text(path, MAX_CHARACTERS)
+        value: Any
+        if suffix == ".json":
+            value = json.loads(text)
+        elif suffix in plain_yaml.SUFFIXES:
+            value = plain_yaml.read_plain_yaml(text)
+        else:
+            value = split_lines(text)
+        labels = _labels(value)
+        if not labels:
+            raise ValueError("it is empty")
+    except (OSError, *_UNREADABLE) as error:
+        raise ConfigurationError(f"labels {path} cannot be read ({error}); {_TAKES}") from error
+    return labels
 
 
-def _labels(value: object) -> tuple[str, ...]:
-    """Checks names by number. A number without a name is its own name.
+def _literal(text: str) -> Any:
+    """Reads a value as JSON writes it, else as Python writes it. No code is run."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return ast.literal_eval(text.strip())
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    """Returns names by number. A number without a name is its own name.
+
+    Args:
+        value: a list of names, a dictionary of names by number or of numbers by name, or a dictionary that holds one of
+            these as ``names``, ``id2label`` or the like.
 
     Raises:
-        ValueError: the value is no list or dictionary of names.
+        ValueError: the value is none of these.
     """
+    if isinstance(value, dict):
+        held = [value[key] for key in _HOLDERS if isinstance(value.get(key), (list, tuple, dict))]
+        value = held[0] if held else value
     if isinstance(value, (list, tuple)):
         value = dict(enumerate(value))
-    if not isinstance(value, dict) or not value:
-        raise ValueError(f"it is {'empty' if isinstance(value, dict) else f'a {type(value).__name__}'}")
+    if not isinstance(value, dict):
+        raise ValueError(f"it is a {type(value).__name__}")
+    numbers = {key: _number(key) for key in value}
+    if None in numbers.values() and all(_number(item) is not None for item in value.values()):
+        by_number = {_number(number): name for name, number in value.items()}
+        if len(by_number) < len(value):
+            raise ValueError("two names have the same number")
+        value, numbers = by_number, {number: number for number in by_number}
     labels: dict[int, str] = {}
     for key, name in value.items():
-        number = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 7 else key
-        if type(number) is not int or not 0 <= number < MAX_LABELS:
+        number = numbers[key]
+        if number is None or not 0 <= number < MAX_LABELS:
             raise ValueError(f"{str(key)[:40]!r} is no class number from 0 to {MAX_LABELS - 1}")
-        if not isinstance(name, str):
-            raise ValueError(f"the name of class {number} is a {type(name).__name__}, not text")
-        labels[number] = name.strip()
-    return tuple(labels.get(number) or str(number) for number in range(max(labels) + 1))
+        labels[number] = _name(number, name)
+    return tuple(labels.get(number) or str(number) for number in range(max(labels, default=-1) + 1))
+
+
+def _number(key: Any) -> int | None:
+    """Returns the class number that a key is or spells, None if it is none. ``True`` is none."""
+    if isinstance(key, str):
+        return int(key) if key.isdecimal() and len(key) < 7 else None
+    if type(key) is float and key.is_integer():
+        return int(key)
+    return key if type(key) is int else None
+
+
+def _name(number: int, name: Any) -> str:
+    """Returns the name of a class as text: empty if there is none.
+
+    Raises:
+        ValueError: it is neither text nor a single value.
+    """
+    if name is None:
+        return ""
+    if not isinstance(name, (str, int, float)):  # bool is an int
+        raise ValueError(f"the name of class {number} is a {type(name).__name__}, not text")
+    return trimmed(str(name))
+
+
+@functools.lru_cache(maxsize=256)
+def _warn_once(sentence: str) -> None:
+    """Logs a sentence the first time that this process has it: a model can be loaded often."""
+    _log.warning("%s", sentence)

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS, SUFFIXES, read_plain_yaml
 
-SUFFIXES = (".yaml", ".yml")
-MAX_BYTES = 64 * 1024
 MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
 KEYS = (MARK, "labels", "preprocessing", "input_size")
 
@@ -32,15 +29,6 @@ class SideFile:
     labels: str | tuple[str, ...] = ""
     preprocessing: str = ""
     input_size: str = ""
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """A safe loader that takes no aliases, by which a short text could mean a huge one."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("it has an alias, and aliases are not read")
-        return super().compose_node(parent, index)
 
 
 def side_path(model: Path) -> Path | None:
@@ -83,13 +71,9 @@ def read_side_file(model: Path) -> SideFile:
 def _load(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-        return yaml.load(data, Loader=_Loader)  # a safe one
-    except (OSError, ValueError, TypeError, RecursionError, OverflowError, MemoryError, yaml.YAMLError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            return read_plain_yaml(file.read(4 * MAX_YAML_CHARACTERS).decode("utf-8-sig"))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({reason}); beside a model, it says how the model's outputs are read "
+            f"{path} cannot be read ({error}); beside a model, it says how the model's outputs are read "
             "(docs/guides/own_model.md). Mend it, or give it another name."
         ) from error

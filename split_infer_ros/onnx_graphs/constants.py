@@ -5,8 +5,9 @@ Sizes are compared with what is there before memory is taken for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from split_infer_ros.errors import ConfigurationError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_WEIGHT_BYTES = 2**34  # in all files beside the model
 MAX_DIMENSIONS = 64
+MAX_LINKS = 40  # from a model's path to its file; as many as Linux follows
+SMALL_BYTES = 1024  # a constant up to this size stays in a model that is checked without its weights
 _BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # those that share a byte
 _COMPLEX = ("COMPLEX64", "COMPLEX128")
 
@@ -72,21 +75,42 @@ def find_external(proto: onnx.ModelProto, path: Path) -> dict[Path, int]:
 def _places(proto: onnx.ModelProto, path: Path) -> list[_Place]:
     import onnx
 
-    external = onnx.TensorProto.EXTERNAL
-    return [_place_of(tensor, path) for tensor in _constants(proto) if tensor.data_location == external]
+    external, folders = onnx.TensorProto.EXTERNAL, folders_of(path)
+    return [_place_of(tensor, path, folders) for tensor in _constants(proto) if tensor.data_location == external]
 
 
-def _place_of(tensor: onnx.TensorProto, path: Path) -> _Place:
-    """Returns where a constant lies. Its file is in the model's folder, also after all links were followed."""
+def folders_of(path: Path) -> list[Path]:
+    """Returns the folder of a file and, if it is a link, the folders of what it leads to, link by link.
+
+    In the cache of Hugging Face, both a model and its weights are links into a folder of blobs.
+    """
+    current = path.absolute()
+    folders = [current.parent]
+    while current.is_symlink() and len(folders) <= MAX_LINKS:
+        current = current.parent.resolve() / current.readlink()
+        folders.append(current.parent)
+    return folders
+
+
+def _place_of(tensor: onnx.TensorProto, path: Path, folders: Sequence[Path]) -> _Place:
+    """Returns where a constant lies.
+
+    Its file is looked for beside each of the model's links in turn. After all links were followed, it must lie in one
+    of these folders. So a file of weights may be a link only if the model is one too, and leads to the same place.
+    """
     facts = {entry.key: entry.value for entry in tensor.external_data}
-    location, folder = facts.get("location", ""), path.resolve().parent
+    location = facts.get("location", "")
     try:
-        file = (folder / location).resolve()
+        files = [folder / location for folder in folders]
+        file = next((file for file in files if file.exists()), files[0])
+        parents = file.resolve().parents
     except (OSError, ValueError, RuntimeError):  # a name with a zero byte, or links in a circle
-        file = Path()
-    if not location or Path(location).is_absolute() or folder not in file.parents:
+        file, parents = Path(), Path().parents
+    place = PurePosixPath(location)
+    is_beside = any(folder.resolve() in parents for folder in folders)
+    if not location or place.is_absolute() or ".." in place.parts or not is_beside:
         raise ConfigurationError(
-            f"{path} takes the weight '{tensor.name}' from '{location:.200}', which is not in its folder {folder}; "
+            f"{path} takes the weight '{tensor.name}' from '{location:.200}', which is not in its folder {folders[0]}; "
             "files of weights lie beside the model."
         )
     try:
@@ -166,6 +190,24 @@ def _num_bytes(tensor: onnx.TensorProto) -> int:
     if kind in ("UNDEFINED", "STRING"):
         raise ValueError(f"{kind} has no size")
     return num_elements(tensor) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+@contextmanager
+def without_weights(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
+    """Lends a model whose large constants are empty. They return at the end.
+
+    What only looks at a model's structure need not copy its weights, and protobuf copies at most 2 GB.
+    """
+    taken = []
+    try:
+        for tensor in _constants(proto):
+            if len(tensor.raw_data) > SMALL_BYTES:
+                taken.append((tensor, tensor.raw_data, list(tensor.dims)))
+                tensor.raw_data, tensor.dims[:] = b"", [0]
+        yield proto
+    finally:
+        for tensor, data, dims in taken:
+            tensor.raw_data, tensor.dims[:] = data, dims
 
 
 def _constants(proto: onnx.ModelProto) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.constants import find_external, load_constants
+from split_infer_ros.onnx_graphs.constants import find_external, load_constants, without_weights
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import subgraphs
 
@@ -43,7 +43,8 @@ def read_onnx(path: Path) -> OnnxGraph:
             proto = onnx.inliner.inline_local_functions(proto)
         _check_operators(proto, path)
         load_constants(proto, path)
-        onnx.checker.check_model(proto if path.stat().st_size < MAX_FILE_BYTES // 2 else str(path))
+        with without_weights(proto) as structure:
+            onnx.checker.check_model(structure)
     except ConfigurationError:
         raise
     except Exception as error:  # the checker's and the inliner's errors depend on the version

@@ -13,6 +13,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import RGB, FindEncoding, Pixels, read_message
+from split_infer_ros.sources.bag_files import decompressed, storage_of
 from split_infer_ros.sources.picture import Picture
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -86,10 +87,9 @@ class BagSource:
             from rosbags.typesys import Stores, get_typestore
         except ImportError:
             raise SourceError("bag:PATH needs the Python package rosbags; pip install rosbags.") from None
-        if not path.exists():
-            raise SourceError(f"The bag {path} does not exist; bag:PATH takes a bag's folder or an .mcap file.")
+        storage = storage_of(path, warn)
         try:
-            reader: Any = Reader(path)
+            reader: Any = Reader(storage)
             reader.open()
         except Exception as error:  # the reader's parts raise errors of any type
             raise SourceError(f"{path} cannot be opened as a ROS 2 bag: {error}") from error
@@ -146,7 +146,7 @@ class BagSource:
 
     def _picture(self, kind: str, content: bytes) -> Picture:
         try:
-            message: Any = self._types.deserialize_cdr(content, kind)
+            message: Any = self._types.deserialize_cdr(decompressed(content), kind)
         except Exception as error:  # bytes that are no such message raise errors of any type
             raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
         if kind == IMAGE:

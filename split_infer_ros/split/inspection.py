@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,24 @@ from split_infer_ros.telemetry.machine import engine_version
 FORMAT = 2  # of what an inspection does; a change raises it, and files are then inspected again
 COMMAND = (sys.executable, "-m", "split_infer_ros.split.inspector")
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
-READING = "reading"
 MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
 _ENGINES = ("onnxruntime", "openvino")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What an inspection found.
+
+    Attributes:
+        beside: the files beside the model from which it takes weights.
+        reading: how the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
+    """
+
+    beside: tuple[Path, ...] = ()
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Inspector:
@@ -85,7 +99,7 @@ class Inspector:
         return answer
 
 
-def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> dict[str, Any]:
+def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspected:
     """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
 
     Args:
@@ -93,21 +107,20 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> dict[s
         inspector: is used and stays open; None starts a process for this call alone.
 
     Returns:
-        What the inspection found: under ``READING``, how the outputs of an ONNX file are read. Empty without files.
+        What was found. It is empty if there are no files that can do harm.
 
     Raises:
         ConfigurationError: a file cannot be used. The sentence says why.
     """
     paths = inspected_paths(spec)
     if not paths:
-        return {}
+        return Inspected()
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
     known = default_path().parent / "inspected" / f"{_key(spec, paths)}.json"
-    folder = paths[0].resolve().parent
-    found = _read_known(known, folder)
-    if found:
+    folder = paths[0].absolute().parent
+    if (found := _read_known(known, folder)) is not None:
         return found
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
     if inspector is None:
@@ -117,13 +130,13 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> dict[s
         answer = inspector.ask(spec, limits)
     _raise_objection(answer, paths[-1], limits)
     _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
-    beside = {str(Path(file).relative_to(folder)): content_digest(Path(file)) for file in answer["files"]}
-    found = {"beside": beside, READING: answer[READING]}
+    beside = [Path(file) for file in answer["files"]]
+    digests = {os.path.relpath(file, folder): content_digest(file) for file in beside}
     try:
-        write_whole(known, json.dumps(found).encode())
+        write_whole(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
-    return found
+    return Inspected(tuple(beside), answer["reading"])
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
@@ -207,14 +220,15 @@ def _descriptions(spec: ModelSpec) -> list[Path]:
     return [path for path in paths if path is not None and path.is_file()]
 
 
-def _read_known(known: Path, folder: Path) -> dict[str, Any]:
-    """Returns what an earlier inspection found; empty unless it was of the same files, with the same beside them."""
+def _read_known(known: Path, folder: Path) -> Inspected | None:
+    """Returns what an earlier inspection found; None unless it was of the same files, with the same beside them."""
     try:
-        found: dict[str, Any] = json.loads(known.read_bytes())
-        is_same = all(content_digest(folder / name) == digest for name, digest in found["beside"].items())
-        return found if is_same and isinstance(found[READING], dict) else {}
+        found = json.loads(known.read_bytes())
+        digests = {folder / name: digest for name, digest in found["beside"].items()}
+        is_same = all(content_digest(file) == digest for file, digest in digests.items())
+        return Inspected(tuple(digests), dict(found["reading"])) if is_same else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+        return None
 
 
 def _plain(spec: ModelSpec) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Loads models by name. A process loads a model once and shares it."""
+"""Loads models by name. A process loads a model once and shares it, until one of its files changes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
@@ -21,8 +22,9 @@ from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.export import UntraceableError
-from split_infer_ros.split.inspection import READING, inspect_files
+from split_infer_ros.split.inspection import Inspected, inspect_files
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.onnx_to_torch import to_torch
@@ -37,12 +39,15 @@ MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
 AUTO_DEVICE = "auto"
 SEED = 0  # untrained weights are the same ones each time
 
-_loaded: WeakValueDictionary[ModelSpec, SplitModel] = WeakValueDictionary()
+_loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
+_beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # the files of weights that a model names, by what names them
 _loading = threading.Lock()
 
 
 def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitModel:
     """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
+
+    If a file of the model changed since, the model is loaded anew. Who uses the old one keeps it.
 
     Args:
         spec: of the model.
@@ -59,31 +64,36 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
     # The permission is part of the key: who may not load user code may not share it either.
     source_spec = replace(spec, device="cpu", execution_config=folding_only)
     with _loading:
-        source = _loaded.get(source_spec)
+        named = files_state(named_files(spec))  # before they are read: they may change meanwhile
+        model = spec.name, named
+        state = named + files_state(_beside.get(model, ()))
+        source = _loaded.get((source_spec, state))
         if source is None:
-            source = _make_source(spec, source_spec, make_hollow)
-            _loaded[source_spec] = source
+            source = make_hollow(source_spec) if make_hollow is not None else None
+            if source is None:
+                found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
+                _beside[model] = found.beside
+                state = named + files_state(found.beside)
+                source = _make_source(spec, found, folding_only)
+            _loaded[source_spec, state] = source
         if spec.device == AUTO_DEVICE:
             device = source.best_device()
         placed_spec = replace(spec, device=str(device))
         if placed_spec == source_spec:
             return source
-        placed = _loaded.get(placed_spec)
+        placed = _loaded.get((placed_spec, state))
         if placed is None:
             if isinstance(source, OnnxModel):  # other models go to another engine by way of an export
                 inspect_files(spec)
             placed = place(source, device, spec.execution_config)
-            _loaded[placed_spec] = placed
+            _loaded[placed_spec, state] = placed
         return placed
 
 
-def _make_source(spec: ModelSpec, source_spec: ModelSpec, make_hollow: MakeHollow | None) -> SplitModel:
-    """Makes the model on the CPU of which all placements are made."""
-    hollow = make_hollow(source_spec) if make_hollow is not None else None
-    if hollow is not None:
-        return hollow
+def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionConfig) -> SplitModel:
+    """Makes the model on the CPU of which all placements are made. Its files were inspected."""
     origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
-    source = make_model(*build_model(spec), source_spec.execution_config)
+    source = make_model(*build_uninspected(spec, _reader_of(found)), execution_config)
     source.weights_source = origin
     return source
 
@@ -97,11 +107,12 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
     found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
+    return build_uninspected(spec, _reader_of(found))
 
-    def read_outputs(file: OnnxFile) -> Reading:
-        return parse_reading(file, found[READING])
 
-    return build_uninspected(spec, read_outputs)
+def _reader_of(found: Inspected) -> Callable[[OnnxFile], Reading]:
+    """Returns the function that reads outputs as the inspection found out."""
+    return lambda file: parse_reading(file, found.reading)
 
 
 def onnx_entry(

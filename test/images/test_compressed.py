@@ -20,7 +20,7 @@ from split_infer_ros.errors import ImageError
 from split_infer_ros.images import compressed, containers
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.containers import MAX_SCANS
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import Pixels, read_pixels
 from split_infer_ros.images.sizes import MAX_PIXELS
 
 SCAN, END = b"\xff\xda", b"\xff\xd9"
@@ -75,6 +75,53 @@ def test_a_jpeg_of_every_mode_is_read(mode: str) -> None:
     image = Image.fromarray(photograph()).convert(mode)
     pixels = read_compressed(encode(image, "JPEG", quality=95), "jpeg")
     assert np.abs(rgb(pixels).astype(int) - np.asarray(image.convert("RGB"))).mean() < 6
+
+
+def mosaic(dtype: type) -> np.ndarray:
+    """A Bayer mosaic (24, 32) of smooth colours."""
+    rows, columns = np.mgrid[:24, :32]
+    values = 40 + 4 * rows + 2 * columns + 60 * (rows % 2) - 30 * (columns % 2)
+    return values.astype(dtype) * (257 if dtype is np.uint16 else 1)
+
+
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("stored", ["; png compressed ", "; png compressed", "; png compressed {original}", ""])
+def test_a_mosaic_in_a_png_is_read_like_the_raw_one(pattern: str, dtype: type, stored: str) -> None:
+    image, bits = mosaic(dtype), 8 * np.dtype(dtype).itemsize
+    original = f"bayer_{pattern}{bits}"
+    raw = read_pixels(image.tobytes(), height=24, width=32, encoding=original, step=32 * bits // 8)
+    png_file = cv2.imencode(".png", image)[1].tobytes()
+    pixels = read_compressed(png_file, original + stored.format(original=original))
+    assert pixels.rgb == raw.rgb
+    assert torch.equal(pixels.data, raw.data), "bit for bit: the samples are the same"
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("stored", ["; jpeg compressed ", "; jpeg compressed bayer_rggb{bits}"])
+def test_a_mosaic_in_a_jpeg_is_read_like_one_of_8_bits(bits: int, stored: str) -> None:
+    jpeg = cv2.imencode(".jpg", mosaic(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 100])[1].tobytes()
+    decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_UNCHANGED)
+    raw = read_pixels(decoded.tobytes(), height=24, width=32, encoding="bayer_rggb8", step=32)
+    pixels = read_compressed(jpeg, f"bayer_rggb{bits}" + stored.format(bits=bits))
+    assert torch.equal(pixels.data, raw.data), "bit for bit: the same decoder made the samples"
+
+
+def test_what_the_sender_demosaiced_stays_as_it_is() -> None:
+    grey = mosaic(np.uint8)
+    png_file = cv2.imencode(".png", grey)[1].tobytes()
+    pixels = read_compressed(png_file, "bayer_rggb8; jpeg compressed mono8")
+    assert np.array_equal(pixels.data.numpy()[..., 0], grey)
+    assert pixels.rgb == (0, 0, 0)
+    coloured = read_compressed(encode(photograph(), "PNG"), "bayer_rggb8; png compressed bgr8")
+    assert np.array_equal(rgb(coloured), photograph())
+
+
+def test_a_mosaic_that_is_too_small_is_refused() -> None:
+    png_file = cv2.imencode(".png", np.zeros((2, 5), np.uint8))[1].tobytes()
+    with pytest.raises(ImageError, match="5x2 pixels cannot be bayer_rggb8") as refusal:
+        read_compressed(png_file, "bayer_rggb8; png compressed ")
+    assert refusal.value.reason.value == "bad_size"
 
 
 def test_a_png_of_16_bits_is_scaled_from_its_full_range() -> None:

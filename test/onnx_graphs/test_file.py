@@ -52,7 +52,63 @@ def test_model_is_read_with_its_weights(tmp_path: Path, beside: bool) -> None:
         assert (found[each.name] == onnx.numpy_helper.to_array(each)).all()
 
 
-@pytest.mark.parametrize("place", ["../weights.bin", "/etc/passwd", "", "link.bin"])
+@pytest.mark.parametrize("leads_to_links", [False, True])
+def test_links_lead_to_weights_beside_any_of_them(tmp_path: Path, leads_to_links: bool) -> None:
+    """As in the cache of Hugging Face: snapshots/NAME/FILE links to blobs/DIGEST, for the model and its weights."""
+    snapshot, blobs = tmp_path / "snapshots" / "name", tmp_path / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    path = saved(snapshot, beside=True)
+    expected = read_onnx(path).proto.SerializeToString()
+    for file, blob in ((path, "aaa"), (snapshot / WEIGHTS, "bbb")):
+        file.rename(blobs / blob)
+        file.symlink_to(f"../../blobs/{blob}")
+    if leads_to_links:
+        own = tmp_path / "own.onnx"
+        own.symlink_to(path.relative_to(tmp_path))
+        path = own
+    assert read_onnx(path).proto.SerializeToString() == expected
+    assert list(weights_beside(path)) == [snapshot / WEIGHTS]
+
+
+def test_weights_beside_the_file_that_a_link_leads_to_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = saved(folder, beside=True)
+    link = tmp_path / "link.onnx"
+    link.symlink_to(path)
+    assert read_onnx(link).proto.SerializeToString() == read_onnx(path).proto.SerializeToString()
+    hard = tmp_path / "hard"
+    hard.mkdir()
+    for file in (path, folder / WEIGHTS):
+        (hard / file.name).hardlink_to(file)
+    assert read_onnx(hard / path.name).proto.SerializeToString() == read_onnx(path).proto.SerializeToString()
+
+
+@pytest.mark.parametrize("place", ["link.bin", "../outside/weights.bin"])
+def test_links_of_weights_lead_nowhere_else(tmp_path: Path, place: str) -> None:
+    blobs, snapshot, outside = (tmp_path / name for name in ("blobs", "snapshot", "outside"))
+    for folder in (blobs, snapshot, outside):
+        folder.mkdir()
+    path = edited(saved(blobs, beside=True), "location", place)
+    (snapshot / "m.onnx").symlink_to(path)
+    (blobs / WEIGHTS).rename(outside / WEIGHTS)
+    (snapshot / "link.bin").symlink_to(outside / WEIGHTS)
+    with pytest.raises(ConfigurationError, match=f"takes the weight 'w1' from '{place}', which is not in its folder"):
+        read_onnx(snapshot / "m.onnx")
+
+
+def test_checking_leaves_the_weights_as_they_are(tmp_path: Path) -> None:
+    proto = read_onnx(saved(tmp_path)).proto
+    before = proto.SerializeToString()
+    with constants.without_weights(proto) as structure:
+        large = [each for each in structure.graph.initializer if each.dims == [0]]
+        assert large
+        assert len(structure.SerializeToString()) < len(before)
+    assert proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize("place", ["../weights.bin", "/etc/passwd", "", "link.bin", "sub/../weights.bin"])
 def test_weights_outside_the_folder_are_refused(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

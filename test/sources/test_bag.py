@@ -276,10 +276,59 @@ def test_a_damaged_bag_breaks_off(large: Path) -> None:
     assert list(source) == []
 
 
-def test_a_bag_whose_recorder_was_killed_is_refused(large: Path) -> None:
+@pytest.mark.parametrize("lost", [20, 100, 700_000, 2_000_000])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_an_unfinished_file_is_read_up_to_its_end(large: Path, lost: int, is_folder: bool) -> None:
+    expected = list(open_source(f"bag:{large}"))
+    large.write_bytes(large.read_bytes()[:-lost])
+    if is_folder:
+        (large.parent / "metadata.yaml").unlink()  # a recorder writes it last
+    warnings: list[str] = []
+    found = list(open_source(f"bag:{large.parent if is_folder else large}", warn=warnings.append))
+    assert (len(found) == 20) == (lost <= 100)
+    assert len(found) > 5
+    for one, other in zip(found, expected, strict=False):
+        assert (one.name, one.stamp, one.frame_id) == (other.name, other.stamp, other.frame_id)
+        assert np.array_equal(one.image, other.image)
+    (warning,) = warnings
+    assert f"{large} is not finished, so it is read as far as it goes" in warning
+    assert "'mcap recover" in warning
+
+
+def test_an_unfinished_bag_of_several_files_says_what_to_do(large: Path) -> None:
+    (large.parent / "other.mcap").write_bytes(large.read_bytes())
     large.write_bytes(large.read_bytes()[:-100])
-    with pytest.raises(SourceError, match="cannot be opened as a ROS 2 bag"):
-        open_source(f"bag:{large}")
+    with pytest.raises(SourceError, match=f"{large.name} is not finished; 'mcap recover' finishes it.*bag reindex"):
+        open_source(f"bag:{large.parent}")
+    (large.parent / "metadata.yaml").unlink()
+    large.unlink()
+    (large.parent / "third.mcap").touch()
+    with pytest.raises(SourceError, match=r"it has 2 files and no metadata\.yaml.*'ros2 bag reindex"):
+        open_source(f"bag:{large.parent}")
+
+
+@pytest.mark.parametrize(("plugin", "suffix"), [("MCAP", "mcap"), ("SQLITE3", "db3")])
+def test_one_file_of_a_bag_of_compressed_messages_is_read(tmp_path: Path, plugin: str, suffix: str) -> None:
+    messages = [image(index, plain(colour)) for index, colour in enumerate(COLOURS)]
+    folder = write(tmp_path / "recording", {"/image": messages}, plugin, "MESSAGE")
+    expected = described(list(open_source(f"bag:{folder}")))
+    (file,) = folder.glob(f"*.{suffix}")
+    assert described(list(open_source(f"bag:{file}"))) == expected
+    assert len(expected) == len(COLOURS)
+
+
+def test_damaged_compressed_messages_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "recording", {"/image": [image(0, plain(COLOURS[0])), b"\x28\xb5\x2f\xfd no frame"]})
+    with pytest.raises(SourceError, match="Image 1 of /image in .* cannot be read: It is no sensor_msgs/msg/Image"):
+        list(open_source(f"bag:{folder}"))
+
+
+def test_one_compressed_file_says_what_to_do(tmp_path: Path) -> None:
+    folder = write(tmp_path / "recording", {"/image": [image(0, plain(COLOURS[0]))]}, mode="FILE")
+    assert len(list(open_source(f"bag:{folder}"))) == 1
+    (file,) = folder.glob("*.zstd")
+    with pytest.raises(SourceError, match=r"takes the folder with its metadata\.yaml, or the file after 'zstd -d"):
+        open_source(f"bag:{file}")
 
 
 def test_a_missing_rosbags_is_named(monkeypatch: pytest.MonkeyPatch, recording: Path) -> None:

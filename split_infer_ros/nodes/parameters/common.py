@@ -64,8 +64,8 @@ class ModelParameters(LoadParameters):
     )
     labels: str = parameter(
         "",
-        "The file of the class names of FILE.onnx: text with one name per line, or JSON. Empty: the names in the "
-        "model's metadata, or else numbers. Backbone and head need the same.",
+        "The file of the class names of FILE.onnx: text with one name per line, JSON or YAML. Empty: the names in "
+        "the model's metadata, or else numbers. Backbone and head need the same.",
         read_only=True,
     )
     input_size: str = parameter(

@@ -47,8 +47,8 @@ class TenantParameters:
     labels: str = like(
         ModelParameters,
         "labels",
-        description="The file of the class names of FILE.onnx: text with one name per line, or JSON. Empty: the names "
-        "in the model's metadata, or else numbers.",
+        description="The file of the class names of FILE.onnx: text with one name per line, JSON or YAML. Empty: the "
+        "names in the model's metadata, or else numbers.",
         read_only=False,
     )
     input_size: str = like(

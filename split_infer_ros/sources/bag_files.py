@@ -1,0 +1,94 @@
+"""The files of a bag that are not as a reader wants them: unfinished, compressed, or without the bag's metadata."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros.errors import SourceError
+from split_infer_ros.sources.unfinished_mcap import UnfinishedMcap, ends_early
+
+STORAGES = (".mcap", ".db3")
+COMPRESSED = (".zstd", ".zst")
+METADATA = "metadata.yaml"
+MAX_MESSAGE_BYTES = 2**29  # twice an image of 8K with four channels of 16 bits
+
+_ZSTD = b"\x28\xb5\x2f\xfd"  # no message begins so: the first byte of CDR is 0
+
+
+def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
+    """Returns what a reader opens: the path, the only file of a folder without metadata, or an unfinished file.
+
+    Args:
+        path: of the bag.
+        warn: called with a sentence if the bag is not complete.
+
+    Raises:
+        SourceError: there is no such bag, or it cannot be read as it is. The sentence says how it can.
+    """
+    if not path.exists():
+        raise SourceError(f"The bag {path} does not exist; bag:PATH takes a bag's folder or an .mcap file.")
+    if path.suffix in COMPRESSED and path.is_file():
+        raise SourceError(
+            f"{path} is one compressed file of a bag; bag:PATH takes the folder with its {METADATA}, or the file after "
+            f"'zstd -d {path.name}'."
+        )
+    try:
+        if path.is_dir():
+            path = _file_of(path)
+        if path.suffix != ".mcap" or not path.is_file() or not ends_early(path):
+            return path
+        storage = UnfinishedMcap(path)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read ({error}).") from error
+    if warn is not None:
+        warn(
+            f"{path} is not finished, so it is read as far as it goes, without its last {storage.lost_bytes:,} bytes; "
+            f"'mcap recover {path.name} -o NEW.mcap' finishes it."
+        )
+    return storage
+
+
+def decompressed(content: bytes) -> bytes:
+    """Returns a message that may be compressed. A reader of one file of a bag cannot know that its messages are.
+
+    Raises:
+        ValueError: it is damaged, or too large.
+    """
+    if not content.startswith(_ZSTD):
+        return content
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    decompressor = zstd.ZstdDecompressor()
+    message = bytes(decompressor.decompress(content, MAX_MESSAGE_BYTES))
+    if not decompressor.eof:
+        raise ValueError(f"compressed, it is damaged or has more than {MAX_MESSAGE_BYTES:,} bytes")
+    return message
+
+
+def _file_of(folder: Path) -> Path:
+    """Returns a bag's folder, or its only file if the recorder did not finish the bag.
+
+    Raises:
+        SourceError: one of several files is not finished, or the metadata is missing.
+        OSError: a file cannot be read.
+    """
+    files = sorted(file for file in folder.iterdir() if file.suffix in STORAGES)
+    unfinished = [file for file in files if file.suffix == ".mcap" and ends_early(file)]
+    has_metadata = (folder / METADATA).exists()
+    if not files or (has_metadata and not unfinished):
+        return folder
+    if len(files) == 1:
+        return files[0]
+    if unfinished:
+        cause = f"{unfinished[0].name} is not finished; 'mcap recover' finishes it"
+    else:
+        cause = f"it has {len(files)} files and no {METADATA}"
+    raise SourceError(
+        f"The bag {folder} cannot be read as a whole: {cause}. 'ros2 bag reindex {folder}' then writes {METADATA}, and "
+        "bag:PATH also takes one of the files."
+    )

@@ -1,0 +1,40 @@
+"""The files of a model, and whether they are as they were: a file may be exported anew while the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.plain_yaml import SUFFIXES
+from split_infer_ros.models.user import PROGRAM_SUFFIX
+from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.split.model_spec import ModelSpec
+
+FilesState = tuple[tuple[int, ...], ...]
+"""What tells whether files changed. Equal states mean equal contents."""
+
+
+def named_files(spec: ModelSpec) -> list[Path]:
+    """Returns the files that a spec names, and those that may lie beside ``FILE.onnx`` and describe it."""
+    names = [spec.name] if is_onnx_file(spec.name) or spec.name.endswith(PROGRAM_SUFFIX) else []
+    if spec.weights not in {named.value for named in NamedWeights}:
+        names.append(spec.weights)
+    if spec.labels:
+        names.append(spec.labels)
+    paths = [Path(name).expanduser() for name in names]
+    beside = [paths[0].with_suffix(suffix) for suffix in SUFFIXES] if is_onnx_file(spec.name) else []
+    return paths + beside
+
+
+def files_state(files: Iterable[Path]) -> FilesState:
+    """Returns the state of files. No file is read: a new content has another size, time or inode."""
+    return tuple(map(_state, files))
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    try:
+        facts = file.stat()
+    except (OSError, ValueError):  # there is none, or its name is none
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
