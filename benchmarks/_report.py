@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from _claim import Claim
+from _figures import figures_of
 from _picture import Curve, Panel, draw
 from _usage import seconds_since_start
 
@@ -44,6 +45,7 @@ class Report:
             "machine": dict(self.machine),
             "claims": [claim.as_json() for claim in self.claims],
             "rows": [dict(row) for row in self.rows],
+            "figures": [figure.as_json() for figure in figures_of(self.bench, self.rows, self.machine["cores"])],
         }
 
     def table(self) -> str:

@@ -42,7 +42,10 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     ),
     "image_topics": ("The topics of the images, separated by commas.", None),
     "image_transport": ("The form of the images: raw, or compressed (from TOPIC/compressed).", ["raw", "compressed"]),
-    "engine": ("What executes the model: auto, torch, onnxruntime, openvino or onnxruntime:PROVIDER.", None),
+    "engine": (
+        "What executes the model: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER or openvino:DEVICE.",
+        None,
+    ),
     "precision": ("The precision in which the model computes, such as fp32, fp16, bf16 or int8.", None),
     "split_point": ("The block after which the model is split; auto: the one that measures best.", None),
     "batch_size": ("Frames in a batch, 1 to 256; 0: one, or what tuning found.", None),

@@ -14,6 +14,7 @@ from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads,
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 AUTO = "auto"  # the user's choice that leaves the engine to the package
+CPU = "CPU"  # the provider of ONNX Runtime and the device of OpenVINO that an engine's bare name means
 PROVIDER_SUFFIX = "ExecutionProvider"  # of all names that ONNX Runtime gives its providers
 GPU_PROVIDERS = ("CUDA", "Tensorrt")  # those that read and write a GPU's memory, in ONNX Runtime's spelling
 
@@ -23,7 +24,7 @@ class Engine(enum.Enum):
 
     - ``TORCH``: torch, with the choices that ``ExecutionConfig`` has for convolutions and compilers.
     - ``ONNXRUNTIME``: ONNX Runtime, by one of its providers.
-    - ``OPENVINO``: OpenVINO, on the CPU.
+    - ``OPENVINO``: OpenVINO, on one of its devices.
     """
 
     TORCH = "torch"
@@ -53,11 +54,15 @@ class Engine(enum.Enum):
         return importlib.util.find_spec(self.value) is not None
 
 
+TITLES = {Engine.TORCH: "torch", Engine.ONNXRUNTIME: "ONNX Runtime", Engine.OPENVINO: "OpenVINO"}
+
+
 def parse_engine(text: str) -> tuple[Engine, str]:
-    """Reads the name of an engine, such as ``torch``, ``openvino``, ``onnxruntime`` or ``onnxruntime:CUDA``.
+    """Reads the name of an engine, such as ``torch``, ``openvino``, ``onnxruntime:CUDA`` or ``openvino:GPU``.
 
     Returns:
-        The engine and the provider of ONNX Runtime; the provider is empty for the CPU.
+        The engine and its provider: one of ONNX Runtime's, or a device of OpenVINO's in its spelling. The provider is
+        empty for the CPU. It need not be on this machine; see ``find_provider``.
 
     Raises:
         ConfigurationError: there is no engine of that name, or it has no providers.
@@ -67,14 +72,18 @@ def parse_engine(text: str) -> tuple[Engine, str]:
     if engine is None:
         names = ", ".join(each.value for each in Engine)
         raise ConfigurationError(
-            f"engine cannot be '{text}'; it takes one of: {AUTO}, {names}, {Engine.ONNXRUNTIME.value}:PROVIDER."
+            f"engine cannot be '{text}'; it takes one of: {AUTO}, {names}, {Engine.ONNXRUNTIME.value}:PROVIDER, "
+            f"{Engine.OPENVINO.value}:DEVICE."
         )
-    if colon and (engine is not Engine.ONNXRUNTIME or not provider):
+    if colon and (engine is Engine.TORCH or not provider):
         raise ConfigurationError(
-            f"engine cannot be '{text}'; only {Engine.ONNXRUNTIME.value} has providers, "
-            f"for example {Engine.ONNXRUNTIME.value}:CUDA."
+            f"engine cannot be '{text}'; only {Engine.ONNXRUNTIME.value} has providers and only "
+            f"{Engine.OPENVINO.value} has devices, for example {Engine.ONNXRUNTIME.value}:CUDA and "
+            f"{Engine.OPENVINO.value}:GPU."
         )
-    return engine, provider
+    if engine is Engine.OPENVINO:
+        provider = provider.upper()
+    return engine, "" if provider.upper() == CPU else provider
 
 
 def check_engine(text: str) -> None:
@@ -124,24 +133,42 @@ def import_package(package: str, need: str, advice: str) -> ModuleType:
         raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error
 
 
-def find_provider(name: str) -> str:
-    """Returns ONNX Runtime's own name of a provider, such as ``CUDAExecutionProvider`` for ``cuda``.
+def find_provider(engine: Engine, name: str) -> str:
+    """Returns an engine's own name of a provider: ``CUDAExecutionProvider`` for ``cuda``, or ``GPU.1`` for ``gpu.1``.
 
     Args:
+        engine: ONNX Runtime or OpenVINO.
         name: in any case, without ``ExecutionProvider``; empty for the CPU.
 
     Raises:
-        ConfigurationError: ONNX Runtime is not installed, or has no such provider.
+        ConfigurationError: the engine is not installed, or has no such provider on this machine.
     """
-    onnxruntime = import_for(Engine.ONNXRUNTIME, Engine.ONNXRUNTIME.value)
-    available = {each.removesuffix(PROVIDER_SUFFIX).lower(): each for each in onnxruntime.get_available_providers()}
-    found = available.get((name or "CPU").lower())
+    available = providers_of(engine)
+    found = available.get((name or CPU).lower())
     if found is None:
         names = ", ".join(each.removesuffix(PROVIDER_SUFFIX) for each in available.values())
+        kind = "devices" if engine is Engine.OPENVINO else "providers"
         raise ConfigurationError(
-            f"engine onnxruntime:{name} is not possible here: the installed ONNX Runtime has the providers {names}."
+            f"engine {engine.value}:{name} is not possible here: the installed {TITLES[engine]} has the {kind} {names}."
         )
-    return str(found)
+    return found
+
+
+def providers_of(engine: Engine) -> dict[str, str]:
+    """Returns the providers that an engine has on this machine: its own names by those of ``find_provider``.
+
+    For OpenVINO these are its devices. ``gpu`` is the first one if there are ``GPU.0`` and ``GPU.1``.
+
+    Raises:
+        ConfigurationError: the engine is not installed.
+    """
+    runtime = import_for(engine, engine.value)
+    if engine is Engine.ONNXRUNTIME:
+        return {each.removesuffix(PROVIDER_SUFFIX).lower(): each for each in runtime.get_available_providers()}
+    devices = [str(each) for each in runtime.Core().available_devices]
+    return {each.lower(): each for each in devices} | {
+        kind.lower(): kind for each in devices for kind, dot, _ in [each.partition(".")] if dot
+    }
 
 
 def can_run_on(text: str, device: torch.device) -> bool:
@@ -149,8 +176,8 @@ def can_run_on(text: str, device: torch.device) -> bool:
     try:
         engine, provider = parse_engine(text)
         check_device(engine, provider, device)
-        if provider:  # the CPU's is always there, and finding out would import ONNX Runtime at each start
-            find_provider(provider)
+        if provider:  # the CPU's is always there, and finding out would import the engine at each start
+            find_provider(engine, provider)
     except ConfigurationError:
         return False
     return engine.is_installed
@@ -158,12 +185,12 @@ def can_run_on(text: str, device: torch.device) -> bool:
 
 def fits_device(engine: Engine, provider: str, device: torch.device) -> bool:
     """Returns whether an engine is one for a device, installed or not."""
-    return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(provider)
+    return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(engine, provider)
 
 
-def is_for_gpu(provider: str) -> bool:
-    """Returns whether a provider of ONNX Runtime reads and writes a GPU's memory."""
-    return provider.lower() in (each.lower() for each in GPU_PROVIDERS)
+def is_for_gpu(engine: Engine, provider: str) -> bool:
+    """Returns whether a provider reads and writes a GPU's memory. OpenVINO's devices read and write the CPU's."""
+    return engine is Engine.ONNXRUNTIME and provider.lower() in (each.lower() for each in GPU_PROVIDERS)
 
 
 def check_device(engine: Engine, provider: str, device: torch.device) -> None:

@@ -64,7 +64,7 @@ def make_executable(
     check_device(engine, config.provider, device)
     check_precision(config.precision, engine, config.provider)
     version = str(import_for(engine, engine.value).__version__).partition("-")[0]
-    provider = find_provider(config.provider) if engine is Engine.ONNXRUNTIME else "CPU"
+    provider = find_provider(engine, config.provider)
     executable = exported_part(
         part,
         inputs,
@@ -80,7 +80,7 @@ def make_executable(
 def _make_part(config: ExecutionConfig, device: torch.device, is_whole: bool, graph: OnnxGraph) -> EnginePart:
     if config.engine is Engine.ONNXRUNTIME:
         return OnnxRuntimePart(graph, config.provider, device, config.precision, is_whole)
-    return OpenVinoPart(graph, config.precision)
+    return OpenVinoPart(graph, config.precision, provider=config.provider)
 
 
 def _in_micro_batches(part: EnginePart, config: ExecutionConfig) -> EnginePart:

@@ -60,7 +60,8 @@ class ExecutionConfig:
             The last segment ends at ``output``. Empty if all convolutions run alike.
         engine: what executes the network. All other choices but ``folding``, ``precision`` and ``micro_batch`` are
             torch's.
-        provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU and for other engines.
+        provider: of ONNX Runtime, such as ``CUDA``, or a device of OpenVINO, such as ``GPU``; empty for the CPU and for
+            torch.
         precision: in which the network computes.
         micro_batch: how many images of a batch an engine other than torch computes at once; 0: all of them.
     """

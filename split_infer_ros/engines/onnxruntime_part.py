@@ -67,7 +67,7 @@ class OnnxRuntimePart(EnginePart):
         super().__init__(graph)
         self._precision, self._is_whole = precision, is_whole
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
-        self._provider = find_provider(provider)
+        self._provider = find_provider(Engine.ONNXRUNTIME, provider)
         self._device = device or torch.device("cpu")
         self._sessions: PerThreadCount[Any] = PerThreadCount()
         self._making = threading.Lock()
@@ -150,7 +150,7 @@ class OnnxRuntimePart(EnginePart):
         Behind TensorRT comes CUDA. The CPU, which is always the last, is not named.
         """
         name = self._provider.removesuffix(PROVIDER_SUFFIX).lower()
-        options: dict[str, Any] = {"device_id": self._device.index or 0} if is_for_gpu(name) else {}
+        options: dict[str, Any] = {"device_id": self._device.index or 0} if is_for_gpu(Engine.ONNXRUNTIME, name) else {}
         if name != TENSORRT:
             return [(self._provider, options)]
         precision = {} if self._precision is Precision.FP32 else {f"trt_{self._precision.value}_enable": True}

@@ -1,4 +1,4 @@
-"""A part that OpenVINO executes on the CPU, on torch's memory."""
+"""A part that OpenVINO executes on one of its devices, on torch's memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.engines.engine import Engine, import_for
+from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
+from split_infer_ros.engines.openvino_device import taken_properties
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
@@ -20,7 +21,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
 # In int8, the graph says what is quantised, and the rest is float32.
-HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.INT8: "f32"}
+HINTS = {Precision.FP32: "f32", Precision.FP16: "f16", Precision.BF16: "bf16", Precision.INT8: "f32"}
 # OpenVINO 2026.4 fuses matrix products of int8 that follow each other, and compiles them for one batch size. With one
 # thread, and with two for some sizes, the results are arbitrary numbers. Without its code generator there is no such
 # fusion. Networks of convolutions keep it, as they would run 7 % slower.
@@ -42,22 +43,28 @@ class OpenVinoPart(EnginePart):
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
     two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). So for each number of threads, the first
-    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one.
+    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one. On another device than the CPU,
+    each batch size gets one, because such a device may compile no other.
 
     Args:
         graph: what is executed.
         precision: in which OpenVINO computes; see ``check_precision``.
         pixels: the form of the images that it takes; None if it takes what the graph takes.
+        provider: the device, as ``parse_engine`` returns it; empty for the CPU.
 
     Raises:
-        ConfigurationError: OpenVINO is not installed, or cannot read the graph.
+        ConfigurationError: OpenVINO is not installed, has no such device, or cannot read the graph.
     """
 
     def __init__(
-        self, graph: OnnxGraph, precision: Precision = Precision.FP32, pixels: PixelInput | None = None
+        self,
+        graph: OnnxGraph,
+        precision: Precision = Precision.FP32,
+        pixels: PixelInput | None = None,
+        provider: str = "",
     ) -> None:
         super().__init__(graph)
-        self._precision, self._pixels = precision, pixels
+        self._precision, self._pixels, self._provider = precision, pixels, provider
         if pixels is not None:
             (images,) = graph.inputs
             batch, channels, height, width = images.shape
@@ -71,6 +78,7 @@ class OpenVinoPart(EnginePart):
                 raise ConfigurationError(
                     f"OpenVINO cannot run {graph.name}: {tensor} cannot be shared with torch. Take engine torch."
                 )
+        self._device = find_provider(Engine.OPENVINO, provider) if provider else CPU
         self._core = self._runtime.Core()
         self._compiled: defaultdict[int, PerThreadCount[_CompiledModels]] = defaultdict(PerThreadCount)  # by lanes
         self._found: dict[tuple[int, int, Shapes], _CompiledModel] = {}  # by threads, lanes and shapes
@@ -87,7 +95,9 @@ class OpenVinoPart(EnginePart):
         if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None
         found = self._for_pixels.get(pixels)
-        return found or self._for_pixels.setdefault(pixels, OpenVinoPart(self.graph, self._precision, pixels))
+        return found or self._for_pixels.setdefault(
+            pixels, OpenVinoPart(self.graph, self._precision, pixels, self._provider)
+        )
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
@@ -122,7 +132,7 @@ class OpenVinoPart(EnginePart):
                 models = _CompiledModels(num_threads, num_lanes)
                 compiled.keep(num_threads, models)
             found = models.static.get(shapes)
-            if found is None and len(models.static) < MAX_STATIC:
+            if found is None and (len(models.static) < MAX_STATIC or self._device != CPU):
                 found = models.static[shapes] = self._compile(models, shapes)
             elif found is None:
                 models.dynamic = models.dynamic or self._compile(models, None)
@@ -133,13 +143,15 @@ class OpenVinoPart(EnginePart):
     def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:
         """Compiles the graph for inputs of these shapes, or for any batch size."""
         properties = {
-            "INFERENCE_PRECISION_HINT": self._hint,  # by default it computes in bf16 where the processor can
+            "INFERENCE_PRECISION_HINT": self._hint,  # by default it computes in 16 bits where the device can
             "INFERENCE_NUM_THREADS": models.num_threads * models.num_lanes,
             "NUM_STREAMS": models.num_lanes,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,  # the other stage's threads may be on those cores
             **self._more_properties,
         }
+        if self._device != CPU:  # its own defaults could quantise activations of large products
+            properties = taken_properties(self._core, self._device, {**properties, "EXECUTION_MODE_HINT": "ACCURACY"})
         try:
             with model_source(self.graph) as source:
                 model = (
@@ -149,13 +161,14 @@ class OpenVinoPart(EnginePart):
                     model = _normalising(model, self._pixels, self._runtime)
                 if shapes is not None:
                     model.reshape(dict(zip(model.inputs, map(list, shapes), strict=True)))
-                compiled = self._core.compile_model(model, "CPU", properties)
+                compiled = self._core.compile_model(model, self._device, properties)
             runs_in = str(compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
         except Exception as error:  # OpenVINO raises RuntimeError and others
             raise ConfigurationError(f"OpenVINO cannot run {self.graph.name}: {_reason(error)}") from error
         if runs_in != self._hint:
             raise ConfigurationError(
-                f"OpenVINO cannot run {self.graph.name} in {self._hint}: on this processor it runs in {runs_in}."
+                f"OpenVINO cannot run {self.graph.name} in {self._hint}: on its device {self._device} it runs in "
+                f"{runs_in}."
             )
         return _CompiledModel(compiled, models.num_lanes)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from split_infer_ros.engines.engine import Engine, engine_text, is_for_gpu
+from split_infer_ros.engines.openvino_device import check_on_device
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
@@ -33,7 +34,9 @@ def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tu
         engine, provider: as ``parse_engine`` returns them.
         is_file: whether the model is an ONNX file, whose float32 values stay so unless the engine converts them.
     """
-    if engine is Engine.TORCH or (is_for_gpu(provider) and (keeps_float32(engine, provider) or not is_file)):
+    if engine is Engine.TORCH or (is_for_gpu(engine, provider) and (keeps_float32(engine, provider) or not is_file)):
+        return (Precision.FP32, Precision.FP16, Precision.BF16)
+    if engine is Engine.OPENVINO and provider:  # int8 is calibrated and compared on the CPU
         return (Precision.FP32, Precision.FP16, Precision.BF16)
     if engine is Engine.OPENVINO:
         return (Precision.FP32, Precision.BF16, Precision.INT8)
@@ -57,7 +60,9 @@ def check_precision(precision: Precision, engine: Engine, provider: str, *, is_f
         names = " or ".join(each.value for each in possible)
         what = "an ONNX file" if is_file else "a network"
         raise ConfigurationError(f"engine {name} computes {what} in {names}, not in {precision.value}.")
-    if engine is Engine.OPENVINO and precision is Precision.BF16 and not can_use_any(OPENVINO_BF16):
+    if engine is Engine.OPENVINO and provider:
+        check_on_device(precision, provider)
+    elif engine is Engine.OPENVINO and precision is Precision.BF16 and not can_use_any(OPENVINO_BF16):
         limit = onednn_limit()
         reason = f"oneDNN is limited to {limit} here" if limit else f"{cpu_name()} has neither"
         raise ConfigurationError(

@@ -136,13 +136,18 @@ def _profile_finding(middleware: str, environment: Mapping[str, str]) -> Finding
     )
 
 
-def list_precisions() -> list[Finding]:
-    """Lists what the engines can compute in on this processor; nothing if torch is missing, which is said elsewhere."""
+def list_engines() -> list[Finding]:
+    """Lists the engines' providers and devices, and what they compute in on this processor.
+
+    Returns:
+        Nothing if torch is missing, which is said elsewhere.
+    """
     try:
         from split_infer_ros.engines.precision_checkup import check_precisions
+        from split_infer_ros.engines.provider_checkup import check_providers
     except ImportError:
         return []
-    return check_precisions()
+    return [*check_providers(), *check_precisions()]
 
 
 def check_optional() -> list[Finding]:
@@ -169,7 +174,7 @@ def check_optional() -> list[Finding]:
 def main() -> int:
     """Prints the page; returns 1 if something is missing without which the pipeline cannot run."""
     argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # it takes none
-    findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_precisions(), *check_optional()]
+    findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_engines(), *check_optional()]
     print(format_findings(findings))
     return int(any(finding.level == Level.PROBLEM for finding in findings))
 

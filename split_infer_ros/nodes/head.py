@@ -52,8 +52,9 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
     engine: str = like(
         ComputeParameters,
         "engine",
-        description="What executes the head: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for one that "
-        "runs on the CPU. auto: what tuning or the backbone measured, else torch, or onnxruntime for an ONNX file.",
+        description="What executes the head: auto, torch, onnxruntime, openvino, openvino:DEVICE, or "
+        "onnxruntime:PROVIDER for one that runs on the CPU. auto: what tuning or the backbone measured, else torch, or "
+        "onnxruntime for an ONNX file.",
     )
     precision: str = like(
         ComputeParameters,

@@ -73,7 +73,7 @@ class OnnxModel(GraphModel):
         """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
         if torch.cuda.is_available() and self.native_engine is Engine.ONNXRUNTIME:
             with suppress(ConfigurationError):
-                find_provider(GPU_PROVIDER)
+                find_provider(Engine.ONNXRUNTIME, GPU_PROVIDER)
                 return torch.device("cuda", 0)
         return CPU
 

@@ -27,6 +27,7 @@ def test_a_report_has_its_json_format():
         "machine": MACHINE,
         "claims": [claim(2.5, 2.0).as_json(), claim(1.0, 0.75, Direction.AT_MOST).as_json()],
         "rows": [{"rival": "ours", "frames_per_s": 2000.0}],
+        "figures": [],
     }
 
 

@@ -65,7 +65,7 @@ def test_a_precision_that_openvino_does_not_take_is_refused(monkeypatch: pytest.
     if is_made_for(Precision.FP16, CPU) or onednn_limit():
         pytest.skip("the processor has fp16, or oneDNN is limited")
     monkeypatch.setitem(openvino_part.HINTS, Precision.BF16, "f16")
-    sentence = r"^OpenVINO cannot run small in f16: on this processor it runs in (bf16|f32)\.$"
+    sentence = r"^OpenVINO cannot run small in f16: on its device CPU it runs in (bf16|f32)\.$"
     with pytest.raises(ConfigurationError, match=sentence):
         OpenVinoPart(small_graph(), Precision.BF16)(images(1))
 

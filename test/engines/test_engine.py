@@ -28,6 +28,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
         ("onnxruntime", Engine.ONNXRUNTIME, ""),
         ("openvino", Engine.OPENVINO, ""),
         ("onnxruntime:CUDA", Engine.ONNXRUNTIME, "CUDA"),
+        ("openvino:GPU.1", Engine.OPENVINO, "GPU.1"),
     ],
 )
 def test_names_are_read_and_written(text: str, engine: Engine, provider: str) -> None:
@@ -38,16 +39,30 @@ def test_names_are_read_and_written(text: str, engine: Engine, provider: str) ->
 
 @pytest.mark.parametrize("text", ["", "Torch", "tensorrt", "auto:CUDA", "cuda:onnxruntime"])
 def test_an_unknown_engine_is_refused_with_the_list(text: str) -> None:
-    sentence = f"engine cannot be '{text}'; it takes one of: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER."
+    sentence = (
+        f"engine cannot be '{text}'; it takes one of: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER, "
+        "openvino:DEVICE."
+    )
     with pytest.raises(ConfigurationError) as refusal:
         check_engine(text)
     assert str(refusal.value) == sentence
 
 
-@pytest.mark.parametrize("text", ["torch:CUDA", "openvino:GPU", "onnxruntime:"])
-def test_only_onnxruntime_has_providers(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^engine cannot be '{text}'; only onnxruntime has providers"):
+@pytest.mark.parametrize("text", ["torch:CUDA", "onnxruntime:", "openvino:"])
+def test_torch_has_no_providers(text: str) -> None:
+    sentence = rf"^engine cannot be '{text}'; only onnxruntime has providers and only openvino has devices, for example"
+    with pytest.raises(ConfigurationError, match=sentence):
         parse_engine(text)
+
+
+@pytest.mark.parametrize("text", ["openvino:CPU", "openvino:cpu", "onnxruntime:CPU"])
+def test_the_cpu_is_what_a_bare_name_means(text: str) -> None:
+    engine, provider = parse_engine(text)
+    assert (engine.value, provider) == (text.partition(":")[0], "")
+
+
+def test_devices_of_openvino_are_read_in_any_case() -> None:
+    assert parse_engine("openvino:gpu.1") == (Engine.OPENVINO, "GPU.1")
 
 
 def test_auto_is_a_choice_and_no_engine() -> None:
@@ -74,11 +89,11 @@ def test_torch_is_installed() -> None:
 
 def test_providers_are_found_in_any_case() -> None:
     pytest.importorskip("onnxruntime")
-    assert find_provider("") == find_provider("cpu") == "CPUExecutionProvider"
+    assert find_provider(Engine.ONNXRUNTIME, "") == find_provider(Engine.ONNXRUNTIME, "cpu") == "CPUExecutionProvider"
     with pytest.raises(
         ConfigurationError, match=r"^engine onnxruntime:Abacus is not possible here: .* has the providers .*CPU"
     ):
-        find_provider("Abacus")
+        find_provider(Engine.ONNXRUNTIME, "Abacus")
 
 
 def test_engines_are_refused_on_devices_where_they_do_not_run() -> None:
@@ -88,6 +103,7 @@ def test_engines_are_refused_on_devices_where_they_do_not_run() -> None:
         check_device(Engine.ONNXRUNTIME, provider, GPU)
         with pytest.raises(ConfigurationError, match=rf"^engine onnxruntime:{provider} needs a GPU, and the device is"):
             check_device(Engine.ONNXRUNTIME, provider, CPU)
+    check_device(Engine.OPENVINO, "GPU", CPU)  # OpenVINO's devices read and write the CPU's memory
     for engine in (Engine.ONNXRUNTIME, Engine.OPENVINO):
         check_device(engine, "", CPU)
         with pytest.raises(ConfigurationError, match=rf"^engine {engine.value} does not run on device cuda:1: take"):

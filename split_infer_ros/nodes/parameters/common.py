@@ -109,9 +109,9 @@ class ComputeParameters(NodeParameters):
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
     engine: str = parameter(
         AUTO_ENGINE,
-        "What executes the backbone: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for a provider of the "
-        "installed ONNX Runtime, such as CUDA or TensorRT. auto: the fastest one. For a new model, the engines are "
-        "compared once.",
+        "What executes the backbone: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER for a provider of the "
+        "installed ONNX Runtime, such as CUDA or TensorRT, or openvino:DEVICE for a device of OpenVINO, such as GPU or "
+        "NPU. auto: the fastest one. For a new model, the engines are compared once.",
         read_only=True,
     )
     precision: str = parameter(

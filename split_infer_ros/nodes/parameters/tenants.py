@@ -112,8 +112,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     engine: str = like(
         ComputeParameters,
         "engine",
-        description="What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, or "
-        "onnxruntime:PROVIDER. auto: torch, or onnxruntime for an ONNX file.",
+        description="What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, "
+        "onnxruntime:PROVIDER or openvino:DEVICE. auto: torch, or onnxruntime for an ONNX file.",
     )
     split_point: str = parameter(
         "default",

@@ -1,0 +1,208 @@
+"""Compares benchmarks of this tree and of another commit, in turns, on this machine.
+
+    scripts/run bench compare COMMIT NAME [NAME ...] [--quick] [--turns N] [-- OPTIONS]
+
+The other commit gets a git worktree with an environment of its own below FOLDER, about 6 GB on disk. Its own
+benchmarks run there. The worktree is kept for the next comparison; --remove removes it. This tree runs as it is, with
+its uncommitted changes. Options behind -- go to the benchmarks of both, so both must have them.
+
+A turn is one run of each benchmark in both trees, each with an empty cache of its own. The order is this, other; other,
+this; and so on. A figure's ratio says how many times better this tree is; above 1, it is better. Ratio and interval
+are the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, which
+means: RULE. It is 1 otherwise, and 2 if the comparison is not possible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from _comparison import LEAST_TURNS, RULE, Comparison
+from _figures import CHOICES, Figure, read_figures
+from _other_commit import CompareError, OtherCommit, git, outside_environment
+from _turns import rotated
+
+from split_infer_ros.measurements.database import default_path
+
+ROOT = Path(__file__).resolve().parents[1]
+THIS, OTHER = "this", "other"
+SHOWN_LINES = 5  # of what a benchmark wrote before it failed
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """Returns the chosen arguments, with ``options``, those of the benchmarks."""
+    own, options = (list(given), []) if "--" not in given else _at(given, list(given).index("--"))
+    text = (__doc__ or "").replace("RULE", RULE)
+    parser = argparse.ArgumentParser(
+        prog="bench compare", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("commit", metavar="COMMIT", help="what this tree is compared with")
+    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"of {', '.join(CHOICES)}")
+    parser.add_argument("--quick", action="store_true", help="quick runs: a minute each")
+    parser.add_argument("--seconds", type=float, metavar="S", help="for how long rivals take turns in a run")
+    parser.add_argument("--turns", type=int, default=LEAST_TURNS, metavar="N", help=f"{LEAST_TURNS} unless given")
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=f"of worktrees; {default_folder()} unless given")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all ratios")
+    parser.add_argument("--remove", action="store_true", help="remove the other commit's worktree afterwards, or alone")
+    chosen = parser.parse_intermixed_args(own)
+    chosen.options = [
+        *(["--quick"] if chosen.quick else []),
+        *(["--seconds", f"{chosen.seconds:g}"] if chosen.seconds is not None else []),
+        *options,
+    ]
+    if chosen.turns < 1:
+        parser.error(f"--turns cannot be {chosen.turns}; an interval needs {LEAST_TURNS}.")
+    unknown = [name for name in chosen.benchmarks if name not in CHOICES]
+    if unknown:
+        parser.error(f"'{unknown[0]}' cannot be compared; NAME is one of: {', '.join(CHOICES)}.")
+    if not chosen.benchmarks and not chosen.remove:
+        parser.error(f"name the benchmarks to compare: {', '.join(CHOICES)}.")
+    return chosen
+
+
+def default_folder() -> Path:
+    """Returns the folder of worktrees in the user's cache."""
+    return default_path().parent / "compare"
+
+
+def compare(root: Path, chosen: argparse.Namespace) -> Comparison:
+    """Prepares the other commit, and runs all turns.
+
+    Args:
+        root: this tree.
+        chosen: the result of ``parse``.
+
+    Raises:
+        CompareError: it is not possible.
+    """
+    folder = (chosen.folder or default_folder()).expanduser().absolute()
+    other = OtherCommit(root, chosen.commit, folder)
+    missing = [name for name in chosen.benchmarks if not other.has(f"benchmarks/{name}.py")]
+    if missing:
+        raise CompareError(f"commit {other.sha[:12]} has no benchmark '{missing[0]}'; compare with a later one")
+    with _alone(folder):
+        comparison = Comparison()
+        if chosen.benchmarks:
+            outside = outside_environment(os.environ)
+            print(f"Worktree and environment of {other.sha[:12]} (about 6 GB): {other.tree}", flush=True)
+            other.make_tree()
+            other.prepare(outside)
+            before = _say_state(root)
+            _take_turns({THIS: root, OTHER: other.tree}, chosen, outside, comparison)
+            if _state(root) != before:
+                raise CompareError("this tree changed during the comparison, so its figures are of no one tree")
+        if chosen.remove:
+            removed = other.remove()
+            print(f"{other.tree} {'is removed' if removed else 'is not a worktree; nothing is removed'}.")
+        else:
+            print(f"{other.tree} stays for the next comparison; --remove removes it.")
+        return comparison
+
+
+def _take_turns(
+    trees: Mapping[str, Path], chosen: argparse.Namespace, outside: Mapping[str, str], comparison: Comparison
+) -> None:
+    for turn in range(chosen.turns):
+        for bench in chosen.benchmarks:
+            figures: dict[str, list[Figure]] = {}
+            seconds: dict[str, float] = {}
+            for side in rotated((THIS, OTHER), turn):
+                begin = time.monotonic()
+                figures[side] = run_benchmark(trees[side], bench, chosen.options, outside)
+                seconds[side] = time.monotonic() - begin
+            took = ", ".join(f"{side} {spent:.0f} s" for side, spent in seconds.items())
+            print(f"turn {turn + 1} of {chosen.turns}, {bench}: {took}", flush=True)
+            comparison.add(bench, figures[THIS], figures[OTHER])
+
+
+def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
+    """Runs a tree's own benchmark by its own ``scripts/run``, with an empty cache, and returns its figures.
+
+    Raises:
+        CompareError: it failed, or wrote no report.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        report, log = Path(temporary, "report.json"), Path(temporary, "log")
+        command = [tree / "scripts" / "run", "bench", bench, *options, "--json", report]
+        # What one run stored, such as the engine that it chose, would decide about all later ones.
+        variables = {**outside, "XDG_CACHE_HOME": str(Path(temporary, "cache"))}
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command, cwd=tree, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        if done.returncode != 0:
+            last = "\n  ".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
+            raise CompareError(f"benchmark {bench} of {tree} ended with exit code {done.returncode}:\n  {last}")
+        try:
+            return read_figures(json.loads(report.read_text()))
+        except (OSError, ValueError) as error:
+            raise CompareError(f"benchmark {bench} of {tree} wrote no report that can be read ({error})") from error
+
+
+def _say_state(root: Path) -> str:
+    """Prints which tree is measured, and returns its state."""
+    head = git(root, "rev-parse", "--short=12", "HEAD").stdout.strip()
+    changed = len(git(root, "status", "--porcelain").stdout.splitlines())
+    note = f", with uncommitted changes of {changed} file{'s' * (changed != 1)}" if changed else ""
+    print(f"This tree: {head}{note} ({root})", flush=True)
+    return _state(root)
+
+
+def _state(root: Path) -> str:
+    """Returns a digest of what is measured: the commit, and the content of what is not committed."""
+    content = hashlib.sha256(git(root, "rev-parse", "HEAD").stdout.encode())
+    content.update(git(root, "diff", "HEAD", "--binary").stdout.encode())
+    for name in git(root, "ls-files", "--others", "--exclude-standard", "-z").stdout.split("\0"):
+        path = root / name
+        content.update(name.encode() + b"\0" + (path.read_bytes() if name and path.is_file() else b""))
+    return content.hexdigest()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps other comparisons with this folder away. They would disturb the figures, too."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise CompareError(f"{folder} cannot be written ({error.strerror}); --folder names another one") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CompareError(f"another comparison uses {folder}; wait for its end") from error
+        yield
+
+
+def _at(given: Sequence[str], index: int) -> tuple[list[str], list[str]]:
+    return list(given[:index]), list(given[index + 1 :])
+
+
+def main(given: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is or if that is unclear, 2 after an error."""
+    chosen = parse(sys.argv[1:] if given is None else given)
+    try:
+        comparison = compare(root, chosen)
+    except CompareError as error:
+        print(f"bench compare: {error}.", file=sys.stderr)
+        return 2
+    if not chosen.benchmarks:
+        return 0
+    print(comparison.table())
+    if chosen.json:
+        chosen.json.write_text(json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n")
+    return 0 if comparison.is_not_slower else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Another commit of this repository in a git worktree of its own, with an environment of its own.
+
+The user's working tree, index and branches stay as they are. A worktree is kept until it is removed, because its
+environment takes minutes to make.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "PYTHONPATH")
+OF_AN_ENVIRONMENT = ("VIRTUAL_ENV", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")  # a hook's, which name another tree
+
+
+class CompareError(Exception):
+    """A comparison is not possible. The message is a sentence for the user."""
+
+
+class OtherCommit:
+    """A commit of a repository, and its worktree.
+
+    Args:
+        root: the user's working tree.
+        commit: as git names commits.
+        folder: where worktrees are kept.
+
+    Attributes:
+        sha: the commit's full name.
+        tree: the folder of its worktree, which need not exist.
+
+    Raises:
+        CompareError: there is no such commit, or no git, or ``root`` is not a checkout.
+    """
+
+    def __init__(self, root: Path, commit: str, folder: Path) -> None:
+        self._root = root
+        if git(root, "rev-parse", "--show-toplevel", check=False).returncode != 0:
+            raise CompareError(f"{root} is not a git checkout, so there is no other commit to compare with")
+        found = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}", check=False)
+        if found.returncode != 0:
+            raise CompareError(f"there is no commit '{commit}' in {root}; git log lists those that there are")
+        self.sha = found.stdout.split()[-1]
+        self.tree = folder / self.sha[:12]
+
+    def has(self, path: str) -> bool:
+        """Returns whether the commit has a file."""
+        return git(self._root, "cat-file", "-e", f"{self.sha}:{path}", check=False).returncode == 0
+
+    def make_tree(self) -> None:
+        """Makes the worktree, unless it is there. What an interrupted run left of it is made anew.
+
+        Raises:
+            CompareError: it cannot be made, or something else is in its place.
+        """
+        if self._is_made():
+            return
+        self.remove()
+        if self.tree.exists():
+            raise CompareError(f"{self.tree} exists and is not a worktree of {self.sha[:12]}; move it away")
+        self.tree.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            git(self._root, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(self.tree), self.sha)
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> bool:
+        """Removes the worktree with its environment, and its registration. Returns whether there was one."""
+        if not self._is_registered():
+            return False
+        git(self._root, "worktree", "remove", "--force", "--force", str(self.tree), check=False)
+        if self._is_registered():  # an interrupted `git worktree add` leaves what git does not recognise
+            shutil.rmtree(self.tree, ignore_errors=True)
+            git(self._root, "worktree", "unlock", str(self.tree), check=False)
+            git(self._root, "worktree", "prune", "--expire", "now")
+        return True
+
+    def prepare(self, environment: Mapping[str, str]) -> None:
+        """Makes the commit's environment by its own ``scripts/run``, or brings it up to date.
+
+        Raises:
+            CompareError: that failed.
+        """
+        done = subprocess.run(
+            [self.tree / "scripts" / "run", "true"], cwd=self.tree, env=environment, stdin=subprocess.DEVNULL
+        )
+        if done.returncode != 0:
+            raise CompareError(f"the environment of {self.sha[:12]} could not be made in {self.tree}; see above")
+
+    def _is_made(self) -> bool:
+        if not self._is_registered() or not (self.tree / ".git").is_file():
+            return False
+        head = git(self.tree, "rev-parse", "HEAD", check=False)
+        state = git(self.tree, "status", "--porcelain", "--untracked-files=no", check=False)
+        return head.returncode == 0 and head.stdout.strip() == self.sha and (state.returncode, state.stdout) == (0, "")
+
+    def _is_registered(self) -> bool:
+        listed = git(self._root, "worktree", "list", "--porcelain", "-z").stdout.split("\0")
+        return f"worktree {self.tree.resolve()}" in listed
+
+
+def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder.
+
+    Raises:
+        CompareError: git is not installed; or it failed, and ``check`` is true.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
+    try:
+        done = subprocess.run(
+            ["git", "-C", root, *arguments], capture_output=True, text=True, errors="replace", env=environment
+        )
+    except FileNotFoundError as error:
+        raise CompareError("git is not installed, and other commits come from it") from error
+    if check and done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CompareError(f"git {arguments[0]} failed in {root} ({reason})")
+    return done
+
+
+def outside_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables as they were before ``scripts/run`` entered its environment.
+
+    So another tree's ``scripts/run`` finds nothing of this tree's.
+    """
+    outside = {name: value for name, value in variables.items() if name not in OF_AN_ENVIRONMENT}
+    entered = variables.get("VIRTUAL_ENV")
+    for name in SEARCH_PATHS if entered else ():
+        parts = [part for part in outside.get(name, "").split(os.pathsep) if part and not _is_in(part, Path(entered))]
+        if parts:
+            outside[name] = os.pathsep.join(parts)
+        else:
+            outside.pop(name, None)
+    return outside
+
+
+def _is_in(part: str, folder: Path) -> bool:
+    return Path(part) == folder or folder in Path(part).parents

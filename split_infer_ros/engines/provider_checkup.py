@@ -1,0 +1,24 @@
+"""Says which providers ONNX Runtime has on this machine, and which devices OpenVINO finds."""
+
+from __future__ import annotations
+
+from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, providers_of
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.telemetry.checkup import Finding, Level
+
+KINDS = {Engine.ONNXRUNTIME: "Providers", Engine.OPENVINO: "Devices"}
+
+
+def check_providers() -> list[Finding]:
+    """Returns a finding for each installed engine that has providers: what ``engine: NAME:PROVIDER`` takes."""
+    return [_finding(engine, kind) for engine, kind in KINDS.items() if engine.is_installed]
+
+
+def _finding(engine: Engine, kind: str) -> Finding:
+    what = f"{kind} of {engine.value}"
+    try:
+        names = [name.removesuffix(PROVIDER_SUFFIX) for name in providers_of(engine).values()]
+    except (ConfigurationError, RuntimeError) as error:  # the engine, or a driver, cannot be loaded
+        advice = f"install {engine.value} anew, and the drivers of its devices."
+        return Finding(Level.NOTE, what, f"cannot be listed ({error})", advice)
+    return Finding(Level.OK, what, ", ".join(names))
