@@ -10,6 +10,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.constants import find_external, load_constants
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import subgraphs
+from split_infer_ros.onnx_graphs.unify import unify
 
 if TYPE_CHECKING:
     import onnx
@@ -22,7 +23,8 @@ LOADERS = ("EPContext", "PyOp", "PythonOp")  # operators that load other files o
 def read_onnx(path: Path) -> OnnxGraph:
     """Reads a model with its weights, and checks it. Damaged files can end the process: ``inspect_files`` guards it.
 
-    Weights may lie in other files beside it. Functions that the file defines are inlined.
+    Weights may lie in other files beside it. Functions that the file defines are inlined. What exporters say in
+    different ways is written in one way; see ``unify``.
 
     Args:
         path: of the file.
@@ -43,6 +45,7 @@ def read_onnx(path: Path) -> OnnxGraph:
             proto = onnx.inliner.inline_local_functions(proto)
         _check_operators(proto, path)
         load_constants(proto, path)
+        unify(proto)
         onnx.checker.check_model(proto if path.stat().st_size < MAX_FILE_BYTES // 2 else str(path))
     except ConfigurationError:
         raise
