@@ -88,9 +88,9 @@ def images(count: int, seed: int = 0) -> Tensor:
     return torch.randn((count, *IMAGE_SHAPE), generator=torch.Generator().manual_seed(seed))
 
 
-def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool) -> OnnxGraph:
+def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool, fixed: int = 1) -> OnnxGraph:
     """Exports a module. ``by_dynamo`` is torch's newer exporter, which records modules in metadata."""
-    example = torch.zeros((2 if is_symbolic else 1, *IMAGE_SHAPE))
+    example = torch.zeros((2 if is_symbolic else fixed, *IMAGE_SHAPE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one exporter is old, the other one reports what it does not need
         if by_dynamo:
@@ -123,7 +123,11 @@ def integers(*values: int) -> np.ndarray:
 
 
 def attention(batch: str | int = 1) -> OnnxGraph:
-    """Attention with two heads. A 1 for the batch is in constants, in front and, where heads lie in front, behind."""
+    """Attention with two heads. The batch is in constants, in front and, where heads lie in front, behind.
+
+    A symbolic batch has constants for one image.
+    """
+    count = batch if isinstance(batch, int) else 1
     nodes = [
         helper.make_node("Conv", ["images", "filters"], ["map"], name="/stem/Conv", strides=[4, 4]),  # (1, 8, 4, 4)
         helper.make_node("Reshape", ["map", "as_rows"], ["rows"], name="/rows/Reshape"),  # (1, 8, 16)
@@ -143,14 +147,14 @@ def attention(batch: str | int = 1) -> OnnxGraph:
     ]
     constants = {
         "filters": filters(8, 3, 4, 4),
-        "learned": filters(1, 1, 8, seed=1),
-        "as_rows": integers(1, 8, -1),
-        "as_heads": integers(16, 2, 4),
-        "as_tokens": integers(16, 1, 8),
+        "learned": filters(1, 1, 8, seed=1).repeat(count, 0),
+        "as_rows": integers(count, 8, -1),
+        "as_heads": integers(16, 2 * count, 4),
+        "as_tokens": integers(16, count, 8),
         "begin": integers(0, 0),
-        "end": integers(1, 9),
+        "end": integers(count, 9),
         "axes": integers(0, 1),
-        "flat": integers(1, 72),
+        "flat": integers(count, 72),
     }
     return graph_of(
         nodes, inputs={"images": [batch, *IMAGE_SHAPE]}, outputs={"result": [batch, 72]}, constants=constants
@@ -164,7 +168,7 @@ def resized(batch: str | int = 1) -> OnnxGraph:
         helper.make_node("Resize", ["small", "", "", "size"], ["large"], mode="nearest"),  # (1, 8, 6, 10)
         helper.make_node("ReduceMean", ["large"], ["result"], axes=[2], keepdims=0),
     ]
-    constants = {"filters": filters(8, 3, 4, 4), "size": integers(1, 8, 6, 10)}
+    constants = {"filters": filters(8, 3, 4, 4), "size": integers(batch if isinstance(batch, int) else 1, 8, 6, 10)}
     return graph_of(
         nodes, inputs={"images": [batch, *IMAGE_SHAPE]}, outputs={"result": [batch, 8, 10]}, constants=constants
     )

@@ -43,6 +43,7 @@ from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.quantised_model import place
+from split_infer_ros.split.split_points import OUTPUT, as_specified
 
 MAX_DIFFERENCES = {Precision.FP32: MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
 MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
@@ -195,8 +196,8 @@ class Trials:
             outputs = run()
             if time.monotonic() > begin + LONG_WARM_UP_S:
                 break
-        crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
-        outputs = model.head("output")(*crossing)
+        specs = model.split_point(OUTPUT).head_inputs
+        outputs = model.head(OUTPUT)(*as_specified((each.cpu() for each in outputs), specs))
         difference_found = difference(outputs, self._outputs_as_built(batch_size))
         allowed = MAX_DIFFERENCES.get(model.precision, math.inf)
         if difference_found > allowed and execution_config.engine is not Engine.TORCH:

@@ -75,5 +75,6 @@ def allowed_in_precision(
 
 def _difference(found: Tensor, expected: Tensor) -> float:
     equal = (found == expected) | (found.isnan() & expected.isnan())
+    found, expected = found.double(), expected.double()  # the difference of two uint8 may be no uint8
     largest = expected.abs().nan_to_num(nan=0.0, posinf=0.0).max().clamp(min=1)
     return float(((found - expected).abs().masked_fill(equal, 0) / largest).max())

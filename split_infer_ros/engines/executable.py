@@ -84,8 +84,12 @@ def _make_part(config: ExecutionConfig, device: torch.device, is_whole: bool, gr
 
 
 def _in_micro_batches(part: EnginePart, config: ExecutionConfig) -> EnginePart:
-    """Returns the part as it runs with the config's micro-batches, for which its results' shapes must be known."""
-    return MicroBatchPart(part, config.micro_batch) if config.micro_batch and part.can_run_into else part
+    """Returns the part as it runs with the config's micro-batches, for which its results' shapes must be known.
+
+    A part whose graph takes a fixed number of images stays as it is.
+    """
+    can_run_so = part.can_run_into and part.graph.inputs[0].shape[0] is None
+    return MicroBatchPart(part, config.micro_batch) if config.micro_batch and can_run_so else part
 
 
 def _computes(part: fx.GraphModule) -> bool:

@@ -83,7 +83,7 @@ class ExecutionConfig:
 
     @property
     def boundary_dtype(self) -> torch.dtype:
-        """The dtype of images and features: what a backbone takes and gives, except what is kept in float32."""
+        """The dtype of images and of the features that follow the precision; see ``SplitPoint.in_precision``."""
         return torch.float32 if keeps_float32(self.engine, self.provider) else self.precision.torch_dtype
 
     def with_engine(self, wanted: str, untuned: str) -> ExecutionConfig:

@@ -9,27 +9,32 @@ from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
 
 
 class MicroBatchPart(EnginePart):
     """A part that maps (n, ...) to (n, ...) by one run for each micro-batch. Results of known shape need no copy.
 
-    There are two reasons to run so. A graph may take only one image at a time. Or the values within the network fit
-    into the processor's caches for two images, and not for eight.
+    There are two reasons to run so. A graph may take only a fixed number of images. Or the values within the network
+    fit into the processor's caches for two images, and not for eight.
+
+    If a graph takes a fixed number and the last images are fewer, the last one is repeated. Results of repeated images
+    are dropped.
 
     With micro-batches of one image, outputs without the batch in front, such as the boxes (k, 4) of one image, are
-    stacked: (n, k, 4). Where k differs between images, zeros follow the last box.
+    stacked: (n, k, 4). Where k differs between micro-batches, zeros follow the last box.
 
     Args:
-        part: what runs. Unless ``num_images`` is 1, the shapes of its results are known before a run.
-        num_images: of a micro-batch. The last one of a batch may have fewer.
+        part: what runs. Unless it takes a fixed number of images, the shapes of its results are known before a run.
+        num_images: of a micro-batch, where the part does not say it. The last one of a batch may have fewer.
     """
 
     def __init__(self, part: EnginePart, num_images: int = 1) -> None:
         super().__init__(part.graph)
         self.inputs = part.inputs
-        self._part, self._num_images = part, num_images
+        fixed = part.graph.inputs[0].shape[0]
+        self._part, self._num_images, self._is_fixed = part, fixed or num_images, fixed is not None
 
     def for_pixels(self, pixels: PixelInput) -> MicroBatchPart | None:
         """Returns a part that takes images (n, h, w, 3) before they are normalised, in the same micro-batches."""
@@ -41,18 +46,37 @@ class MicroBatchPart(EnginePart):
         for begin in range(0, len(tensors[0]), self._num_images):
             images = slice(begin, begin + self._num_images)
             places = [None if output is None else output[images] for output in outputs]
-            runs.append(self._part._run(places, [tensor[images] for tensor in tensors]))
+            runs.append(self._run_one(places, [tensor[images] for tensor in tensors]))
         return tuple(
-            self._joined(place, [run[place] for run in runs]) if output is None else output
+            self._joined(place, [run[place] for run in runs], len(tensors[0])) if output is None else output
             for place, output in enumerate(outputs)
         )
 
-    def _joined(self, place: int, results: Sequence[Tensor]) -> Tensor:
-        """Joins an output's results of single images, each as long as the longest."""
-        if self.graph.outputs[place].shape[:1] != (1,):
+    def _run_one(self, places: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Runs a micro-batch, which may lack images."""
+        missing = self._num_images - len(tensors[0])
+        if not self._is_fixed or not missing:
+            return self._part._run(places, tensors)
+        filled = [torch.cat([tensor, *[tensor[-1:]] * missing]) for tensor in tensors]
+        whole = [None if place is None else place.new_empty((self._num_images, *place.shape[1:])) for place in places]
+        results = self._part._run(whole, filled)
+        for place, result in zip(places, results, strict=True):
+            if place is not None:
+                place.copy_(result[: len(place)])
+        return results
+
+    def _joined(self, place: int, results: Sequence[Tensor], count: int) -> Tensor:
+        """Joins an output's results of all micro-batches, each as long as the longest, and drops what is too much."""
+        if self._num_images == 1 and self.graph.outputs[place].shape[:1] != (1,):
             results = [result[None] for result in results]
+        elif any(result.shape[:1] != (self._num_images,) for result in results):
+            raise ConfigurationError(
+                f"{self.graph.name} takes {self._num_images} images at a time, and its output "
+                f"{self.graph.outputs[place]} does not say which image a value belongs to. Export it with a batch of "
+                "1, or with a symbolic one."
+            )
         lengths = [max(sizes) for sizes in zip(*(result.shape for result in results), strict=True)]
-        return torch.cat([_padded(result, lengths) for result in results])
+        return torch.cat([_padded(result, lengths) for result in results])[:count]
 
 
 def _padded(tensor: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx_graphs.quantised_operators import with_plain_operators
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
 # In int8, the graph says what is quantised, and the rest is float32.
@@ -27,6 +28,9 @@ HINTS = {Precision.FP32: "f32", Precision.FP16: "f16", Precision.BF16: "bf16", P
 # fusion. Networks of convolutions keep it, as they would run 7 % slower.
 WITHOUT_FUSED_PRODUCTS = {"SNIPPETS_MODE": "DISABLE"}
 PRODUCTS = ("MatMul", "Gemm")
+# What a file of the user's quantises is computed on whole numbers by default. OpenVINO 2026.4 then joins scales with
+# their neighbours. Some int8 networks are 60 % off, and the parts of a network round in other places than the whole.
+WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes that have a compiled model of their own: a single image, a full batch, and one more
 
 Shapes = tuple[torch.Size, ...]
@@ -37,7 +41,7 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 class OpenVinoPart(EnginePart):
     """A part that OpenVINO executes with as many threads as ``engine_threads`` says.
 
-    Its results are float32 in every precision, and so are its inputs unless it takes pixels.
+    Inputs and results have the graph's dtypes in every precision. It may take pixels instead of images.
 
     Where ``engine_lanes`` says that several threads call it at the same time, each has a stream of OpenVINO's own.
 
@@ -71,7 +75,7 @@ class OpenVinoPart(EnginePart):
             self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
         self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
         self._hint = HINTS[precision]
-        self._more_properties = WITHOUT_FUSED_PRODUCTS if _has_int8_products(graph, precision) else {}
+        self._more_properties = _more_properties(graph, precision)
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == torch.bfloat16:
@@ -153,7 +157,7 @@ class OpenVinoPart(EnginePart):
         if self._device != CPU:  # its own defaults could quantise activations of large products
             properties = taken_properties(self._core, self._device, {**properties, "EXECUTION_MODE_HINT": "ACCURACY"})
         try:
-            with model_source(self.graph) as source:
+            with model_source(with_plain_operators(self.graph)) as source:
                 model = (
                     self._core.read_model(source, b"") if isinstance(source, bytes) else self._core.read_model(source)
                 )
@@ -222,9 +226,16 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
     return processor.build()
 
 
-def _has_int8_products(graph: OnnxGraph, precision: Precision) -> bool:
-    """Returns whether a graph in int8 has several matrix products."""
-    return precision is Precision.INT8 and sum(node.op_type in PRODUCTS for node in graph.proto.graph.node) > 1
+def _more_properties(graph: OnnxGraph, precision: Precision) -> dict[str, Any]:
+    """Returns the properties without which OpenVINO computes a graph wrongly."""
+    operators = [str(node.op_type) for node in graph.proto.graph.node]
+    if precision is not Precision.INT8:
+        return WITHOUT_LOW_PRECISION if any(map(_is_quantising, operators)) else {}
+    return WITHOUT_FUSED_PRODUCTS if sum(operator in PRODUCTS for operator in operators) > 1 else {}
+
+
+def _is_quantising(operator: str) -> bool:
+    return operator.startswith(("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear"))
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,9 @@
-"""Makes a graph that takes one image at a time take batches.
+"""Makes a graph that takes a fixed number of images at a time take batches.
 
-Exporters fix the batch to 1 by default, and write this 1 into constants, such as the target of a Reshape. Where the
-batch lies in each value is found from shapes inferred for one image and for two. The constants are then rewritten. Some
-graphs pick the first image or have a 1 in other places, so that this is not enough: the caller compares results.
+Exporters fix the batch to 1 by default, or to what the user asks for. They write this number into constants, such as
+the target of a Reshape. Where the batch lies in each value is found from shapes inferred for this number of images and
+for twice as many. The constants are then rewritten. Some graphs pick the first image or have the number in other
+places, so that this is not enough: the caller compares results.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.batch_edits import Edit, extend_slice, repeat_inputs, retarget, set_resized
+from split_infer_ros.onnx_graphs.batch_edits import (
+    Edit,
+    expand_by_one,
+    extend_slice,
+    repeat_inputs,
+    retarget,
+    set_resized,
+    take_first_rows,
+)
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import has_plain_domain, small_integers, used_values
 from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape, infer_for
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_ROUNDS = 40  # of inference; a graph that needs more is left as it is
+
+_BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Less", "Greater", "Equal", "And", "Or")
 
 Shapes = Mapping[str, ValueShape]
 
@@ -31,7 +42,7 @@ def with_symbolic_batch(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxG
     Whether its results are right is for the caller to check.
 
     Args:
-        graph: takes one image at a time. It is not changed.
+        graph: takes a fixed number of images at a time. It is not changed.
         image_shape: (C, H, W).
     """
     rewriter = _Rewriter(graph, image_shape)
@@ -53,13 +64,14 @@ def with_batch_of_one(graph: OnnxGraph) -> OnnxGraph:
 
 
 class _Rewriter:
-    """Rewrites constants until the shapes for two images agree with them."""
+    """Rewrites constants until the shapes for twice as many images agree with them."""
 
     def __init__(self, graph: OnnxGraph, image_shape: tuple[int, ...]) -> None:
         import onnx
 
         self._name, self._image_shape = graph.name, image_shape
-        self._one = infer_for(graph, (1, *image_shape))  # shapes for one image
+        self._count = graph.inputs[0].shape[0] or 1  # of images
+        self._fixed = infer_for(graph, (self._count, *image_shape))  # shapes for so many
         self._integers = small_integers(graph.proto.graph)
         self._proto = onnx.ModelProto()
         self._proto.CopyFrom(graph.proto)
@@ -78,13 +90,13 @@ class _Rewriter:
         self._edits: dict[int, Edit] = {}  # of nodes of other kinds, by index
 
     def improve(self) -> bool:
-        """Corrects what is wrong for two images. Returns whether anything was."""
-        two = infer_for(self.result(), (2, *self._image_shape))
+        """Corrects what is wrong for twice as many images. Returns whether anything was."""
+        doubled = infer_for(self.result(), (2 * self._count, *self._image_shape))
         changed: set[str] = set()  # values whose shapes are no longer as inferred
         for index, node in enumerate(self._nodes):
             is_stale = not changed.isdisjoint(used_values(node))
             if not is_stale and has_plain_domain(node):
-                is_stale = self._correct_reshape(index, node, two) or self._correct_other(index, node, two)
+                is_stale = self._correct_reshape(index, node, doubled) or self._correct_other(index, node, doubled)
             if is_stale:
                 changed.update(map(str, node.output))
         return bool(changed)
@@ -100,7 +112,7 @@ class _Rewriter:
             edited = onnx.NodeProto()
             edited.CopyFrom(node)
             if index in self._batch_axes:
-                target = list(self._lengths(self._one, str(node.output[0])))
+                target = list(self._lengths(self._fixed, str(node.output[0])))
                 target[self._batch_axes[index]] = -1
                 retarget(proto.graph, edited, target=target)
             elif index in self._edits:
@@ -112,17 +124,17 @@ class _Rewriter:
         """Returns whether a node is a Reshape of what depends on images, to a shape that does not."""
         if node.op_type != "Reshape" or not has_plain_domain(node) or len(node.input) < 2:
             return False
-        target = self._lengths(self._one, str(node.output[0]))
+        target = self._lengths(self._fixed, str(node.output[0]))
         depends = [str(name) in self._dependent for name in node.input]
         return depends == [True, False] and bool(target) and 0 not in target
 
-    def _correct_reshape(self, index: int, node: onnx.NodeProto, two: Shapes) -> bool:
+    def _correct_reshape(self, index: int, node: onnx.NodeProto, doubled: Shapes) -> bool:
         """Corrects where the result of a Reshape has the batch. Returns whether that was wrong."""
         if index not in self._batch_axes:
             return False
-        axis = self._batch_axis(str(node.input[0]), two)
-        before = -1 if axis is None else math.prod(self._lengths(self._one, str(node.input[0]))[:axis])
-        target = self._lengths(self._one, str(node.output[0]))
+        axis = self._batch_axis(str(node.input[0]), doubled)
+        before = -1 if axis is None else math.prod(self._lengths(self._fixed, str(node.input[0]))[:axis])
+        target = self._lengths(self._fixed, str(node.output[0]))
         right = next((place for place in range(len(target)) if math.prod(target[:place]) == before), None)
         is_wrong = self._batch_axes[index] != right
         if right is None:  # the input has no batch, or images would be mixed
@@ -131,40 +143,54 @@ class _Rewriter:
             self._batch_axes[index] = right
         return is_wrong
 
-    def _correct_other(self, index: int, node: onnx.NodeProto, two: Shapes) -> bool:
+    def _correct_other(self, index: int, node: onnx.NodeProto, doubled: Shapes) -> bool:
         """Makes a node of another kind fit several images. Returns whether that was necessary."""
         if index in self._edits or not node.input:
             return False
         names = list(map(str, node.input))
-        axes = [self._batch_axis(name, two) for name in names]
-        lengths = self._lengths(self._one, str(node.output[0]))
+        axes = [self._batch_axis(name, doubled) for name in names]
+        lengths = self._lengths(self._fixed, str(node.output[0]))
+        repeated = [place for place, name in enumerate(names) if self._lacks_batch(name, doubled)]
         if node.op_type == "Concat" and 0 in axes:
-            places = [place for place, name in enumerate(names) if self._lacks_batch(name, two)]
             is_along_batch = any(each.name == "axis" and each.i == 0 for each in node.attribute)
-            if places and lengths and not is_along_batch:
+            if repeated and lengths and not is_along_batch:
                 source, rank = names[axes.index(0)], len(lengths)
-                self._edits[index] = partial(repeat_inputs, source=source, places=places, rank=rank)
+                self._edits[index] = partial(
+                    repeat_inputs, source=source, places=repeated, rank=rank, are_single=self._count == 1
+                )
+        elif node.op_type == "Expand" and axes[0] == 0 and names[1] not in self._dependent:
+            if self._count > 1 and lengths[:1] == (self._count,):
+                self._edits[index] = partial(expand_by_one, lengths=lengths[1:])
+        elif node.op_type in _BROADCASTING and 0 in axes:
+            places = [place for place in repeated if len(self._lengths(self._fixed, names[place])) == len(lengths)]
+            if places and self._count > 1:
+                self._edits[index] = partial(take_first_rows, places=places)
         elif node.op_type == "Resize" and axes[0] == 0 and len(names) > 3 and names[3] not in self._dependent:
-            if len(lengths) == len(self._lengths(self._one, names[0])):
+            if len(lengths) == len(self._lengths(self._fixed, names[0])):
                 self._edits[index] = partial(set_resized, lengths=list(lengths[1:]))
         elif node.op_type == "Slice" and axes[0] == 0:
             values = [self._integers.get(name) for name in names[1:]]
             if len(values) > 2 and None not in values:
-                self._edits |= _slice_edit(index, [value for value in values if value is not None])
+                self._edits |= _slice_edit(index, [value for value in values if value is not None], self._count)
         return index in self._edits
 
-    def _batch_axis(self, name: str, two: Shapes) -> int | None:
-        """Returns the dimension of a value that is twice as long for two images; None if that is not just one."""
-        first, second = self._lengths(self._one, name), self._lengths(two, name)
+    def _batch_axis(self, name: str, doubled: Shapes) -> int | None:
+        """Returns the dimension of a value that is twice as long for twice as many images; None if not just one is."""
+        first, second = self._lengths(self._fixed, name), self._lengths(doubled, name)
         if len(first) != len(second):
             return None
         different = [axis for axis, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1]]
         is_doubled = len(different) == 1 and second[different[0]] == 2 * first[different[0]]
         return different[0] if is_doubled else None
 
-    def _lacks_batch(self, name: str, two: Shapes) -> bool:
-        """Returns whether a value has the length 1 in front for two images as well."""
-        return self._lengths(self._one, name)[:1] == (1,) and self._lengths(two, name)[:1] == (1,)
+    def _lacks_batch(self, name: str, doubled: Shapes) -> bool:
+        """Returns whether a value has the fixed number in front, and keeps it for twice as many images.
+
+        Unless the number is 1, the value must be a constant: it is then taken to repeat its first row.
+        """
+        expected = (self._count,)
+        is_same = self._lengths(self._fixed, name)[:1] == self._lengths(doubled, name)[:1] == expected
+        return is_same and (self._count == 1 or name not in self._dependent)
 
     def _lengths(self, shapes: Shapes, name: str) -> tuple[int, ...]:
         """Returns a value's shape; empty if it is not known completely."""
@@ -173,11 +199,11 @@ class _Rewriter:
         return () if None in lengths else tuple(length for length in lengths if length is not None)
 
 
-def _slice_edit(index: int, values: list[list[int]]) -> dict[int, Edit]:
-    """Returns the edit of a Slice that takes all of a single image along the axis in front; none of another one."""
+def _slice_edit(index: int, values: list[list[int]], count: int) -> dict[int, Edit]:
+    """Returns the edit of a Slice that takes all ``count`` images along the axis in front; none of another one."""
     starts, ends, axes, *steps = values
     if 0 not in axes:
         return {}
     place = axes.index(0)
-    takes_all = starts[place] == 0 and ends[place] == 1 and (not steps or steps[0][place] == 1)
+    takes_all = starts[place] == 0 and ends[place] == count and (not steps or steps[0][place] == 1)
     return {index: partial(extend_slice, ends=ends, place=place)} if takes_all else {}

@@ -33,10 +33,27 @@ def set_resized(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequen
     node.input[3] = _add_shape(graph, node, str(node.input[0]), lengths)
 
 
+def expand_by_one(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequence[int]) -> None:
+    """Makes an Expand of images keep their number, and expand all other dimensions to these lengths."""
+    node.input[1] = add_constant(graph, f"{_PREFIX}/expanded/{node.output[0]}", [1, *lengths])
+
+
+def take_first_rows(graph: onnx.GraphProto, node: onnx.NodeProto, *, places: Sequence[int]) -> None:
+    """Takes of constants that have a row for each image the first one, which an operator repeats for each image."""
+    for place in places:
+        node.input[place] = _first_row(graph, node, place)
+
+
 def repeat_inputs(
-    graph: onnx.GraphProto, node: onnx.NodeProto, *, source: str, places: Sequence[int], rank: int
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    *,
+    source: str,
+    places: Sequence[int],
+    rank: int,
+    are_single: bool,
 ) -> None:
-    """Repeats inputs of a Concat that have the length 1 in front, as often as ``source`` has images.
+    """Repeats the first rows of inputs of a Concat as often as ``source`` has images.
 
     Args:
         graph: to which nodes are added.
@@ -44,11 +61,20 @@ def repeat_inputs(
         source: an input with the batch in front.
         places: of the inputs to repeat.
         rank: of all inputs.
+        are_single: whether these inputs have one row only.
     """
     shape = _add_shape(graph, node, source, [1] * (rank - 1))
     for place in places:
         name = f"{_PREFIX}/repeated/{place}/{node.output[0]}"
-        node.input[place] = add_node(graph, "Expand", [str(node.input[place]), shape], name)
+        row = str(node.input[place]) if are_single else _first_row(graph, node, place)
+        node.input[place] = add_node(graph, "Expand", [row, shape], name)
+
+
+def _first_row(graph: onnx.GraphProto, node: onnx.NodeProto, place: int) -> str:
+    """Adds what takes the first row (1, ...) of an input. Returns its name."""
+    name = f"{_PREFIX}/first/{place}/{node.output[0]}"
+    index = add_constant(graph, f"{name}/index", [0])
+    return add_node(graph, "Gather", [str(node.input[place]), index], name, axis=0)
 
 
 def _add_shape(graph: onnx.GraphProto, node: onnx.NodeProto, source: str, lengths: Sequence[int]) -> str:

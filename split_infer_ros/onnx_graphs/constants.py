@@ -193,7 +193,7 @@ def _num_bytes(tensor: onnx.TensorProto) -> int:
 
 
 @contextmanager
-def without_weights(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
+def structure_of(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
     """Lends a model whose large constants are empty. They return at the end.
 
     What only looks at a model's structure need not copy its weights, and protobuf copies at most 2 GB.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from split_infer_ros.onnx_graphs.dataflow import Dataflow, Dependence
@@ -29,7 +29,7 @@ class Cutter:
 
     def __init__(self, graph: OnnxGraph, dataflow: Dataflow, shapes: Mapping[str, ValueShape]) -> None:
         self._graph, self._dataflow, self._shapes = graph, dataflow, shapes
-        self._is_batch_symbolic = graph.inputs[0].shape[0] is None
+        self._fixed_batch = graph.inputs[0].shape[0]
 
     def cut(self, name: str, first: int, last: int) -> OnnxGraph:
         """Returns the part between two places.
@@ -41,7 +41,13 @@ class Cutter:
             name: of the part, for messages.
             first, last: how many of the graph's nodes lie before each place.
         """
-        inputs, outputs = self._dataflow.live(first), self._dataflow.live(last)
+        return self._cut(name, self._dataflow.live(first), self._dataflow.live(last))
+
+    def values(self, name: str, outputs: Sequence[str]) -> OnnxGraph:
+        """Returns the part that computes values from the images, each of which is an output."""
+        return self._cut(name, self._dataflow.live(0), outputs)
+
+    def _cut(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
         part = _new_model(self._graph.proto, name)
         part.graph.input.extend(self._declared(source, source) for source in inputs)
         for node in self._nodes_between(inputs, outputs):
@@ -119,8 +125,8 @@ class Cutter:
         if known:
             tensor.shape.SetInParent()  # a scalar has no dimensions
         for dimension in known.dimensions if known else ():
-            if dimension == BATCH and not self._is_batch_symbolic:
-                dimension = 1
+            if dimension == BATCH and self._fixed_batch is not None:
+                dimension = self._fixed_batch
             one = tensor.shape.dim.add()
             if isinstance(dimension, int):
                 one.dim_value = dimension

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.constants import find_external, load_constants, without_weights
+from split_infer_ros.onnx_graphs.constants import find_external, load_constants, structure_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import subgraphs
+from split_infer_ros.onnx_graphs.unify import unify
 
 if TYPE_CHECKING:
     import onnx
@@ -22,7 +23,8 @@ LOADERS = ("EPContext", "PyOp", "PythonOp")  # operators that load other files o
 def read_onnx(path: Path) -> OnnxGraph:
     """Reads a model with its weights, and checks it. Damaged files can end the process: ``inspect_files`` guards it.
 
-    Weights may lie in other files beside it. Functions that the file defines are inlined.
+    Weights may lie in other files beside it. Functions that the file defines are inlined. What exporters say in
+    different ways is written in one way; see ``unify``.
 
     Args:
         path: of the file.
@@ -43,7 +45,8 @@ def read_onnx(path: Path) -> OnnxGraph:
             proto = onnx.inliner.inline_local_functions(proto)
         _check_operators(proto, path)
         load_constants(proto, path)
-        with without_weights(proto) as structure:
+        unify(proto)
+        with structure_of(proto) as structure:
             onnx.checker.check_model(structure)
     except ConfigurationError:
         raise

@@ -105,7 +105,8 @@ class OnnxGraph:
                 f"{self.name}: '{value.name}' has elements of ONNX's type {tensor.elem_type}; "
                 f"supported are: {', '.join(name.lower() for name in _DTYPES)}."
             )
-        return OnnxTensor(str(value.name), shape_of(tensor), dtype)
+        lengths = tuple(length or None for length in shape_of(tensor))  # exporters also write 0 for what is open
+        return OnnxTensor(str(value.name), lengths, dtype)
 
 
 def dtype_of(element_type: int) -> torch.dtype | None:
@@ -116,9 +117,10 @@ def dtype_of(element_type: int) -> torch.dtype | None:
 
 
 def shape_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
-    """Returns a tensor's shape, with None for each symbolic or unknown dimension."""
+    """Returns a tensor's shape, with None for each symbolic or unknown dimension. Some exporters write -1 for these."""
     return tuple(
-        int(dimension.dim_value) if dimension.HasField("dim_value") else None for dimension in tensor.shape.dim
+        int(dimension.dim_value) if dimension.HasField("dim_value") and dimension.dim_value >= 0 else None
+        for dimension in tensor.shape.dim
     )
 
 

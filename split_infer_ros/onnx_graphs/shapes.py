@@ -11,6 +11,7 @@ import torch
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, dtype_of, shape_of
 from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
+from split_infer_ros.onnx_graphs.quantised_operators import plain_nodes
 from split_infer_ros.onnx_graphs.shape_values import MAX_ELEMENTS, ShapeValues
 
 if TYPE_CHECKING:
@@ -61,16 +62,17 @@ class ValueShape:
 def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str, ValueShape]:
     """Infers the shapes of all values of a graph, as far as ONNX's shape inference can.
 
-    A graph with a symbolic batch is inferred for two batch sizes, which shows where the batch is. A graph that takes
-    one image at a time is inferred for one. There, each first dimension of length 1 counts as the batch, because
-    results of single images can be joined along it.
+    A graph with a symbolic batch is inferred for two batch sizes, which shows where the batch is. A graph that takes a
+    fixed number of images is inferred for it. There, each first dimension of that length counts as the batch. For one
+    image this is always right, because results of single images can be joined along it.
 
     Args:
         graph: its first input is the images.
         image_shape: (C, H, W) of an image, also where the graph leaves it open.
     """
-    if graph.inputs[0].shape[0] is not None:
-        return {name: _for_one_image(value) for name, value in infer_for(graph, (1, *image_shape)).items()}
+    fixed = graph.inputs[0].shape[0]
+    if fixed is not None:
+        return {name: _with_batch(value, fixed) for name, value in infer_for(graph, (fixed, *image_shape)).items()}
     first, second = (infer_for(graph, (size, *image_shape)) for size in _TWO_BATCHES)
     return {
         name: _joined(value, second[name])
@@ -88,7 +90,7 @@ def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
     """Whether ONNX's inference finds no contradiction in a graph for one shape (N, C, H, W) of the images."""
     import onnx
 
-    skeleton = without_weights(graph.proto)
+    skeleton = _skeleton(graph.proto)
     _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
     for output in skeleton.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -97,6 +99,21 @@ def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
     except Exception:  # the errors of operators' inferences have no common class
         return False
     return True
+
+
+def infer_outputs(proto: onnx.ModelProto) -> None:
+    """Gives the outputs that have no shape the one that is inferred, in place, as far as there is one."""
+    import onnx
+
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_skeleton(proto), data_prop=True)
+    except Exception:  # an operator's inference failed, so nothing is known
+        return
+    found = {str(value.name): value.type.tensor_type for value in inferred.graph.output}
+    for output in proto.graph.output:
+        tensor = found.get(str(output.name))
+        if tensor is not None and tensor.HasField("shape") and not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.CopyFrom(tensor.shape)
 
 
 def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph:
@@ -167,7 +184,7 @@ def _computed_for(
 
 def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[dict[str, ValueShape], ShapeValues]:
     """Infers shapes. Returns them with the values that were computed on the way."""
-    skeleton = without_weights(graph.proto)
+    skeleton = _skeleton(graph.proto)
     _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
     for output in skeleton.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -180,6 +197,15 @@ def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[
             break
         found |= _infer(values.as_constants())
     return found, values
+
+
+def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a copy for inference, without large weights, and with operators that ONNX's inference knows."""
+    skeleton = without_weights(proto)
+    nodes = plain_nodes(skeleton.graph.node)
+    skeleton.graph.ClearField("node")
+    skeleton.graph.node.extend(nodes)
+    return skeleton
 
 
 def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
@@ -234,8 +260,8 @@ def _set_shape(value: onnx.ValueInfoProto, lengths: tuple[int, ...]) -> None:
         shape.dim.add(dim_value=length)
 
 
-def _for_one_image(value: ValueShape) -> ValueShape:
-    dimensions = (BATCH, *value.dimensions[1:]) if value.dimensions[:1] == (1,) else value.dimensions
+def _with_batch(value: ValueShape, fixed: int) -> ValueShape:
+    dimensions = (BATCH, *value.dimensions[1:]) if value.dimensions[:1] == (fixed,) else value.dimensions
     return ValueShape(dimensions, value.element_type)
 
 

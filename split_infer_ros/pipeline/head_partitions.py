@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.pipeline.packed_weights import find_packed, streamable
@@ -19,6 +20,7 @@ from split_infer_ros.pipeline.streaming import stream_head
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.split_points import as_specified
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
@@ -29,6 +31,7 @@ class _CurrentHead:
 
     split_point: str
     partition: nn.Module | StreamedPartition
+    inputs: tuple[TensorSpec, ...]
 
     @property
     def streamed(self) -> StreamedPartition | None:
@@ -90,7 +93,9 @@ class HeadPartitions:
         return heads
 
     def run(self, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps the features of a split point, in float32, to the model's outputs.
+        """Maps the features of a split point to the model's outputs. Features in 16 bits become float32 first.
+
+        Features that are no float32 in the model itself, such as int8, stay as they are.
 
         Raises:
             ConfigurationError: there is no such split point, or its partition cannot be streamed with the settings.
@@ -100,7 +105,7 @@ class HeadPartitions:
             if self._current is None or self._current.split_point != split_point:
                 self._close()
                 self._current = self._open(split_point, self._settings)
-            return tuple(self._current.partition(*features))
+            return tuple(self._current.partition(*as_specified(features, self._current.inputs)))
 
     def prepare(self, split_point: str, batch_size: int) -> None:
         """Runs a head that an engine executes on blank features, so that the first batch need not wait for it.
@@ -117,13 +122,12 @@ class HeadPartitions:
         if self._model.head_engine is Engine.TORCH:
             return
         found = self._model.split_point(split_point)
-        specs = found.in_precision(torch.float32).tensors
 
         @torch.inference_mode()
         def run() -> None:
             head = self._model.head(found.name)
             for size in {1, batch_size} if isinstance(head, EnginePart) else ():
-                head(*(torch.zeros((size, *spec.shape), dtype=spec.dtype) for spec in specs))
+                head(*(torch.zeros((size, *spec.shape), dtype=spec.dtype) for spec in found.head_inputs))
 
         run_with_threads(self._num_threads, run)
 
@@ -160,16 +164,18 @@ class HeadPartitions:
             self._close()
 
     def _open(self, split_point: str, settings: WeightsSettings) -> _CurrentHead:
+        point = self._model.split_point(split_point)
         streamed = stream_head(
             self._model,
-            self._model.split_point(split_point),
+            point,
             settings,
             num_threads=self._num_threads,
             batch_size=self._batch_size,
         )
         if streamed is not None and streamed.note:
             self._on_note(streamed.note)
-        return _CurrentHead(split_point, self._model.head(split_point) if streamed is None else streamed)
+        partition = self._model.head(split_point) if streamed is None else streamed
+        return _CurrentHead(split_point, partition, point.head_inputs)
 
     def _close(self) -> None:
         current, self._current = self._current, None

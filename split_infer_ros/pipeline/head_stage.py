@@ -201,10 +201,7 @@ class HeadStage:
             )
         with torch.inference_mode():
             features = reader.views(handle.lease, len(handle.origins))
-            return self._partitions.run(
-                handle.split_point,
-                [feature.float() if feature.is_floating_point() else feature for feature in features],
-            )
+            return self._partitions.run(handle.split_point, features)
 
     def _finish(self, batch: _ComputedBatch) -> None:
         """Decodes and delivers a batch, then releases its slot. A head without operations returns views of the slot."""

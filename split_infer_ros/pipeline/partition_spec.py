@@ -23,7 +23,7 @@ class PartitionSpec:
         model: to which it belongs.
         extract: takes the partition from the model's graph.
         split_point: at which the partition ends or begins.
-        inputs: of the partition, for one image.
+        inputs: of the partition, for one image, in the dtypes that it takes in fp32.
         num_threads: with which it runs on the CPU; None on a GPU.
         batch_size: for which its weights are laid out.
     """
@@ -45,11 +45,10 @@ class PartitionSpec:
         return open_packed(self.model, self.graph, path, num_threads=self.num_threads)
 
     def zeros(self, batch_size: int) -> list[Tensor]:
-        """Returns inputs for that many images, on the partition's device and in float32, in which it computes."""
+        """Returns inputs for that many images, on the partition's device."""
         device = torch.device("cpu") if self.num_threads else self.model.device
         inputs = []
         for spec in self.inputs:
-            dtype = torch.float32 if spec.dtype.is_floating_point else spec.dtype
-            values = torch.zeros((batch_size, *spec.shape), dtype=dtype, device=device)
+            values = torch.zeros((batch_size, *spec.shape), dtype=spec.dtype, device=device)
             inputs.append(values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values)
         return inputs

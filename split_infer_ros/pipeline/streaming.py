@@ -87,7 +87,7 @@ def stream_head(
         model=streamable(model),
         extract=head_of,
         split_point=split_point,
-        inputs=split_point.tensors,
+        inputs=split_point.head_inputs,
         num_threads=num_threads,
         batch_size=batch_size,
     )

@@ -55,7 +55,7 @@ class GraphModel(SplitModel):
 
     @property
     def graph(self) -> OnnxGraph:
-        """The whole model, which takes any number of images, or one at a time. It must not be changed."""
+        """The whole model, which takes any number of images, or a fixed one. It must not be changed."""
         return self.prepared.graph
 
     @property

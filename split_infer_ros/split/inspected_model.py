@@ -22,6 +22,7 @@ from split_infer_ros.split.load import build_uninspected, make_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.output_trial import read_outputs
+from split_infer_ros.split.split_points import as_specified
 
 IMAGES = 2  # of a batch
 _SHORTAGE = re.compile("bad_?alloc|alloc|memory", re.IGNORECASE)
@@ -84,8 +85,8 @@ def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
 
 def _run(entry: ModelEntry, model: SplitModel) -> None:
     """Runs both partitions and the decoder on black images."""
-    split_point = model.default_split_point
+    split_point = model.split_point(model.default_split_point)
     with torch.inference_mode():
-        features = model.backbone(split_point)(torch.zeros((IMAGES, *entry.image_shape)))
-        outputs = model.head(split_point)(*(tensor.float() for tensor in features))
+        features = model.backbone(split_point.name)(torch.zeros((IMAGES, *entry.image_shape)))
+        outputs = model.head(split_point.name)(*as_specified(features, split_point.head_inputs))
         entry.decode(outputs_of(outputs), Limits())

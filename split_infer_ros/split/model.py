@@ -35,7 +35,7 @@ class SplitModel(ABC):
         kind: what the model is, for messages.
         weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
         is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
-        takes_batches: whether it runs several images at once. If not, the images of a batch run one by one.
+        takes_batches: whether it runs any number of images at once. If not, a batch runs in parts of a fixed size.
     """
 
     native_engine = Engine.TORCH
@@ -127,7 +127,7 @@ class SplitModel(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the backbone's images and, except what is kept in float32, of its features."""
+        """The dtype of the backbone's images and of those of its features that follow the precision."""
         return self.execution_config.boundary_dtype
 
     def best_device(self) -> torch.device:
@@ -159,7 +159,8 @@ class SplitModel(ABC):
     def head(self, name: str) -> nn.Module:
         """Returns the partition behind the split point of that name.
 
-        It maps the split point's tensors, in float32, to the model's outputs, in float32 as well.
+        It maps tensors as ``SplitPoint.head_inputs`` says to the model's outputs. A model of torch that computes in 16
+        bits gives its outputs in float32.
         """
         with self._lock:
             return self._heads.get(self.split_point(name), self._make_head)

@@ -1,10 +1,10 @@
-"""How an ONNX model takes batches: all images at once if that gives the right results, else one by one."""
+"""How an ONNX model takes batches: all images at once if that is right, else as many as the file says."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from split_infer_ros.onnx_graphs.cut import Cutter
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
+from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
@@ -29,10 +30,10 @@ class PreparedGraph:
     """A graph for images of one size, with what is known of it.
 
     Attributes:
-        graph: takes any number of images, or one at a time.
+        graph: takes any number of images, or a fixed one.
         shapes: of its values.
         dataflow: of the graph.
-        note: why it takes one image at a time, in a sentence; empty if it takes any number.
+        note: why it takes a fixed number of images, in a sentence; empty if it takes any.
     """
 
     graph: OnnxGraph
@@ -57,80 +58,129 @@ class PreparedGraph:
 
 
 def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart, verdict: Verdict) -> PreparedGraph:
-    """Makes a graph take batches, and compares its results with those of single images, unless that was done before.
+    """Makes a graph take batches, and compares its results with those of its own batches, unless that was done before.
+
+    A graph whose batch is symbolic is compared with single images.
 
     Args:
-        graph: as its file holds it. Its batch may be fixed to 1.
+        graph: as its file holds it. Its batch may be fixed.
         image_shape: (C, H, W).
         make: makes a graph executable.
         verdict: of an earlier comparison, if there was one. It is kept for later ones.
 
     Raises:
-        ConfigurationError: the graph takes another fixed number of images, or does not run at all.
+        ConfigurationError: the graph does not run at all, or gives results that cannot be divided among the images.
     """
     fixed = graph.inputs[0].shape[0]
-    if fixed not in (None, 1):
-        raise ConfigurationError(
-            f"{graph.name} takes {fixed} images at a time and no other number; export it with a batch of 1, or with a "
-            "symbolic one."
-        )
     symbolic = graph if fixed is None else with_symbolic_batch(graph, image_shape)
     known = None if symbolic is None else verdict.read()
     if symbolic is not None and known:
         return PreparedGraph.of(symbolic, image_shape)
-    single = PreparedGraph.of(
-        graph if fixed else with_batch_of_one(graph),
-        image_shape,
-        f"{graph.name} gives other results for several images at once than for each alone, so the images of a batch "
-        "run one by one.",
+    own = PreparedGraph.of(with_batch_of_one(graph) if fixed is None else graph, image_shape, _note(graph.name, fixed))
+    if symbolic is not None and known is None:
+        several = PreparedGraph.of(symbolic, image_shape)
+        found = _compare(several, own, make, image_shape, count=(fixed or 1) + 1)
+        if found is not None:
+            verdict.keep(found)
+        if found:
+            return several
+    return own if fixed in (None, 1) else _with_checked_batch(own, make, image_shape)
+
+
+def _note(name: str, fixed: int | None) -> str:
+    """Says why a graph runs with a batch of its own."""
+    if fixed in (None, 1):
+        return (
+            f"{name} gives other results for several images at once than for each alone, so the images of a batch run "
+            "one by one."
+        )
+    return (
+        f"{name} takes {fixed} images at a time and gives other results for other numbers, so a batch runs in parts of "
+        f"{fixed} images. The last image is repeated where images are missing."
     )
-    if symbolic is None or known is False:
-        return single
-    several = PreparedGraph.of(symbolic, image_shape)
-    found = _compare(several, single, make, image_shape)
-    if found is not None:
-        verdict.keep(found)
-    return several if found else single
 
 
 def _compare(
-    several: PreparedGraph, single: PreparedGraph, make: MakePart, image_shape: tuple[int, ...]
+    several: PreparedGraph, own: PreparedGraph, make: MakePart, image_shape: tuple[int, ...], count: int
 ) -> bool | None:
-    """Returns whether a graph gives the same results for two images at once as for each alone.
+    """Returns whether a graph gives the same results for ``count`` images at once as in batches of its own.
 
-    It is None if the graph fails on two images. That may have passing reasons, such as a lack of memory.
+    It is None if the graph fails on so many images. That may have passing reasons, such as a lack of memory.
 
     Raises:
-        ConfigurationError: the graph does not run on single images.
+        ConfigurationError: the graph does not run in batches of its own.
     """
-    images = example_images(image_shape)
+    images = example_images(image_shape, count)
+    part, fixed = make(own.whole()), count - 1
+    expected = [
+        _run_own(own, part, images[[min(index, count - 1) for index in range(begin, begin + fixed)]])
+        for begin in range(0, count, fixed)
+    ]
     with torch.inference_mode():
         try:
-            expected = _run_each(make(single.whole()), images)
-        except ConfigurationError:
-            raise
-        except Exception as error:  # an engine's errors have no common class
-            reason = str(error).partition("\n")[0]
-            shape = (1, *image_shape)
-            raise ConfigurationError(f"{single.graph.name} does not run on images float32 {shape}: {reason}") from error
-        try:
             found = make(several.whole())(images)
-        except Exception:
+        except Exception:  # an engine's errors have no common class
             return None
-    return _agree(found, expected)
+    return _agree(found, expected, fixed)
 
 
-def _run_each(part: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
-    return [tuple(part(image[None])) for image in images]
-
-
-def _agree(found: Sequence[Tensor], expected: Sequence[Sequence[Tensor]]) -> bool:
-    """Returns whether each output for several images is that of single images, one behind the other."""
+def _agree(found: Sequence[Tensor], expected: Sequence[Sequence[Tensor]], fixed: int) -> bool:
+    """Returns whether each output for several images is that of batches of ``fixed`` images, one behind the other."""
     columns = list(zip(*expected, strict=True))
-    for output, rows in zip(found, columns, strict=True):
-        if any(not row.dim() or len(row) != 1 or row.shape[1:] != output.shape[1:] for row in rows):
+    for output, parts in zip(found, columns, strict=True):
+        if any(part.shape[:1] != (fixed,) or part.shape[1:] != output.shape[1:] for part in parts):
             return False
-    return difference_of_rows(found, [torch.cat(rows) for rows in columns]) <= MAX_DIFFERENCE
+    joined = [torch.cat(parts)[: len(output)] for output, parts in zip(found, columns, strict=True)]
+    return difference_of_rows(found, joined) <= MAX_DIFFERENCE
+
+
+def _run_own(own: PreparedGraph, part: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
+    """Runs a graph on one batch of its own.
+
+    Raises:
+        ConfigurationError: the graph does not run.
+    """
+    try:
+        with torch.inference_mode():
+            return tuple(part(images))
+    except ConfigurationError:
+        raise
+    except Exception as error:  # an engine's errors have no common class
+        reason = str(error).partition("\n")[0]
+        shape = (own.graph.inputs[0].shape[0], *images.shape[1:])
+        raise ConfigurationError(f"{own.graph.name} does not run on images float32 {shape}: {reason}") from error
+
+
+def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[int, ...]) -> PreparedGraph:
+    """Returns a graph in whose shapes the batch is only where it really is.
+
+    With a fixed batch of 4, any dimension of length 4 may be taken for the batch. If images change places, the rows of
+    a value that has the batch in front change places too. The graph runs twice to see that.
+
+    Raises:
+        ConfigurationError: the graph does not run, or an output has no batch in front.
+    """
+    fixed = own.graph.inputs[0].shape[0]
+    assert fixed is not None
+    points = find_onnx_split_points(own.graph, own.dataflow, own.shapes)
+    outputs = [tensor.name for tensor in own.graph.outputs]
+    crossing = [spec.name for point in points[1:] for spec in point.tensors]
+    images_name = own.graph.inputs[0].name
+    names = [name for name in dict.fromkeys((*outputs, *crossing)) if name != images_name]
+    part, images = make(own.cutter.values(own.graph.name, names)), example_images(image_shape, fixed)
+    before, after = (_run_own(own, part, each) for each in (images, images.roll(1, 0)))
+    shapes = dict(own.shapes)
+    for name, one, other in zip(names, before, after, strict=True):
+        if difference_of_rows([other], [one.roll(1, 0)]) <= MAX_DIFFERENCE:
+            continue
+        if name in outputs:
+            raise ConfigurationError(
+                f"{own.graph.name} takes {fixed} images at a time, and its output {name} {tuple(one.shape)} has no row "
+                "for each of them. Export it with a batch of 1, or with a symbolic one."
+            )
+        known = shapes[name]
+        shapes[name] = ValueShape((fixed, *known.dimensions[1:]), known.element_type)
+    return replace(own, shapes=shapes, dataflow=Dataflow(own.graph, shapes))
 
 
 def difference_of_rows(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -152,10 +202,10 @@ def _in_order(output: Tensor) -> Tensor:
     return output.sort(1).values if output.dim() > 1 else output
 
 
-def example_images(image_shape: tuple[int, ...]) -> Tensor:
-    """Returns two different images, float32 (2, C, H, W): fine and coarse noise."""
+def example_images(image_shape: tuple[int, ...], count: int = 2) -> Tensor:
+    """Returns different images, float32 (count, C, H, W): one of fine noise, and others of coarse noise."""
     random = torch.Generator().manual_seed(SEED)
-    images = torch.rand((2, *image_shape), generator=random)
-    coarse = torch.rand((1, image_shape[0], 3, 3), generator=random)
+    images = torch.rand((count, *image_shape), generator=random)
+    coarse = torch.rand((count - 1, image_shape[0], 3, 3), generator=random)
     images[1:] = nn.functional.interpolate(coarse, image_shape[1:], mode="bilinear")
     return images

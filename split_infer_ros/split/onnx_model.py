@@ -26,7 +26,9 @@ GPU_PROVIDER = "CUDA"  # of ONNX Runtime, where the user names none
 
 
 class OnnxModel(GraphModel):
-    """An ONNX model and its split points. Both partitions run on ONNX Runtime or OpenVINO, and take and give float32.
+    """An ONNX model and its split points. Both partitions run on ONNX Runtime or OpenVINO.
+
+    Images are float32. What crosses a split point has the dtypes of the file.
 
     Args:
         entry: the model's entry.
@@ -37,7 +39,8 @@ class OnnxModel(GraphModel):
         prepared: the graph as it takes batches.
 
     Raises:
-        ConfigurationError: the model does not take images, takes a fixed number of them other than 1, or does not run.
+        ConfigurationError: the model does not take images, does not run, or takes a fixed number of images and gives
+            results that cannot be divided among them.
     """
 
     kind = "an ONNX model"

@@ -13,7 +13,7 @@ from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
 from split_infer_ros.onnx_graphs.shapes import ValueShape
 from split_infer_ros.split.blocks import Operation, ends_of_blocks, find_blocks
 from split_infer_ros.split.onnx_modules import read_modules, unique_names
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names
 
 # A split point just before one of these would leave an operation of little work to the other side.
 _LIGHT_OPERATORS = (
@@ -62,7 +62,7 @@ def find_onnx_split_points(
             continue
         taken |= set(names)
         tensors = tuple(spec for spec in specs if spec)
-        split_points.append(SplitPoint(names[0], tuple(names[1:]), position, tensors))
+        split_points.append(SplitPoint(names[0], tuple(names[1:]), position, tensors, kept_names(tensors)))
     return tuple(split_points)
 
 

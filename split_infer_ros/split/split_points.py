@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,14 +37,14 @@ class SplitPoint:
         aliases: enclosing blocks that end there too, such as ``features``.
         position: how many of the graph's nodes belong to the backbone.
         tensors: what crosses, in specs of one image's part.
-        kept_float32: names of tensors that are float32 in whatever precision the backbone computes.
+        kept: names of tensors that keep their dtype in whatever precision the backbone computes.
     """
 
     name: str
     aliases: tuple[str, ...]
     position: int
     tensors: tuple[TensorSpec, ...]
-    kept_float32: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
 
     @property
     def bytes_per_image(self) -> int:
@@ -54,14 +54,19 @@ class SplitPoint:
     def in_precision(self, dtype: torch.dtype) -> SplitPoint:
         """Returns this split point for a backbone that computes in ``dtype``.
 
-        Floating-point tensors cross in that dtype unless they are kept in float32.
+        Floating-point tensors cross in that dtype unless they keep their own.
         """
 
         def in_dtype(spec: TensorSpec) -> TensorSpec:
-            changes = spec.dtype.is_floating_point and spec.name not in self.kept_float32
+            changes = spec.dtype.is_floating_point and spec.name not in self.kept
             return replace(spec, dtype=dtype) if changes else spec
 
         return replace(self, tensors=tuple(map(in_dtype, self.tensors)))
+
+    @property
+    def head_inputs(self) -> tuple[TensorSpec, ...]:
+        """What heads take here: the tensors of a backbone that computes in float32."""
+        return self.in_precision(torch.float32).tensors
 
 
 def find_split_points(
@@ -83,7 +88,7 @@ def find_split_points(
     nodes = list(graph.graph.nodes)
     names_at = {index: node.meta[SPLIT_NAMES] for index, node in enumerate(nodes) if SPLIT_NAMES in node.meta}
     names_at = names_at or dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
-    float32_names = _find_kept_float32(nodes)
+    cast_names = _find_cast_to_float32(nodes)
     split_points = []
     for position in range(1, len(nodes)):
         if position == 1:
@@ -103,7 +108,7 @@ def find_split_points(
                     aliases=tuple(names[1:]),
                     position=position,
                     tensors=tensors,
-                    kept_float32=frozenset(spec.name for spec in tensors if spec.name in float32_names),
+                    kept=cast_names.intersection(spec.name for spec in tensors) | kept_names(tensors),
                 )
             )
     return tuple(split_points)
@@ -172,7 +177,17 @@ def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
     return [node for node in nodes[:position] if node.op != "get_attr" and any(user in behind for user in node.users)]
 
 
-def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
+def kept_names(specs: Iterable[TensorSpec]) -> frozenset[str]:
+    """Returns the names of tensors that keep their dtype in every precision: all that are not float32 in float32."""
+    return frozenset(spec.name for spec in specs if spec.dtype != torch.float32)
+
+
+def as_specified(tensors: Iterable[Tensor], specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
+    """Returns tensors in the dtypes of their specs. Those that are so already are not copied."""
+    return tuple(tensor.to(spec.dtype) for tensor, spec in zip(tensors, specs, strict=True))
+
+
+def _find_cast_to_float32(nodes: Sequence[fx.Node]) -> frozenset[str]:
     """Returns the names of values that are cast to float32, and of all values that are computed from them.
 
     Detectors cast boxes, for example.
@@ -185,7 +200,7 @@ def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
             is_float32 = any(value_name(source) in names for source in node.all_input_nodes)
         if is_float32:
             names.add(value_name(node))
-    return names
+    return frozenset(names)
 
 
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:

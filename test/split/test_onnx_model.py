@@ -150,11 +150,6 @@ def test_model_that_cannot_be_split_says_so() -> None:
     assert_split_points_give(model, images(2), (images(2).flatten(1),))
 
 
-def test_fixed_batch_of_several_images_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="small takes 4 images at a time and no other number"):
-        model_of(attention(batch=4))
-
-
 def test_images_of_any_size_are_cut_for_the_entrys_size() -> None:
     graph = graph_of(
         [

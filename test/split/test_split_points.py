@@ -195,6 +195,7 @@ class Narrowed(nn.Module):
         return self.second((self.first(x).float() * 2.0).half()).relu()
 
 
-def test_values_cast_to_half_are_not_kept_in_float32() -> None:
+def test_values_cast_to_half_stay_so_in_every_precision() -> None:
     *_, output = find_split_points(trace(Narrowed()), (3, 4, 4))
-    assert output.kept_float32 == frozenset()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert [spec.dtype for spec in output.in_precision(dtype).tensors] == [torch.float16]
