@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.text import repair_text
 
 NAMES = "names"  # the key of the metadata, as Ultralytics writes it
 MAX_CHARACTERS = 2**21
@@ -84,5 +85,5 @@ def _labels(value: object) -> tuple[str, ...]:
             raise ValueError(f"{str(key)[:40]!r} is no class number from 0 to {MAX_LABELS - 1}")
         if not isinstance(name, str):
             raise ValueError(f"the name of class {number} is a {type(name).__name__}, not text")
-        labels[number] = name.strip()
+        labels[number] = repair_text(name).strip()
     return tuple(labels.get(number) or str(number) for number in range(max(labels) + 1))
