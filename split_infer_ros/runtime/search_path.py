@@ -4,7 +4,7 @@ The working folder may hold anything, such as downloads beside a model. Python s
 entry, and for ``python -m`` and ``python -c``. A file ``random.py`` there would run in place of Python's own.
 
 A folder that the user named in PYTHONPATH is searched, unless it is the working folder. That one is searched once the
-user has allowed to run code of theirs, and after all other folders, so that it hides no other module.
+user has allowed to run code of theirs. It comes after all other folders, so that it hides no other module.
 
 This module is imported before the search path is clean. It only imports what Python itself has imported already.
 """

@@ -18,6 +18,7 @@ from std_msgs.msg import Header, String
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.nodes import image_input
 from split_infer_ros.nodes import tenants as tenants_module
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
@@ -153,3 +154,14 @@ def test_threads_of_others_are_left_alone() -> None:
         thread.start()
         thread.join(START_S)
     assert not failures.first
+
+
+def test_an_image_whose_reader_fails_is_counted(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise ZeroDivisionError("odd")
+
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        images = pipeline.client.publisher(Image, "image")
+        monkeypatch.setattr(image_input, "read_message", fail)
+        images.publish(image())
+        assert pipeline.settled(1).dropped == {"corrupt_image": 1}
