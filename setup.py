@@ -229,5 +229,4 @@ setup(
             "timm",
         ],
     },
-    entry_points={"console_scripts": ["split_infer_ros = split_infer_ros.__main__:main"]},
 )

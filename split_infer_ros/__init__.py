@@ -16,13 +16,15 @@ images. They are NumPy arrays of uint8, (height, width, 3), in RGB.
 Names are imported when they are first used, so that importing the package alone does not import torch.
 """
 
-from __future__ import annotations
-
+# Only what Python itself has imported already: for `python -m`, the search path still has the working folder.
 import importlib
-from pkgutil import extend_path
-from typing import TYPE_CHECKING, Any
+import os
+import sys
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from split_infer_ros.errors import (
         ConfigurationError,
         HandleError,
@@ -69,7 +71,13 @@ __all__ = [
 ]
 
 # Imported from the source tree, the package still finds its generated messages where they are installed.
-__path__ = extend_path(__path__, __name__)
+__path__ += [
+    folder
+    for entry in sys.path
+    if os.path.isfile(os.path.join(folder := os.path.join(entry, __name__), "__init__.py"))
+    and os.path.isabs(folder)
+    and folder not in __path__
+]
 
 _MODULES = {
     "Detections": "models.detections",
@@ -85,7 +93,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")

@@ -3,9 +3,19 @@
 Without ROS, from a checkout: `python -m split_infer_ros split_points MODEL`.
 """
 
-import importlib
+import os
 import sys
+
+from split_infer_ros.runtime.search_path import drop_working_folder
+
+if __name__ == "__main__":
+    drop_working_folder(os.getcwd())  # before anything is imported from there; ``python -m`` names it
+
+import importlib
+import io
 from pathlib import Path
+
+from split_infer_ros.runtime.home import ensure_home
 
 PACKAGE = "split_infer_ros"
 ROS = ("rclpy", "ament_index_python", "builtin_interfaces", "rcl_interfaces")
@@ -29,6 +39,9 @@ def main() -> int:
 
 def run(name: str) -> int:
     """Run an executable with the arguments of this process; return its exit code."""
+    ensure_home()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: any file's name can be printed
     try:
         module = importlib.import_module(executables()[name])
     except ModuleNotFoundError as error:

@@ -69,6 +69,11 @@ class Notice(SplitInferError):
     """Something runs, but not as it was asked for: in other memory, say, or without CUDA graphs."""
 
 
+def error_sentence(error: BaseException) -> str:
+    """Returns an error as a sentence, with its type if the package did not raise it."""
+    return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}".rstrip(": ")
+
+
 class HandleError(SplitInferError):
     """A handle that gives no access to a slot.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,13 +13,14 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.child_process import ChildProcess
+from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
 MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
 MAX_START_S = 180.0  # imports, and a model's weights
 MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
-WORKER = (sys.executable, "-m", "split_infer_ros.autotuning.worker")
+WORKER = "split_infer_ros.autotuning.worker"
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class TrialProcess:
 
     Args:
         spec: the model and its device. Each trial sets the execution config itself.
-        worker: the command of the process.
+        worker: the command of the process; the package's own if None.
     """
 
-    def __init__(self, spec: ModelSpec, worker: Sequence[str] = WORKER) -> None:
+    def __init__(self, spec: ModelSpec, worker: Sequence[str] | None = None) -> None:
         model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code", "on_torch")}
         self._model = json.dumps(model | asdict(spec.onnx_options))
         self._files = named_files(spec)
         self._state = files_state(self._files)
-        self._worker = worker
+        self._worker = worker or python_command(WORKER)
         self._process: ChildProcess | None = None
 
     def __enter__(self) -> TrialProcess:

@@ -9,6 +9,7 @@ import numpy as np
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.runtime.text import repair_text
 
 # A colour for each label, from Okabe and Ito's set for the colour-blind, without black.
 COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
@@ -28,7 +29,9 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
         left, top, right, bottom = (round(corner) for corner in box)
         colour = COLOURS[label % len(COLOURS)]
         cv2.rectangle(picture, (left, top), (right, bottom), colour, 2)
-        _draw_caption(picture, f"{labels[label]} {score:.2f}", left=left, top=top, colour=colour, scale=scale)
+        _draw_caption(
+            picture, f"{repair_text(labels[label])} {score:.2f}", left=left, top=top, colour=colour, scale=scale
+        )
     return picture
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import plain_yaml
 from split_infer_ros.models.label_text import read_text, split_lines, trimmed
+from split_infer_ros.runtime.text import repair_text
 
 NAMES = "names"  # the key of the metadata, as Ultralytics writes it
 MAX_CHARACTERS = 2**21
@@ -145,7 +146,7 @@ def _name(number: int, name: Any) -> str:
         return ""
     if not isinstance(name, (str, int, float)):  # bool is an int
         raise ValueError(f"the name of class {number} is a {type(name).__name__}, not text")
-    return trimmed(str(name))
+    return trimmed(repair_text(str(name)))
 
 
 @functools.lru_cache(maxsize=256)

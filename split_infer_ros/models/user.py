@@ -31,6 +31,7 @@ from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
+from split_infer_ros.runtime.search_path import search_user_folders
 
 PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
@@ -66,10 +67,11 @@ def load_user_model(name: str, *, allow_user_code: bool) -> ModelEntry:
 
 def _call_factory(name: str) -> nn.Module | ModelEntry:
     module_name, _, attribute = name.partition(":")
+    search_user_folders()
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
         model = factory()
-    except Exception as error:  # the user's code can raise anything
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
         raise ConfigurationError(f"model '{name}' cannot be made ({type(error).__name__}: {error}).") from error
     if not isinstance(model, (nn.Module, ModelEntry)):
         raise ConfigurationError(
@@ -141,7 +143,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
     try:
         with torch.inference_mode():
             outputs = module.eval()(torch.zeros((2, 3, height, width)))
-    except Exception as error:  # the user's code can raise anything
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"model '{name}' does not take float32 (2, 3, {height}, {width}) ({type(error).__name__}: {error}); its "
             "attribute image_size is (height, width)."
@@ -179,7 +181,7 @@ def check_detections(entry: ModelEntry, module: nn.Module) -> None:
     try:
         with torch.inference_mode():
             outputs = module(torch.zeros((2, *entry.image_shape)))
-    except Exception as error:  # the user's code can raise anything
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"model '{entry.name}' does not take float32 {(2, *entry.image_shape)} ({type(error).__name__}: {error})."
         ) from error
@@ -187,7 +189,7 @@ def check_detections(entry: ModelEntry, module: nn.Module) -> None:
     try:
         with torch.inference_mode():
             found = entry.decode(outputs_of(outputs), Limits(score_threshold=0.0))
-    except Exception as error:  # the user's code can raise anything
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"The decode of model '{entry.name}' cannot read the model's outputs for two images, {_described(outputs)} "
             f"({type(error).__name__}: {error})."

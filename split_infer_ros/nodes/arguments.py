@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.text import repair_text
 
 PARAMETER_FILE = "--params-file"
 
@@ -32,6 +33,23 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"The argument '{argument}' is unknown. Nodes take ROS's arguments only, behind --ros-args: "
                 "--ros-args -p NAME:=VALUE sets a parameter."
+            )
+
+
+def check_encoding(arguments: Sequence[str]) -> None:
+    """Checks that all arguments are UTF-8, which is all that ROS can carry.
+
+    Args:
+        arguments: those of the process.
+
+    Raises:
+        ConfigurationError: one is not.
+    """
+    for argument in arguments:
+        if repair_text(argument) != argument:
+            raise ConfigurationError(
+                f"The argument {repair_text(argument)!r} is not UTF-8, which is all that ROS takes; rename the file, "
+                "or set a link to it."
             )
 
 

@@ -14,7 +14,7 @@ from std_msgs.msg import Header, String
 from torch import from_numpy
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.errors import SourceError
+from split_infer_ros.errors import SourceError, error_sentence
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
@@ -117,8 +117,8 @@ class CameraNode(ManagedNode[CameraParameters]):
                     if self._stopping.is_set():
                         return
                     self._publish(picture)
-        except SourceError as error:
-            self.warn(error)
+        except Exception as error:  # of a source or a message; no other thread would say that it ended
+            self.get_logger().error(error_sentence(error))
         with self._publishing:
             if self._source is not None and not self._stopping.is_set():
                 self.get_logger().info(f"{self.values.source} has ended.")

@@ -10,6 +10,7 @@ cv_bridge is asked with care, because a camera chooses the name of its encoding 
 from __future__ import annotations
 
 import array
+import os
 import re
 import subprocess
 import sys
@@ -24,22 +25,16 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 from split_infer_ros.images.encodings import BGR, GREY, RGB, Encoding, unknown_encoding
+from split_infer_ros.runtime.python_child import python_command
+from split_infer_ros.runtime.search_path import child_environment
 
+TRIAL = "split_infer_ros.nodes.cv_bridge_trial"
 TRIAL_TIMEOUT_S = 30.0
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 # OpenCV's names of types, such as 16SC1. They say what the numbers are and leave open what they mean.
 _NUMBER_TYPE = re.compile(r"(?:8U|8S|16U|16S|32S|32F|64F)(?:C(\d+))?")
-
-# Converts a black image of 16x16 pixels. Arguments: the encoding, and the bytes of a row.
-_TRIAL = """
-import sys
-from cv_bridge import CvBridge
-from sensor_msgs.msg import Image
-name, step = sys.argv[1], int(sys.argv[2])
-CvBridge().imgmsg_to_cv2(Image(height=16, width=16, encoding=name, step=step, data=bytes(16 * step)), "rgb8")
-"""
 
 
 def find_encoding(name: str) -> Encoding:
@@ -67,9 +62,12 @@ def conversion_problem(name: str, pixel_bytes: int) -> str | None:
         name: the encoding.
         pixel_bytes: bytes per pixel.
     """
-    command = [sys.executable, "-c", _TRIAL, name, str(16 * pixel_bytes)]
+    command = [*python_command(TRIAL), name, str(pixel_bytes)]
+    environment = {**os.environ, **child_environment()}
     try:
-        trial = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S, check=False)
+        trial = subprocess.run(
+            command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S, check=False, env=environment
+        )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return str(error)
     if trial.returncode < 0:

@@ -13,9 +13,14 @@ from rclpy.qos import QoSProfile, qos_policy_name_from_kind
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
+from split_infer_ros.nodes.ros_text import publish_any_text
+
 
 def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
-    """Creates a publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change."""
+    """Creates a publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change.
+
+    It publishes messages with any texts.
+    """
     name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
 
@@ -25,13 +30,15 @@ def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> 
             node, topic=name, kind="publisher", local=qos, policy_kind=event.last_policy_kind, remotes=remotes
         )
 
-    return node.create_publisher(
+    publisher: Any = node.create_publisher(
         message,
         topic,
         qos,
         event_callbacks=PublisherEventCallbacks(incompatible_qos=warn),
         qos_overriding_options=QoSOverridingOptions.with_default_policies(),
     )
+    publisher.publish = publish_any_text(publisher.publish)
+    return publisher
 
 
 def create_subscription(

@@ -138,12 +138,13 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._receiver = RECEIVERS[self.values.transport](self, self._model, self._stage)
 
     def deactivate(self) -> None:
-        assert self._receiver is not None
-        self._receiver.stop_receiving()
+        if self._receiver is not None:
+            self._receiver.stop_receiving()
         if self._stage is not None:
             self._stage.stop()
-        self._receiver.close()
-        self._receiver = None
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
 
     def apply(self, values: HeadParameters) -> None:
         if self._stage is not None:

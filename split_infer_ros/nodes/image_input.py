@@ -10,7 +10,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ImageError
+from split_infer_ros.errors import ImageError, error_sentence
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
@@ -103,13 +103,24 @@ class ImageInput:
                 raise ImageError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
             if not self._limiter.admits(self._topic, now):
                 raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
-            pixels = self._read(message)
+            pixels = self._read_any(message)
         except ImageError as error:
             self._sink.refuse(error, now)
             if not error.reason.intended:
                 self._node.warn(error)
             return
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
+
+    def _read_any(self, message: Any) -> Pixels:
+        """Reads an image, or raises ImageError whatever went wrong, so that the frame is counted."""
+        try:
+            return self._read(message)
+        except ImageError:
+            raise
+        except Exception as error:
+            raise ImageError(
+                DropReason.CORRUPT_IMAGE, f"An image on {self._topic} cannot be read ({error_sentence(error)})."
+            ) from error
 
     def _read_raw(self, image: Image) -> Pixels:
         return read_message(image, self._max_pixels, find_other=find_encoding)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +13,10 @@ from rclpy.clock_type import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.timer import Timer
 
-from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.nodes.parameters.table import NodeParameters
+from split_infer_ros.nodes.ros_text import TextLogger
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.telemetry.trace import TraceFile
@@ -49,6 +52,13 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         self._failure: Exception | None = None
         self._on_device_loss: Callable[[], None] = lambda: None
         self._end_process: Callable[[], None] = lambda: None
+
+    def get_logger(self) -> TextLogger:
+        return self._text_logger
+
+    @cached_property
+    def _text_logger(self) -> TextLogger:
+        return TextLogger(super().get_logger().name)
 
     @property
     def values(self) -> Table:
@@ -96,6 +106,7 @@ class ManagedNode(LifecycleNode, Generic[Table]):
 
         Raises:
             ConfigurationError: the node refused it.
+            Exception: whatever else went wrong in it.
         """
         self._failure = None
         result = trigger()
@@ -116,12 +127,12 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         return self._attempt(self.configure, on_refusal=self._clean_up)
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        result = self._attempt(self.activate)
+        result = self._attempt(self.activate, on_refusal=self._undo_activation)
         self.is_active = result == TransitionCallbackReturn.SUCCESS
         return super().on_activate(state) if self.is_active else result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._deactivate()
+        self._attempt(self._deactivate)  # what failed is logged; the node works no more in any case
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -130,7 +141,7 @@ class ManagedNode(LifecycleNode, Generic[Table]):
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         if self.is_active:
-            self._deactivate()
+            self._attempt(self._deactivate)
         self._clean_up()
         return TransitionCallbackReturn.SUCCESS
 
@@ -164,9 +175,24 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         self.is_active = False
         self.deactivate()
 
+    def _undo_activation(self) -> None:
+        try:
+            self.deactivate()
+        except Exception as error:  # parts that were not started yet
+            self._log_failure(error)
+
     def _clean_up(self) -> None:
+        """Gives everything back. If that fails for one piece, the others follow all the same."""
         while self._cleanups:
-            self._cleanups.pop()()
+            try:
+                self._cleanups.pop()()
+            except Exception as error:
+                self._log_failure(error)
+
+    def _log_failure(self, error: Exception) -> None:
+        self.get_logger().error(error_sentence(error))
+        if not isinstance(error, ConfigurationError):
+            self.get_logger().debug(traceback.format_exc())
 
     def _accept(self, values: Table) -> None:
         if self._cleanups:  # the node is configured
@@ -180,10 +206,8 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         except Exception as error:
             if is_sticky(error):
                 self.lose_device(error)
-            if not isinstance(error, ConfigurationError):
-                raise
             self._failure = error
-            self.get_logger().error(str(error))
+            self._log_failure(error)
             on_refusal()
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
@@ -197,6 +221,7 @@ def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
 
     Raises:
         ConfigurationError: a node could not be configured or activated.
+        Exception: whatever else went wrong there.
     """
     starting = [node for node in nodes if node.values.autostart]
     configured = [node for node in reversed(starting) if node.attempt_start(node.trigger_configure)]
@@ -215,8 +240,3 @@ def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:
     trace = TraceFile.open(Path(path))
     node.add_cleanup(trace.close)
     return trace
-
-
-def error_sentence(error: Exception) -> str:
-    """Returns an error as a sentence, with its type if the package did not raise it."""
-    return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A process of one or more nodes, which SIGINT or SIGTERM ends with exit code 0.
+"""A process of one or more nodes, which SIGINT, SIGTERM or SIGHUP ends with exit code 0.
 
 The loss of the GPU ends it as well, with exit code ``DEVICE_LOST_EXIT``.
 """
@@ -11,6 +11,8 @@ import re
 import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -24,22 +26,30 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
-from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.nodes.arguments import check_parameter_files, refuse_arguments
-from split_infer_ros.nodes.managed import ManagedNode, error_sentence, start_nodes
+from split_infer_ros.errors import ConfigurationError, error_sentence
+from split_infer_ros.nodes.arguments import check_encoding, check_parameter_files, refuse_arguments
+from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, start_nodes
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.process_exit import ProcessExit
+from split_infer_ros.nodes.ros_text import TextLogger
+from split_infer_ros.nodes.thread_failures import ThreadFailures
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
+from split_infer_ros.runtime.home import ensure_home
 from split_infer_ros.runtime.process import prepare_process
 
 PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 TRANSPORTS_VARIABLE = "FASTDDS_BUILTIN_TRANSPORTS"
 
 CALLBACK_END_S = 5.0  # how long a running callback may take to finish
+RETRY_S = 0.1  # after a callback that failed
 
 AnyNode = ManagedNode[Any]
 NodeFactories = Sequence[Callable[[], AnyNode]]
 MainTask = Callable[[Sequence[AnyNode]], int]
+
+
+class SignalReceived(BaseException):
+    """A signal asks the process to end. It is no SystemExit, which a user's own code may raise."""
 
 
 def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None = None) -> int:
@@ -65,26 +75,27 @@ def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: Main
 def _run(
     node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None, process_exit: ProcessExit
 ) -> int:
+    ensure_home()
     _use_shipped_profile()
     prepare_process()
-    _set_signal_handlers(_exit_on_signal)
+    failures = ThreadFailures()
     try:
+        _set_signal_handlers(_exit_on_signal)
         with _as_configuration_errors():
             if main_task is None:
                 refuse_arguments(sys.argv[1:])
+            check_encoding(sys.argv[1:])
             check_parameter_files(sys.argv[1:])
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        return _run_nodes(node_types, main_task, process_exit)
-    except ConfigurationError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except SystemExit:
-        return 0  # a signal asked the process to end
-    except Exception as error:
-        if not process_exit.started:
-            raise
+        with failures.watch(ProcessExit.interrupt_main_thread):
+            return _run_nodes(node_types, main_task, process_exit)
+    except SignalReceived:
+        if failures.first:
+            print(f"error: {failures.first}", file=sys.stderr)
+        return int(bool(failures.first))
+    except (Exception, SystemExit) as error:  # a user's own code may raise the latter
         print(f"error: {error_sentence(error)}", file=sys.stderr)
-        return 0
+        return 0 if process_exit.started else 1
 
 
 def _run_nodes(
@@ -109,7 +120,7 @@ def _run_nodes(
             return main_task(nodes)
         while spinning.is_alive():
             spinning.join(1.0)
-        return 1  # a callback failed, and its traceback was printed
+        raise ConfigurationError("ROS has ended in this process, and nobody asked it to.")
     except Exception as error:
         if is_sticky(error):
             process_exit.start()
@@ -128,13 +139,21 @@ def _run_nodes(
 
 
 def _spin(executor: SingleThreadedExecutor, spin_end: Future[None], process_exit: ProcessExit) -> None:
-    try:
-        executor.spin_until_future_complete(spin_end)
-    except Exception as error:
-        if is_sticky(error):
-            process_exit.start()
-            process_exit.interrupt_main_thread()
-        raise
+    """Calls callbacks until the end. One that fails is logged, and the others go on."""
+    logger = TextLogger("split_infer_ros")
+    while not spin_end.done():
+        try:
+            executor.spin_until_future_complete(spin_end)
+        except Exception as error:
+            if is_sticky(error):
+                process_exit.start()
+                process_exit.interrupt_main_thread()
+                raise
+            if not rclpy.ok():
+                return
+            logger.error(f"A callback failed: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)
+            logger.debug(traceback.format_exc())
+            time.sleep(RETRY_S)
 
 
 @contextmanager
@@ -165,9 +184,10 @@ def _use_shipped_profile() -> None:
 
 def _exit_on_signal(signal_number: int, frame: FrameType | None) -> None:
     _set_signal_handlers(lambda *_: None)  # a second signal must not interrupt the clean-up
-    raise SystemExit(0)
+    raise SignalReceived
 
 
 def _set_signal_handlers(handler: Callable[..., None] | signal.Handlers) -> None:
-    signal.signal(signal.SIGINT, handler)
-    signal.signal(signal.SIGTERM, handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored
+            signal.signal(number, handler)

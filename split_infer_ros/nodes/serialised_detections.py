@@ -19,6 +19,7 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.conversions import detections_message
+from split_infer_ros.runtime.text import encode_text
 
 CDR_LITTLE_ENDIAN = b"\x00\x01\x00\x00"
 FIRST_BOX = 3  # its place among the parts of a message
@@ -88,7 +89,7 @@ def _rows(detections: Detections) -> np.ndarray:
 
 
 def _string(text: str) -> bytes:
-    encoded = text.partition("\0")[0].encode()  # ROS's strings end at the first NUL
+    encoded = encode_text(text.partition("\0")[0])  # ROS's strings end at the first NUL
     return struct.pack("<I", len(encoded) + 1) + encoded + b"\0"
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from rclpy.guard_condition import GuardCondition
 from rclpy.qos import QoSProfile
 
-from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, error_sentence, open_trace
+from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, open_trace
 from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_reports import TenantReports
@@ -177,19 +177,27 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         """Creates and removes topics so that each running tenant has its own, and logs new faults."""
         running, before = applied.running, self._topics
         self._topics = {
-            name: before.get(name) or TenantTopics(self, name, self.pipeline, self._enable) for name in running
+            name: topics for name in running if (topics := before.get(name) or self._open_topics(name, applied))
         }
         for name in before.keys() - running.keys():
             before[name].close()
-        for name, (model, labels) in running.items():
-            self._topics[name].set_model(model, labels)
+        for name, topics in self._topics.items():
+            topics.set_model(*running[name])
         if self._is_subscribed:
             self._subscribe(applied.values)
         for name, error in applied.faults.items():
             if str(error) != str(self._faults.get(name)):
-                consequence = "stays as it was" if name in running else "does not run"
+                consequence = "stays as it was" if name in self._topics else "does not run"
                 self.get_logger().error(f"Tenant {name} {consequence}: {error}")
         self._faults = applied.faults
+
+    def _open_topics(self, name: str, applied: AppliedTenants) -> TenantTopics | None:
+        """Creates a tenant's topics. If that fails, the tenant has a fault, and the others go on."""
+        try:
+            return TenantTopics(self, name, self.pipeline, self._enable)
+        except Exception as error:
+            applied.faults[name] = ConfigurationError(f"Its topics cannot be made: {error_sentence(error)}")
+            return None
 
     def _subscribe(self, values: TenantsParameters) -> None:
         for name, topics in self._topics.items():

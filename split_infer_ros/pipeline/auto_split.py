@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import use_one_thread
@@ -174,9 +174,9 @@ class AutoSplit:
             after = replace(before, split_point=choice.split_point, batch_size=choice.batch_size)
             try:
                 self._configure(after)
-            except ConfigurationError as error:
+            except Exception as error:  # no other thread would move the split point
                 self._controller.refuse(choice)
-                self._say(f"The split point stays at {before.split_point}: {error}")
+                self._say(f"The split point stays at {before.split_point}: {error_sentence(error)}")
                 return
             self._settings = after
             self._say(

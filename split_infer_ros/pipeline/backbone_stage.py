@@ -150,7 +150,7 @@ class BackboneStage:
         before = self._instance.plan
         try:
             plan = before.with_settings(settings) or self._make_ready_plan(settings)
-        except ConfigurationError as error:
+        except Exception as error:
             if is_sticky(error):
                 self._lose(error)
             raise

@@ -8,14 +8,17 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from split_infer_ros.runtime.search_path import child_environment
+
 
 class ChildProcess:
     """A process that this one started, and that can be ended with everything that it starts itself.
+
+    Neither it nor any Python that it starts searches the working folder for modules.
 
     Args:
         command: of the process. The number of its answers' file descriptor follows, and then the arguments.
@@ -38,7 +41,7 @@ class ChildProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(write_end,),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
+                env={**os.environ, **child_environment(), **(environment or {})},
                 start_new_session=True,  # Ctrl-C goes to this process alone, and all that the child starts can be ended
             )
         except OSError:

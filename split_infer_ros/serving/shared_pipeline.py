@@ -169,7 +169,7 @@ class SharedPipeline:
             self._settings.check_change(settings)
             try:
                 plans = self._registry.plan_anew(settings) if settings.stage != self._settings.stage else {}
-            except ConfigurationError as error:
+            except Exception as error:
                 self._admission.report_loss({"settings": error})
                 raise
             with self._changed:

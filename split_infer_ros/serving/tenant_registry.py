@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import parse_precision
-from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.hollow_loading import load_streamable
@@ -89,6 +89,9 @@ class TenantRegistry:
                         self._provide(tenant, current)
                     except ConfigurationError as error:
                         unable[key] = error
+                    except Exception as error:  # whatever one model does, the other tenants run on
+                        unable[key] = ConfigurationError(f"{key} cannot be served ({error_sentence(error)}).")
+                        unable[key].__cause__ = error
                 if key in unable:
                     refused[tenant.name] = unable[key]
                 else:
@@ -111,7 +114,7 @@ class TenantRegistry:
                 plans[served] = served.make_plan(settings.stage, taken)
                 served.instance.prepare_head(plans[served])
                 taken += served.budget_of(plans[served])
-        except ConfigurationError:
+        except Exception:
             for plan in plans.values():
                 plan.close()
             raise

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,13 +27,14 @@ from split_infer_ros.models.user import PROGRAM_SUFFIX
 from split_infer_ros.models.weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.runtime.child_process import ChildProcess
 from split_infer_ros.runtime.files import content_digest, write_whole
+from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
 FORMAT = 2  # of what an inspection does; a change raises it, and files are then inspected again
-COMMAND = (sys.executable, "-m", "split_infer_ros.split.inspector")
+PROGRAM = "split_infer_ros.split.inspector"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
 MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
@@ -156,7 +156,7 @@ def inspected_paths(spec: ModelSpec) -> list[Path]:
 
 def _started() -> ChildProcess:
     try:
-        process = ChildProcess(COMMAND, environment=ENVIRONMENT)
+        process = ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
     except OSError as error:
         raise ConfigurationError(f"No process can be started that inspects model files ({error}).") from error
     try:

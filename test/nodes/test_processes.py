@@ -61,7 +61,7 @@ def machine(ros_domain: int) -> Iterator[Machine]:
     found.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
     process = machine.start("pipeline", *QUICK)
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)

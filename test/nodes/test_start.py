@@ -35,7 +35,7 @@ def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         (sentence,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
         return sentence
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield start
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -159,3 +159,34 @@ def test_node_with_most_similar_name_refuses_a_typo(refuse: Refuse) -> None:
 
 def test_parameter_unknown_to_its_node_is_refused(refuse: Refuse) -> None:
     assert "camera has no parameter 'batch_size'" in refuse(pipeline.main, "-p", "camera:batch_size:=2")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), KeyError("odd"), MemoryError(), RecursionError("odd")])
+@pytest.mark.parametrize("moment", ["configure", "activate"])
+def test_any_exception_of_a_start_is_said(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch, moment: str, error: Exception
+) -> None:
+    def fail(node: camera.CameraNode) -> None:
+        raise error
+
+    monkeypatch.setattr(camera.CameraNode, moment, fail)
+    assert refuse(camera.main, "-p", "source:=none").startswith(f"error: {type(error).__name__}")
+
+
+def test_a_users_model_that_exits_is_an_error(refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sentence = refuse(backbone.main, "-p", "model:=leaving:make", "-p", "allow_user_code:=true")
+    assert "model 'leaving:make' cannot be made (SystemExit: 0)" in sentence
+
+
+def test_an_argument_that_is_not_utf_8_is_named(refuse: Refuse) -> None:
+    assert "'model:=caf\ufffd.onnx' is not UTF-8" in refuse(backbone.main, "-p", "model:=caf\udce9.onnx")
+
+
+def test_ros_starts_without_a_home(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("ROS_LOG_DIR", raising=False)
+    with Process("camera", "--ros-args", "-p", "source:=nothing") as process:
+        assert process.wait() == 1
+        assert "source" in process.printed.partition("error: ")[2], process.printed

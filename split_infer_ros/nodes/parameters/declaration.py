@@ -18,8 +18,10 @@ from rclpy.exceptions import ParameterNotDeclaredException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.nodes.parameters.table import Rows, accepted_values
+from split_infer_ros.nodes.ros_text import repaired
+from split_infer_ros.runtime.text import repair_text
 
 Table = TypeVar("Table")
 
@@ -71,6 +73,7 @@ class Parameters(Generic[Table]):
     def set_status(self, name: str, value: Any, description: str) -> None:
         """Sets a status parameter. Any thread may call this."""
         descriptor = ParameterDescriptor(description=description, additional_constraints="The node itself sets it.")
+        value = repaired(value)
         with self._declaring():
             if self._node.has_parameter(name):
                 self._node.undeclare_parameter(name)
@@ -123,8 +126,8 @@ class Parameters(Generic[Table]):
                     self._on_change(values)
                     self.values = values
                     self._declare(values)
-            except ConfigurationError as error:
-                return SetParametersResult(successful=False, reason=str(error))
+            except Exception as error:  # rclpy would end the process with anything that came out of here
+                return SetParametersResult(successful=False, reason=repair_text(error_sentence(error)))
         return SetParametersResult(successful=True)
 
     def _declare(self, values: Table) -> None:

@@ -1,0 +1,38 @@
+"""A home folder for a process that has none, as services and containers often start them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import tempfile
+from pathlib import Path
+
+ROS_VARIABLES = ("ROS_LOG_DIR", "ROS_HOME")
+
+
+def ensure_home() -> None:
+    """Sets HOME if it is not set, and a folder for ROS's logs if the home folder cannot be written.
+
+    The home folder then is the account's own. If that one cannot be written, it is a new temporary folder, which only
+    this user may read. Without HOME, ROS does not start.
+    """
+    if not os.environ.get("HOME"):
+        account = _home_of_account()
+        os.environ["HOME"] = account if account and _is_writable(account) else _temporary_folder()
+    if not _is_writable(os.environ["HOME"]) and not any(os.environ.get(name) for name in ROS_VARIABLES):
+        os.environ["ROS_LOG_DIR"] = _temporary_folder()
+
+
+def _home_of_account() -> str | None:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a container may run as a user without an account
+        return None
+
+
+def _is_writable(folder: str) -> bool:
+    return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _temporary_folder() -> str:
+    return tempfile.mkdtemp(prefix=f"split_infer_ros-{os.getuid()}-")
