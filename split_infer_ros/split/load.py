@@ -40,7 +40,7 @@ AUTO_DEVICE = "auto"
 SEED = 0  # untrained weights are the same ones each time
 
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
-_beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # the files of weights that a model names, by what names them
+_beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # a model's files of weights, by what names them
 _loading = threading.Lock()
 
 
