@@ -58,8 +58,11 @@ def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
             return False
     if layout.classes in IMAGENET or any(word in name.lower() for word in _NAMES):
         return True
-    if values is not None and layout.classes >= MIN_PLACES and values.min() > 0 and not rows_sum_to_one(
-        values.reshape(1, -1)
+    if (
+        values is not None
+        and layout.classes >= MIN_PLACES
+        and values.min() > 0
+        and not rows_sum_to_one(values.reshape(1, -1))
     ):
         return False
     return layout.classes % EMBEDDING_STEP != 0

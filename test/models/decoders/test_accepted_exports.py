@@ -51,7 +51,7 @@ class Export:
             self.outputs,
             metadata=self.metadata,
             inputs={"images": ("batch", 3, self.size, self.size)},
-            dtypes={name: TensorProto.INT64 for name in self.integers},
+            dtypes=dict.fromkeys(self.integers, TensorProto.INT64),
             operators=self.operators,
         )
         return OnnxFile("model.onnx", graph, OnnxOptions())
@@ -125,9 +125,7 @@ EXPORTS = {
     "yolox of three classes": single("yolox", (1, 8400, 8), values.yolox(8400, 3), name="output"),
     "yolox of one class": single("yolox", (1, 8400, 6), values.yolox(8400, 1), name="output"),
     "yolox at 416": single("yolox", (1, 3549, 85), values.yolox(3549, 80), name="output", size=416),
-    "yolox decoded": single(
-        "yolox", (1, 8400, 85), values.yolov5(8400, 80), name="output", operators=["Conv", "Exp"]
-    ),
+    "yolox decoded": single("yolox", (1, 8400, 85), values.yolov5(8400, 80), name="output", operators=["Conv", "Exp"]),
     "yolox decoded, of another name": single(
         "yolox", (1, 8400, 85), values.yolov5(8400, 80), name="x", operators=["Conv", "Exp"]
     ),
