@@ -73,7 +73,7 @@ class LayoutDecoder:
         """Returns the detections of each image."""
         if not self._places:
             return [Detections.empty() for _ in range(len(outputs[0]))]
-        arrays = {name: to_host(outputs[place]) for name, place in self._places.items()}
+        arrays = {name: _as_float32(to_host(outputs[place])) for name, place in self._places.items()}
         images = images_of(self.layout, arrays)
         if self.layout.boxes is None:
             return [self._whole_image(numbers_of(self.layout.scores, self.layout, image), limits) for image in images]
@@ -182,6 +182,11 @@ def _above(scores: Floats, threshold: float, per_box: PerBox) -> tuple[Integers,
     best = scores.max(1) if len(scores) else np.zeros(0, np.float32)
     rows = np.flatnonzero(best > threshold)
     return rows, None, best[rows]
+
+
+def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns floats of 16 bits as float32, in which products and places of boxes are exact enough."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _classes(numbers: npt.NDArray[Any]) -> Integers:

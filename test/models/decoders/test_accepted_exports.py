@@ -51,7 +51,7 @@ class Export:
             self.outputs,
             metadata=self.metadata,
             inputs={"images": ("batch", 3, self.size, self.size)},
-            dtypes={name: TensorProto.INT64 for name in self.integers},
+            dtypes=dict.fromkeys(self.integers, TensorProto.INT64),
             operators=self.operators,
         )
         return OnnxFile("model.onnx", graph, OnnxOptions())
