@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
@@ -14,6 +15,9 @@ from split_infer_ros.onnx_graphs.shapes import ValueShape
 from split_infer_ros.split.blocks import Operation, ends_of_blocks, find_blocks
 from split_infer_ros.split.onnx_modules import read_modules, unique_names
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names
+
+if TYPE_CHECKING:
+    import onnx
 
 # A split point just before one of these would leave an operation of little work to the other side.
 _LIGHT_OPERATORS = (
@@ -88,19 +92,23 @@ def _ends_of_blocks(graph: OnnxGraph, dataflow: Dataflow) -> list[tuple[int, lis
     return [
         (dataflow.computing[count - 1] + 1, names)
         for count, names in ends_of_blocks([*operations, Operation("")], blocks)
-        if count < len(nodes) and nodes[count].op_type not in _LIGHT_OPERATORS
+        if count < len(nodes) and _may_lie_at(nodes, count)
     ]
 
 
 def _ends_of_nodes(dataflow: Dataflow) -> Iterator[tuple[int, list[str]]]:
-    """Yields the positions and names of the places behind nodes where a single tensor crosses.
-
-    What the package adds at the ends of a graph only converts, so it stays with the node beside it.
-    """
+    """Yields the positions and names of the places behind nodes where a single tensor crosses."""
     nodes = [dataflow.nodes[index] for index in dataflow.computing]
     for count, name in enumerate(unique_names(nodes)[:-1], start=1):
         position = dataflow.computing[count - 1] + 1
-        if any(str(node.name).startswith(ADDED) for node in nodes[count - 1 : count + 1]):
-            continue
-        if nodes[count].op_type not in _LIGHT_OPERATORS and len(dataflow.live(position)) == 1:
+        if _may_lie_at(nodes, count) and len(dataflow.live(position)) == 1:
             yield position, [name]
+
+
+def _may_lie_at(nodes: Sequence[onnx.NodeProto], count: int) -> bool:
+    """Returns whether a split point may lie behind this many nodes, as far as the nodes beside it tell.
+
+    What the package adds at the ends of a graph only converts, so it stays with the node beside it.
+    """
+    is_added = any(str(node.name).startswith(ADDED) for node in nodes[count - 1 : count + 1])
+    return nodes[count].op_type not in _LIGHT_OPERATORS and not is_added

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -20,6 +21,7 @@ from onnx_nets import (  # noqa: E402
     boxes_without_batch,
     branching,
     exported,
+    filters,
     images,
     integers,
     mixing,
@@ -37,6 +39,7 @@ from split_infer_ros.engines.precision import Precision  # noqa: E402
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
+from split_infer_ros.models.onnx_inputs import read_image_input  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.pipeline.packed_weights import streamable  # noqa: E402
@@ -249,3 +252,36 @@ def test_what_needs_torchs_graph_refuses_an_onnx_model() -> None:
 def test_the_refusal_of_streamed_weights_proposes_engine_torch() -> None:
     with pytest.raises(ConfigurationError, match="take engine torch for an ONNX file, or leave weights_residency at"):
         streamable(model_of(sized()))
+
+
+@pytest.mark.parametrize("batch", ["batch", 1])
+@pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO])
+def test_a_graph_of_other_inputs_splits_like_others(engine: Engine, batch: str | int) -> None:
+    """Its images are grey values with the channels last, and it scales its result by a size that the package fills."""
+    pytest.importorskip(engine.value)
+    nodes = [
+        onnx.helper.make_node("Cast", ["images"], ["float"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Transpose", ["float"], ["planes"], perm=[0, 3, 1, 2]),
+        onnx.helper.make_node("Conv", ["planes", "first"], ["map"], strides=[2, 2]),
+        onnx.helper.make_node("Conv", ["map", "second"], ["shrunk"], strides=[2, 2]),
+        onnx.helper.make_node("GlobalAveragePool", ["shrunk"], ["pooled"]),
+        onnx.helper.make_node("Flatten", ["pooled"], ["means"]),
+        onnx.helper.make_node("Cast", ["orig_target_sizes"], ["sizes"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["means", "sizes"], ["scaled"]),
+    ]
+    graph = graph_of(
+        nodes,
+        inputs={"images": [batch, 16, 16, 3], "orig_target_sizes": [batch, 2]},
+        outputs={"scaled": [batch, 2]},
+        constants={"first": filters(4, 3, 3, 3), "second": filters(2, 4, 3, 3)},
+        types={"images": onnx.TensorProto.UINT8, "orig_target_sizes": onnx.TensorProto.INT64},
+    )
+    taken = read_image_input(graph).graph
+    model = model_of(taken, ExecutionConfig(engine=engine))
+    names = [point.name for point in model.split_points]
+    own = ["cast_1", "transpose_1", "conv_1", "conv_2", "globalaveragepool_1", "flatten_1"]
+    assert names == ["input", *own, "output"]  # and none of the nodes that the package adds
+    levels = (255 * images(3).sigmoid()).round()
+    expected = functional.conv2d(levels, torch.from_numpy(filters(4, 3, 3, 3)), stride=2)
+    expected = functional.conv2d(expected, torch.from_numpy(filters(2, 4, 3, 3)), stride=2).mean((2, 3)) * 16
+    assert_split_points_give(model, levels, (expected,))
