@@ -39,6 +39,7 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.search.space import frozen
 from split_infer_ros.split.device_weights import bytes_of
 from split_infer_ros.split.inspection import inspect_files
+from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -64,9 +65,9 @@ class Trials:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
-        self._spec = spec
+        self._spec = located(spec)
         self._device = choose_device(spec.device)
-        self._entry, self._as_built = build_model(spec)
+        self._entry, self._as_built = build_model(self._spec)
         self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
         self._stream = Stream(self._device)

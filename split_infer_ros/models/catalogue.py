@@ -10,7 +10,7 @@ from torch import nn
 from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
-from split_infer_ros.errors import ConfigurationError, UnknownModelError
+from split_infer_ros.errors import UnknownModelError
 from split_infer_ros.models import (
     dense,
     faster_rcnn,
@@ -25,12 +25,14 @@ from split_infer_ros.models import (
 )
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.downloads import DOWNLOADS, refuse_options
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import classifier_entry, detector_entry
+from split_infer_ros.models.weights import NamedWeights
 
 COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
 
@@ -45,7 +47,7 @@ def find_model(
     """Returns the entry of a model.
 
     Args:
-        name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
+        name: a name of the catalogue, of which some are downloads, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
             ``FILE.pt2``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
@@ -54,17 +56,16 @@ def find_model(
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.
-        ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
+        ConfigurationError: the model cannot be loaded or downloaded, or options for ONNX files are given for another
+            model.
     """
     options = onnx_options or OnnxOptions()
+    if name in DOWNLOADS:
+        name, options = DOWNLOADS[name].as_file(NamedWeights.DEFAULT.value, options)
     if is_onnx_file(name):
         file = read_onnx_file(name, options)
         return file.entry(read_outputs(file))
-    if options.given:
-        given = options.given[0]
-        raise ConfigurationError(
-            f"{given} is '{getattr(options, given)}', but model '{name}' knows that itself; {given} is for FILE.onnx."
-        )
+    refuse_options(name, options)
     if name.startswith(timm_models.PREFIX):
         return timm_models.find_timm_model(name)
     if user.is_user_model(name):
@@ -72,10 +73,11 @@ def find_model(
     try:
         return CATALOGUE[name]
     except KeyError:
-        close = difflib.get_close_matches(name, CATALOGUE, n=1)
+        known = [*CATALOGUE, *DOWNLOADS]
+        close = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
         raise UnknownModelError(
-            f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}; and timm:NAME, "
+            f"There is no model '{name}'.{hint} There are: {', '.join(known)}; and timm:NAME, "
             "FILE.onnx, package.module:factory and FILE.pt2."
         ) from None
 

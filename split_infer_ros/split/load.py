@@ -23,6 +23,7 @@ from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.inspection import Inspected, inspect_files
+from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
@@ -58,6 +59,7 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
             fit.
     """
     device = choose_device(spec.device)
+    spec = located(spec)
     if not (is_onnx_file(spec.name) or is_user_model(spec.name)):  # a model of torch is one anyway, and is shared
         spec = replace(spec, on_torch=False)
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
@@ -106,6 +108,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
+    spec = located(spec)
     found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
     return build_uninspected(spec, _reader_of(found))
 

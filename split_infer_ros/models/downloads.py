@@ -1,0 +1,153 @@
+"""Models of the catalogue that are ONNX files of somebody else's release, downloaded when they are first used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from split_infer_ros.errors import ConfigurationError, WeightsError
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.models.weights import CONNECT_TIMEOUT_S, NamedWeights
+from split_infer_ros.runtime.files import content_digest, write_whole
+
+DATA = Path(__file__).with_name("data")
+MAX_DOWNLOAD_S = 300.0  # a server that sends a byte now and then does not stop a node for longer
+CHUNK_BYTES = 1 << 16
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file of a release. Only the very bytes that are named here are used.
+
+    Attributes:
+        name: of the model.
+        summary: one line for people.
+        url: where the file is.
+        nbytes: its length.
+        sha256: of its content, in hexadecimal digits.
+        licence: under which it may be used, and whose it is.
+        options: what the file does not say about itself.
+    """
+
+    name: str
+    summary: str
+    url: str
+    nbytes: int
+    sha256: str
+    licence: str
+    options: OnnxOptions
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept: in ``split_infer_ros/models`` in the user's cache folder."""
+        return default_path().parent / "models" / f"{self.name}.onnx"
+
+    def as_file(self, weights: str, options: OnnxOptions) -> tuple[str, OnnxOptions]:
+        """Returns the name and the options by which the file is loaded, like any ONNX file.
+
+        Args:
+            weights: a value of ``NamedWeights``, all of which mean the download, or the path of a local copy.
+            options: what the user says about the file, which is nothing.
+
+        Raises:
+            ConfigurationError: the user says something about it; or there is no such file, and it cannot be downloaded.
+        """
+        refuse_options(self.name, options)
+        path = self._find() if weights in {named.value for named in NamedWeights} else self._check(weights)
+        return str(path), self.options
+
+    def _check(self, weights: str) -> Path:
+        path = Path(weights).expanduser()
+        if not path.is_file():
+            raise WeightsError(f"There is no file {path}; weights of {self.name} takes 'default' or a local copy.")
+        if not self._fits(path):
+            raise WeightsError(
+                f"{path} is not the file of {self.name}, which has {self.nbytes:,} bytes and the SHA-256 {self.sha256}: "
+                f"take model:=FILE.onnx to run another file."
+            )
+        return path
+
+    def _find(self) -> Path:
+        path = self.path
+        if not self._fits(path):
+            _log.info("%s is downloaded from %s, %.1f MB. %s", self.name, self.url, self.nbytes / 1e6, self.licence)
+            data = self._fetch()
+            try:
+                write_whole(path, data)
+            except OSError as error:
+                raise WeightsError(
+                    f"{self.name} cannot be kept in {path} ({error.strerror}): make room there, or download {self.url} "
+                    "and set weights to its path."
+                ) from error
+        return path
+
+    def _fits(self, path: Path) -> bool:
+        try:
+            return path.stat().st_size == self.nbytes and content_digest(path) == self.sha256
+        except OSError:
+            return False
+
+    def _fetch(self) -> bytes:
+        """Returns the file's content. Reads no more than its length.
+
+        Raises:
+            WeightsError: it cannot be downloaded, or is another file.
+        """
+        try:
+            with urllib.request.urlopen(self.url, timeout=CONNECT_TIMEOUT_S) as response:
+                return self._read(response)
+        except (OSError, HTTPException, ValueError) as error:
+            raise WeightsError(
+                f"{self.name} could not be downloaded ({error}): download {self.url} elsewhere, and set weights to its "
+                f"path or place it at {self.path}."
+            ) from error
+
+    def _read(self, response: object) -> bytes:
+        content, digest, end = bytearray(), hashlib.sha256(), time.monotonic() + MAX_DOWNLOAD_S
+        while chunk := response.read(CHUNK_BYTES):  # type: ignore[attr-defined]
+            content += chunk
+            digest.update(chunk)
+            if len(content) > self.nbytes:
+                raise OSError(f"the server sends more than the file's {self.nbytes:,} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(content):,} bytes came in {MAX_DOWNLOAD_S:g} s")
+        if len(content) < self.nbytes:
+            raise OSError(f"only {len(content):,} of {self.nbytes:,} bytes came")
+        if digest.hexdigest() != self.sha256:
+            raise OSError(f"what came has the SHA-256 {digest.hexdigest()} instead of {self.sha256}")
+        return bytes(content)
+
+
+def refuse_options(name: str, options: OnnxOptions) -> None:
+    """Checks that a user says nothing about a model that the catalogue knows.
+
+    Raises:
+        ConfigurationError: the user does. The sentence names the first option.
+    """
+    if options.given:
+        given = options.given[0]
+        raise ConfigurationError(
+            f"{given} is '{getattr(options, given)}', but model '{name}' knows that itself; {given} is for FILE.onnx."
+        )
+
+
+_ALL = (
+    Download(
+        name="yolox_nano",
+        summary="YOLOX-Nano of Megvii, 80 classes of COCO; 3.7 MB are downloaded at first use; Apache License 2.0",
+        url="https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/yolox_nano.onnx",
+        nbytes=3_659_407,
+        sha256="c789161ed43c8269fcd4e67c67eeeb4e80c622da2eb296a20bc6007bd18a0b7d",
+        licence="Copyright (c) 2021-2022 Megvii Inc., Apache License 2.0.",
+        options=OnnxOptions(decoder="yolox", labels=str(DATA / "coco.txt")),
+    ),
+)
+DOWNLOADS = {download.name: download for download in _ALL}
