@@ -26,6 +26,7 @@ from split_infer_ros.models import (
 )
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
+from split_infer_ros.models.foreign_files import refuse_foreign_file
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
@@ -49,6 +50,8 @@ def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOp
         ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
     options = onnx_options or OnnxOptions()
+    if name not in CATALOGUE and not name.startswith(timm_models.PREFIX):
+        refuse_foreign_file(name)
     if onnx_models.is_onnx_file(name):
         return onnx_models.load_onnx_file(name, options)
     if options.given:

@@ -26,7 +26,7 @@ _COLOURS = 3
 
 def is_onnx_file(name: str) -> bool:
     """Whether a model's name is that of an ONNX file."""
-    return name.endswith(SUFFIX)
+    return name.lower().endswith(SUFFIX)
 
 
 def load_onnx_file(name: str, options: OnnxOptions) -> ModelEntry:
