@@ -23,6 +23,7 @@ from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
 TYPES_PERIOD_S = 1.0  # between looks at the types of a topic's publishers
+MIDDLEWARE = DropReason.MIDDLEWARE.value
 COMPRESSED = "/compressed"  # the end of the names that compressed_image_transport gives to topics
 _TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
 
@@ -86,6 +87,7 @@ class ImageInput:
         names_compressed = topic.endswith(COMPRESSED)
         self._source = f"{topic}{COMPRESSED}" if is_compressed and not names_compressed else topic
         self.mismatch = ""
+        self._has_lost = False
         self._subscribe(CompressedImage if is_compressed or names_compressed else Image)
         self._timer = node.create_steady_timer(TYPES_PERIOD_S, self._check_types)
 
@@ -104,9 +106,19 @@ class ImageInput:
             qos=self._qos,
             receive=self._receive_local,
             receive_remote=self._receive,
-            on_lost=lambda count: self._sink.missed(count, DropReason.MIDDLEWARE),
+            on_lost=self._count_lost,
             wait_for_room=self._sink.wait_for_room,
         )
+
+    def _count_lost(self, count: int) -> None:
+        self._sink.missed(count, DropReason.MIDDLEWARE)
+        if not self._has_lost:
+            self._has_lost = True
+            self._node.get_logger().warning(
+                f"{self._source}: images get lost on their way, and are counted as dropped for {MIDDLEWARE}. Give the "
+                "camera's process the profile config/fastdds.xml too. Images of more than 16 MiB, such as 4K ones, go "
+                "in pieces: set image_reliability to reliable on both sides."
+            )
 
     def _check_types(self) -> None:
         """Subscribes anew if the publishers send images of the other type. Warns if they send no images."""
