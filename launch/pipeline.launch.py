@@ -40,7 +40,7 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
         "nodes publish them.",
         None,
     ),
-    "image_topics": ("The topics of the images, separated by commas.", None),
+    "image_topics": ("The topics of the images, separated by commas: /a,/b or [/a, /b].", None),
     "image_transport": ("The form of the images: raw, or compressed (from TOPIC/compressed).", ["raw", "compressed"]),
     "engine": (
         "What executes the model: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER or openvino:DEVICE.",
@@ -105,6 +105,15 @@ def typed_parameter(name: str, text: str) -> Parameter:
     return Parameter(name, value, value_type=kind)
 
 
+def listed(text: str) -> list[str]:
+    """Returns the items of a list, separated by commas. Brackets around it and quotes around an item are left out."""
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    items = [item.strip().strip("'\"").strip() for item in text.split(",")]
+    return [item for item in items if item]
+
+
 def start_pipeline(context: LaunchContext) -> list[Action]:
     """Returns the process with the arguments that were given, and the handler that decides whether it starts again."""
     given = {name: context.launch_configurations[name] for name in ARGUMENTS}
@@ -114,8 +123,7 @@ def start_pipeline(context: LaunchContext) -> list[Action]:
         parameters.append(parameter_file(given["config"]))
     parameters += [typed_parameter(name, given[name]) for name in PARAMETERS if name in given]
     if "image_topics" in given:
-        topics = [topic.strip() for topic in given["image_topics"].split(",")]
-        parameters.append(Parameter("image_topics", topics, value_type=list[str]))
+        parameters.append(Parameter("image_topics", listed(given["image_topics"]), value_type=list[str]))
     process = Node(
         package=PACKAGE,
         executable="pipeline",

@@ -27,6 +27,7 @@ from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.downloads import DOWNLOADS, refuse_options
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
+from split_infer_ros.models.foreign_files import refuse_foreign_file
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
@@ -62,6 +63,8 @@ def find_model(
     options = onnx_options or OnnxOptions()
     if name in DOWNLOADS:
         name, options = DOWNLOADS[name].as_file(NamedWeights.DEFAULT.value, options)
+    elif name not in CATALOGUE and not name.startswith(timm_models.PREFIX):
+        refuse_foreign_file(name)
     if is_onnx_file(name):
         file = read_onnx_file(name, options)
         return file.entry(read_outputs(file))

@@ -120,7 +120,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         the pipeline would keep the pipeline's memory after the clean-up.
         """
         if self._pipeline is not None:
-            self._pipeline.report()
+            self._pipeline.report(" ".join(images.mismatch for images in self._inputs if images.mismatch))
 
     def _load(self, execution_config: ExecutionConfig | None = None) -> SplitModel:
         spec = replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig())

@@ -133,10 +133,16 @@ class BackbonePipeline:
         self._node.log_changes(before, self._point())
         self.limiter.max_rate_hz = values.max_rate_hz
 
-    def report(self) -> None:
-        """Publishes the counts and times, with the loss of the GPU if there was one."""
+    def report(self, fault: str = "") -> None:
+        """Publishes the counts and times, with the loss of the GPU if there was one.
+
+        Args:
+            fault: what else is wrong while the pipeline runs.
+        """
         loss = self._node.device_loss
         fields: dict[str, Any] = {"state": PipelineReport.LOST, "fault": loss} if loss else {}
+        if fault and not loss:
+            fields["fault"] = fault
         stamp = self._node.get_clock().now().to_msg()
         self._reports.publish(report_message(self.stage.report(time.monotonic()), stamp, **fields))
 

@@ -22,6 +22,10 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
+TYPES_PERIOD_S = 1.0  # between looks at the types of a topic's publishers
+MIDDLEWARE = DropReason.MIDDLEWARE.value
+COMPRESSED = "/compressed"  # the end of the names that compressed_image_transport gives to topics
+_TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
 
 
 class FrameSink(Protocol):
@@ -46,12 +50,18 @@ class ImageInput:
     A thread of its own reads the images of other processes. While the sink is full (drop policy ``block``), it leaves
     them with the middleware.
 
+    A topic is read as raw or compressed images, whichever its publishers send. If they send neither, the log names both
+    types.
+
     Args:
         node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
-        topic: the topic of raw images; compressed images are expected on ``TOPIC/compressed``.
+        topic: the topic of images. With ``image_transport: compressed``, it is ``TOPIC/compressed``.
         sink: what takes the frames.
         limiter: limits the frames a second; the others are dropped as ``rate_limited``.
         enable: while it is off, frames are dropped as ``paused``.
+
+    Attributes:
+        mismatch: a sentence that names the types of the topic's publishers, if they send no images; else empty.
     """
 
     def __init__(
@@ -70,25 +80,65 @@ class ImageInput:
         self._enable = enable
         values: ImageParameters = node.values
         self._max_pixels = values.max_image_pixels
-        qos = QoSProfile(depth=values.image_depth)
+        self._qos = QoSProfile(depth=values.image_depth)
         if values.image_reliability == ImageReliability.BEST_EFFORT.value:
-            qos.reliability = ReliabilityPolicy.BEST_EFFORT
+            self._qos.reliability = ReliabilityPolicy.BEST_EFFORT
         is_compressed = values.image_transport == ImageTransport.COMPRESSED.value
-        self._read: Callable[[Any], Pixels] = self._read_compressed if is_compressed else self._read_raw
-        self._subscription = IntraProcessSubscription(
-            node,
-            message=CompressedImage if is_compressed else Image,
-            topic=f"{topic}/compressed" if is_compressed else topic,
-            qos=qos,
-            receive=self._receive_local,
-            receive_remote=self._receive,
-            on_lost=lambda count: sink.missed(count, DropReason.MIDDLEWARE),
-            wait_for_room=sink.wait_for_room,
-        )
+        names_compressed = topic.endswith(COMPRESSED)
+        self._source = f"{topic}{COMPRESSED}" if is_compressed and not names_compressed else topic
+        self.mismatch = ""
+        self._has_lost = False
+        self._subscribe(CompressedImage if is_compressed or names_compressed else Image)
+        self._timer = node.create_steady_timer(TYPES_PERIOD_S, self._check_types)
 
     def close(self) -> None:
         """Removes the subscription from the topic."""
+        self._node.destroy_timer(self._timer)
         self._subscription.destroy()
+
+    def _subscribe(self, message: type) -> None:
+        self._message = message
+        self._read: Callable[[Any], Pixels] = self._read_compressed if message is CompressedImage else self._read_raw
+        self._subscription = IntraProcessSubscription(
+            self._node,
+            message=message,
+            topic=self._source,
+            qos=self._qos,
+            receive=self._receive_local,
+            receive_remote=self._receive,
+            on_lost=self._count_lost,
+            wait_for_room=self._sink.wait_for_room,
+        )
+
+    def _count_lost(self, count: int) -> None:
+        self._sink.missed(count, DropReason.MIDDLEWARE)
+        if not self._has_lost:
+            self._has_lost = True
+            self._node.get_logger().warning(
+                f"{self._source}: images get lost on their way, and are counted as dropped for {MIDDLEWARE}. Give the "
+                "camera's process the profile config/fastdds.xml too. Images of more than 16 MiB, such as 4K ones, go "
+                "in pieces: set image_reliability to reliable on both sides."
+            )
+
+    def _check_types(self) -> None:
+        """Subscribes anew if the publishers send images of the other type. Warns if they send no images."""
+        name = self._node.resolve_topic_name(self._source)
+        found = frozenset(info.topic_type for info in self._node.get_publishers_info_by_topic(name))
+        other = next((message for message, kind in _TYPES.items() if kind in found), None)
+        before, self.mismatch = self.mismatch, ""
+        if not found or _TYPES[self._message] in found:
+            return
+        if other is not None:
+            self._node.get_logger().info(f"{name} has the type {_TYPES[other]}, so it is read as such.")
+            self._subscription.destroy()
+            self._subscribe(other)
+            return
+        self.mismatch = (
+            f"{name} has the type {', '.join(sorted(found))}, and images are {' or '.join(_TYPES.values())}: none will "
+            "come from it. Name the topic of a camera."
+        )
+        if self.mismatch != before:
+            self._node.get_logger().warning(self.mismatch)
 
     def _receive_local(self, message: Any) -> None:
         """Receives an image of a camera in this process, on that camera's own thread, which may be made to wait."""

@@ -50,6 +50,11 @@ class TenantTopics:
         self._input: ImageInput | None = None
         self._image_topic: str | None = None
 
+    @property
+    def mismatch(self) -> str:
+        """Names the types if the topic of the camera carries no images; else it is empty."""
+        return self._input.mismatch if self._input is not None else ""
+
     def set_model(self, model: str, labels: Sequence[str]) -> None:
         """Publishes which model the tenant has, and the model's labels."""
         self._results.set_model(model, labels)

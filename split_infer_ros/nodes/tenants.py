@@ -224,7 +224,8 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def _report(self) -> None:
         if self._reports is not None:
-            faults = {name: str(error) for name, error in self._faults.items()}
+            faults = {name: topics.mismatch for name, topics in self._topics.items() if topics.mismatch}
+            faults |= {name: str(error) for name, error in self._faults.items()}
             self._reports.publish(
                 listed=self.values.tenants, running=self._topics.keys(), faults=faults, device_loss=self.device_loss
             )

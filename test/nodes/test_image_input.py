@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import rclpy
 from builtin_interfaces.msg import Time
+from rcl_interfaces.msg import Log
 from rclpy.context import Context
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_pipeline import Pipeline
-from ros_support import image, wait_until
+from ros_support import Client, image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import Header
+from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 
 COMPRESSED = {"image_transport": "compressed"}
@@ -56,6 +60,41 @@ def test_corrupt_compressed_image_costs_only_itself(context: Context) -> None:
         images.publish(compressed())
         counts = pipeline.settled(2)
         assert (counts.published, counts.dropped) == (1, {"corrupt_image": 1})
+
+
+@pytest.fixture
+def elsewhere(ros_domain: int) -> Iterator[Context]:
+    """A context of its own, as another process has. In one context, a topic has one type."""
+    found = Context()
+    rclpy.init(context=found, domain_id=ros_domain)
+    yield found
+    rclpy.try_shutdown(context=found)
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [("image/compressed", compressed()), ("jpegs", compressed()), ("raw/compressed", image(stamp=1))],
+    ids=["by its name", "by its type", "raw by its type"],
+)
+def test_a_topic_is_read_as_its_publishers_type(context: Context, elsewhere: Context, topic: str, message: Any) -> None:
+    with Pipeline(context, head={}, backbone={"image_topics": [topic]}) as pipeline:
+        camera = Client(elsewhere, pipeline.client.node.get_namespace())
+        camera.publisher(type(message), topic).publish(message)
+        assert pipeline.settled(1).published == 1
+        camera.close()
+
+
+def test_a_topic_without_images_is_named_with_both_types(context: Context, elsewhere: Context) -> None:
+    with Pipeline(context, head={}, backbone={"image_topics": ["words"]}) as pipeline:
+        latched = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        log = pipeline.client.subscribe(Log, "/rosout", latched)
+        talker = Client(elsewhere, pipeline.client.node.get_namespace())
+        talker.node.create_publisher(String, "words", 1)
+        warning = "words has the type std_msgs/msg/String, and images are sensor_msgs/msg/Image or sensor_msgs/msg/"
+        wait_until(lambda: any(warning in entry.msg for entry in log), "a warning about the type")
+        reports = pipeline.client.subscribe(PipelineReport, "report")
+        wait_until(lambda: reports and warning in reports[-1].fault, "a report with the same sentence")
+        talker.close()
 
 
 @pytest.mark.parametrize(("transport", "subscribed", "unsubscribed"), [

@@ -319,7 +319,7 @@ def test_one_file_of_a_bag_of_compressed_messages_is_read(tmp_path: Path, plugin
 
 def test_damaged_compressed_messages_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "recording", {"/image": [image(0, plain(COLOURS[0])), b"\x28\xb5\x2f\xfd no frame"]})
-    with pytest.raises(SourceError, match="Image 1 of /image in .* cannot be read: It is no sensor_msgs/msg/Image"):
+    with pytest.raises(SourceError, match=r"Image 1 of /image in .* cannot be read: It is no sensor_msgs/msg/Image"):
         list(open_source(f"bag:{folder}"))
 
 
