@@ -15,6 +15,11 @@ from split_infer_ros.runtime.usage_reports import stop_usage_reports
 if TYPE_CHECKING:
     import onnx
 
+# These, or what they are a part of, reach some tenths below zero and any number above it. Codes that are symmetric
+# about zero would waste half of the numbers.
+LOPSIDED = ("HardSwish", "Mish", "Gelu", "Elu", "Selu", "Celu", "LeakyRelu", "PRelu", "Swish", "Erf", "Softplus")
+GATES = ("Sigmoid", "HardSigmoid")  # SiLU and HardSwish: their result times what they take
+
 PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # what quantising needs
 
 
@@ -66,6 +71,7 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
                 proto,
                 nncf.Dataset(images, lambda image: {name: image.numpy()}),
                 subset_size=count,
+                preset=nncf.QuantizationPreset.MIXED if has_lopsided_activations(proto.graph) else None,
                 target_device=nncf.TargetDevice.CPU,
                 model_type=nncf.ModelType.TRANSFORMER if has_attention else None,
                 ignored_scope=nncf.IgnoredScope(names=list(ignored)) if ignored else None,
@@ -74,6 +80,18 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
     except Exception as error:  # NNCF and ONNX Runtime raise many kinds
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {reason[:300]}.") from error
+
+
+def has_lopsided_activations(graph: onnx.GraphProto) -> bool:
+    """Returns whether a graph has activations such as SiLU, of which little lies below zero, but not nothing."""
+    makers = {str(name): node for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.op_type in LOPSIDED:
+            return True
+        gates = [makers[name] for name in map(str, node.input) if name in makers and makers[name].op_type in GATES]
+        if node.op_type == "Mul" and any(gate.input[0] in node.input for gate in gates):
+            return True
+    return False
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from split_infer_ros.telemetry.machine import engine_version
 if TYPE_CHECKING:
     import onnx
 
-FORMAT = 1  # of what is kept, and how it is made; a change raises it, and models are then quantised again
+FORMAT = 2  # of what is kept, and how it is made; a change raises it, and models are then quantised again
 LOSS = "split_infer_ros.loss"  # key in the metadata: what was lost and accepted, in a sentence
 
 

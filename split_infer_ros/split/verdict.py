@@ -18,7 +18,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
 
-FORMAT = 2  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
+FORMAT = 3  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
 YES, NO = b"yes", b"no"
 
 _log = logging.getLogger(__name__)
