@@ -90,7 +90,8 @@ def describe_comparison(records: Sequence[Record]) -> str:
 
 
 def _difference(record: Record) -> str:
-    return f" (differs: {record.facts['differs']})" if record.facts.get("difference") else ""
+    told = record.facts.get("differs")
+    return f" (differs: {told})" if told and record.facts.get("difference") else ""
 
 
 def _name(record: Record) -> str:
