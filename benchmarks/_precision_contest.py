@@ -17,6 +17,7 @@ from split_infer_ros.engines.agreement import difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.turns import timed
@@ -30,13 +31,11 @@ from split_infer_ros.sources.scenes import draw_scene
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision
 from split_infer_ros.split.quantised_model import QuantisedModel
-from split_infer_ros.telemetry.machine import cpu_extensions
 
 GOALS = {  # times fp32's speed, by model
     Precision.BF16: {"resnet50": 1.6, "yolo_sized": 1.6},
     Precision.INT8: {"resnet50": 3.0, "yolo_sized": 1.8},
 }
-VNNI = ("avx512_vnni", "avx_vnni")  # int8 runs without them, but its goals are for processors with one of them
 NUM_SCENES = 16  # on which int8 is calibrated
 CONFIG = ExecutionConfig(engine=Engine.OPENVINO)
 WARM_UP = 3  # calls
@@ -89,8 +88,8 @@ class PrecisionRivals:
         claims = []
         for contest in self.contests:
             for precision in self._lower:
-                if precision is Precision.INT8 and cpu_extensions().isdisjoint(VNNI):
-                    continue
+                if precision is Precision.INT8 and not has_vnni():
+                    continue  # it runs, but its goals are for processors with VNNI
                 found = ratio(contest.figures[Precision.FP32.value], contest.figures[precision.value])
                 name = f"{self._name}, batch 1, {CONFIG.engine_text}: {precision.value}, times fp32"
                 claims.append(Claim(name, found, "x", self._goals[precision], turn_s=contest.turn_s))

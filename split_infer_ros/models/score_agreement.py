@@ -12,6 +12,7 @@ from split_infer_ros.models.detection_agreement import MAX_SCORE_DIFFERENCE
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.host_arrays import Floats, to_host
 
+MAX_CLASSES = 100_000  # more than any classifier has
 MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # of an image's scores: among flatter ones, any class would pass for the best
 
 Outputs = TypeVar("Outputs")
@@ -49,18 +50,21 @@ class ScoreDifference:
 
 
 def compare_scores(
-    decode: Callable[[Outputs, Limits], Sequence[Detections]], found: Outputs, expected: Outputs, num_labels: int
+    decode: Callable[[Outputs, Limits], Sequence[Detections]], found: Outputs, expected: Outputs
 ) -> ScoreDifference:
     """Compares the scores that a classifier gives all of its classes.
 
     Args:
         decode: maps the outputs of a batch, under limits, to the best classes of each image.
-        found, expected: the outputs.
-        num_labels: how many classes there are.
+        found, expected: the outputs for the same images.
     """
-    one, other = (_scores(decode, outputs, num_labels) for outputs in (found, expected))
-    if not len(other) or one.shape != other.shape:
-        return ScoreDifference(np.inf, len(other), 0.0)
+    every = Limits(score_threshold=0.0, max_detections=MAX_CLASSES)
+    pairs = decode(found, every), decode(expected, every)
+    labels = [to_host(image.labels) for images in pairs for image in images]
+    num_labels = max((int(each.max(initial=-1)) + 1 for each in labels), default=0)
+    if not num_labels:
+        return ScoreDifference(0.0, 0, 0.0)  # nothing has a score
+    one, other = (_scores(images, num_labels) for images in pairs)
     rows = np.arange(len(one))
     best, expected_best = one.argmax(1), other.argmax(1)
     lead = np.maximum(one[rows, best] - one[rows, expected_best], other[rows, expected_best] - other[rows, best])
@@ -71,9 +75,8 @@ def compare_scores(
     )
 
 
-def _scores(decode: Callable[[Outputs, Limits], Sequence[Detections]], outputs: Outputs, num_labels: int) -> Floats:
+def _scores(images: Sequence[Detections], num_labels: int) -> Floats:
     """Returns the score of each class in each image, float64 (N, num_labels); 0 for a class that is not given."""
-    images = decode(outputs, Limits(score_threshold=0.0, max_detections=num_labels))
     scores = np.zeros((len(images), num_labels))
     for row, image in zip(scores, images, strict=True):
         row[to_host(image.labels)] = to_host(image.scores)

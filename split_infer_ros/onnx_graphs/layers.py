@@ -23,11 +23,13 @@ class Layers:
 
     Attributes:
         layers: the nodes with weights that were learned.
+        depthwise: the convolutions in which each channel has a kernel of its own.
         last: the layers whose outputs reach the results without passing another layer.
         decoding: what follows the last layers, and makes boxes or probabilities of their outputs. No layer needs it.
     """
 
     layers: tuple[int, ...]
+    depthwise: tuple[int, ...]
     last: tuple[int, ...]
     decoding: tuple[int, ...]
 
@@ -52,7 +54,8 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
             if index not in is_layer:
                 continue
         feeding |= set(used_values(nodes[index]))
-    return Layers(tuple(layers), tuple(last[::-1]), tuple(decoding[::-1]))
+    depthwise = [index for index in layers if values.is_depthwise(nodes[index])]
+    return Layers(tuple(layers), tuple(depthwise), tuple(last[::-1]), tuple(decoding[::-1]))
 
 
 class _Values:
@@ -70,6 +73,11 @@ class _Values:
             return False
         constants = [tensor for tensor in map(self._constant, node.input[:2]) if tensor is not None]
         return any(not self._decodes(node, tensor) for tensor in constants)
+
+    def is_depthwise(self, layer: onnx.NodeProto) -> bool:
+        weights = self._constant(str(layer.input[1]))
+        groups = next((each.i for each in layer.attribute if each.name == "group"), 1)
+        return layer.op_type == "Conv" and groups > 1 and weights is not None and list(weights.dims)[1:2] == [1]
 
     def _constant(self, name: str) -> onnx.TensorProto | None:
         """Returns the constant from which a value comes by operators that keep the values; None if it is computed."""

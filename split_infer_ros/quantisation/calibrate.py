@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
@@ -46,8 +47,8 @@ def check_packages() -> None:
 def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, ignored: Sequence[str]) -> Any:
     """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
 
-    Weights get one bit less than they could have. Processors without VNNI add two products in 16 bits, which would
-    overflow. So the results are the same on all processors.
+    On a processor without VNNI, weights get one bit less than they could have. It adds two products in 16 bits, which
+    would overflow.
 
     Args:
         proto: the graph in float32, which takes one input. It is not changed.
@@ -75,7 +76,9 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
                 target_device=nncf.TargetDevice.CPU,
                 model_type=nncf.ModelType.TRANSFORMER if has_attention else None,
                 ignored_scope=nncf.IgnoredScope(names=list(ignored)) if ignored else None,
-                advanced_parameters=AdvancedQuantizationParameters(overflow_fix=OverflowFix.ENABLE),
+                advanced_parameters=AdvancedQuantizationParameters(
+                    overflow_fix=OverflowFix.DISABLE if has_vnni() else OverflowFix.ENABLE
+                ),
             )
     except Exception as error:  # NNCF and ONNX Runtime raise many kinds
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -19,11 +19,13 @@ class Scope(enum.Enum):
     - ``ALL_LAYERS``: every layer with weights.
     - ``ALL_BUT_LAST``: every one but the last ones. A detector's last layers give boxes, for which 8 bits may be few.
     - ``ALL_BUT_ENDS``: every one but the last ones and the first three.
+    - ``DENSE``: the same without depthwise convolutions. These have few products, whose errors do not cancel.
     """
 
     ALL_LAYERS = "all layers"
     ALL_BUT_LAST = "all layers but the last ones"
     ALL_BUT_ENDS = "all layers but the first and last ones"
+    DENSE = "all layers but the first, the last and depthwise ones"
 
 
 def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
@@ -35,6 +37,8 @@ def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
     ignored = set(found.decoding)
     if scope is not Scope.ALL_LAYERS:
         ignored |= set(found.last)
-    if scope is Scope.ALL_BUT_ENDS:
+    if scope in (Scope.ALL_BUT_ENDS, Scope.DENSE):
         ignored |= set(found.layers[:FIRST_LAYERS])
+    if scope is Scope.DENSE:
+        ignored |= set(found.depthwise)
     return [str(graph.node[index].name) for index in sorted(ignored)]

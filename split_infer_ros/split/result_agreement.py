@@ -76,9 +76,7 @@ def compare_results(
         return [image for outputs in batches for image in entry.decode(outputs, limits)]
 
     decoded: DetectionDifference | ScoreDifference = (
-        compare_scores(decode, found, expected, len(entry.labels))
-        if classifies
-        else compare_detections(decode, found, expected)
+        compare_scores(decode, found, expected) if classifies else compare_detections(decode, found, expected)
     )
     return ResultDifference(largest, decoded if decoded.is_enough else None)
 

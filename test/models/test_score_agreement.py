@@ -12,7 +12,7 @@ from split_infer_ros.models.score_agreement import ScoreDifference, compare_scor
 def compared(found: list[list[float]], expected: list[list[float]]) -> ScoreDifference:
     decode = classify(8, 8, gives_probabilities=True)
     outputs: list[tuple[Tensor, ...]] = [(torch.tensor(found),), (torch.tensor(expected),)]
-    return compare_scores(decode, *outputs, num_labels=len(expected[0]))
+    return compare_scores(decode, *outputs)
 
 
 def test_scores_within_the_limit_agree() -> None:

@@ -89,6 +89,16 @@ def test_weights_may_come_through_other_operators() -> None:
     assert find_layers(graph(nodes, scale=np.float32(0.1))).last == (3,)
 
 
+def test_depthwise_convolutions_are_told_apart() -> None:
+    nodes = [
+        conv("images", "w1", "trunk"),
+        helper.make_node("Conv", ["trunk", "own"], ["filtered"], group=8),
+        conv("filtered", "w3", "boxes"),
+    ]
+    found = find_layers(graph(nodes, own=RANDOM.normal(size=(8, 1, 3, 3)).astype(np.float32)))
+    assert (found.layers, found.depthwise, found.last) == ((0, 1, 2), (1,), (2,))
+
+
 def test_products_of_two_computed_values_are_no_layers() -> None:
     nodes = [conv("images", "w1", "trunk"), node("MatMul", "trunk", "trunk", "product")]
     found = find_layers(graph(nodes))

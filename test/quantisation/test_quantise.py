@@ -33,11 +33,12 @@ def test_last_layers_stay_in_float32_if_all_lose_too_much() -> None:
 
 def test_first_layers_stay_in_float32_as_well_if_that_was_too_little() -> None:
     assert best_of(candidates(POOR, POOR, GOOD)).scope is Scope.ALL_BUT_ENDS
+    assert best_of(candidates(POOR, POOR, POOR, GOOD)).scope is Scope.DENSE
 
 
 @pytest.mark.parametrize(
     ("agreements", "scope"),
-    [((POOR, POORER, POORER), Scope.ALL_LAYERS), ((POORER, POOR, POORER), Scope.ALL_BUT_LAST)],
+    [((POOR, *3 * [POORER]), Scope.ALL_LAYERS), ((POORER, POOR, POORER, POORER), Scope.ALL_BUT_LAST)],
 )
 def test_the_best_one_is_taken_if_all_lose_too_much(agreements: tuple[float, ...], scope: Scope) -> None:
     best = best_of(candidates(*agreements))
