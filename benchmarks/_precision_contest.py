@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from split_infer_ros.engines.agreement import difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.turns import timed
@@ -29,13 +31,11 @@ from split_infer_ros.sources.scenes import draw_scene
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision
 from split_infer_ros.split.quantised_model import QuantisedModel
-from split_infer_ros.telemetry.machine import cpu_extensions
 
 GOALS = {  # times fp32's speed, by model
     Precision.BF16: {"resnet50": 1.6, "yolo_sized": 1.6},
     Precision.INT8: {"resnet50": 3.0, "yolo_sized": 1.8},
 }
-VNNI = ("avx512_vnni", "avx_vnni")  # int8 runs without them, but its goals are for processors with one of them
 NUM_SCENES = 16  # on which int8 is calibrated
 CONFIG = ExecutionConfig(engine=Engine.OPENVINO)
 WARM_UP = 3  # calls
@@ -48,24 +48,36 @@ class PrecisionRivals:
     Args:
         name: of the model in reports.
         model: the model on a CPU.
+        goals: how many times as fast as fp32 each precision should be. Only these are measured.
+        quantise: returns the model in int8, or raises ConfigurationError.
         group_s: for which each precision's calls take in a turn.
 
     Attributes:
         contests: one if there is a lower precision with a goal here, else none.
+        models: in the precisions that there are.
+        refused: why the others are not available.
     """
 
-    def __init__(self, name: str, model: SplitModel, *, group_s: float) -> None:
-        self._name, self._group_s = name, group_s
-        self._refused: dict[Precision, str] = {}
+    def __init__(
+        self,
+        name: str,
+        model: SplitModel,
+        *,
+        goals: Mapping[Precision, float],
+        quantise: Callable[[SplitModel], SplitModel],
+        group_s: float,
+    ) -> None:
+        self._name, self._group_s, self._goals, self._quantise = name, group_s, goals, quantise
+        self.models: dict[Precision, SplitModel] = {}
+        self.refused: dict[Precision, str] = {}
         self._networks: dict[Precision, torch.nn.Module] = {}
         random = torch.Generator().manual_seed(0)
         self._images = torch.randn((1, *model.entry.image_shape), generator=random)
-        wanted = [precision for precision, goals in GOALS.items() if name in goals]
-        for precision in (Precision.FP32, *wanted) if wanted else ():
+        for precision in (Precision.FP32, *goals) if goals else ():
             try:
                 self._add(model, precision)
             except ConfigurationError as error:
-                self._refused[precision] = str(error)
+                self.refused[precision] = str(error)
         self._differences = {precision: self._difference(precision) for precision in self._networks}
         self.contests: list[Contest] = []
         if len(self._networks) > 1:
@@ -76,18 +88,18 @@ class PrecisionRivals:
         claims = []
         for contest in self.contests:
             for precision in self._lower:
-                if precision is Precision.INT8 and cpu_extensions().isdisjoint(VNNI):
-                    continue
+                if precision is Precision.INT8 and not has_vnni():
+                    continue  # it runs, but its goals are for processors with VNNI
                 found = ratio(contest.figures[Precision.FP32.value], contest.figures[precision.value])
                 name = f"{self._name}, batch 1, {CONFIG.engine_text}: {precision.value}, times fp32"
-                claims.append(Claim(name, found, "x", GOALS[precision][self._name], turn_s=contest.turn_s))
+                claims.append(Claim(name, found, "x", self._goals[precision], turn_s=contest.turn_s))
         return claims
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row of medians and samples, and one for each precision that was refused."""
         rows: list[dict[str, Any]] = [
             {"what": f"{self._name}, {precision.value}", "model": self._name, "refused": reason, "samples": {}}
-            for precision, reason in self._refused.items()
+            for precision, reason in self.refused.items()
         ]
         for contest in self.contests:
             rows.append(
@@ -110,11 +122,12 @@ class PrecisionRivals:
 
     def _add(self, model: SplitModel, precision: Precision) -> None:
         if precision is Precision.INT8:
-            model = _quantised(model)
+            model = self._quantise(model)
         else:
             choose_precision(model, (precision,), CONFIG.engine_text)
-        network = model.placed(model.device, replace(CONFIG, precision=precision)).backbone("output")
-        self._networks[precision] = network
+        placed = model.placed(model.device, replace(CONFIG, precision=precision))
+        self._networks[precision] = placed.backbone("output")
+        self.models[precision] = placed
 
     def _difference(self, precision: Precision) -> float:
         """Returns how far the results are from fp32's, as a share of the largest."""
@@ -148,7 +161,12 @@ class PrecisionRivals:
         return run_with_threads(None, work)
 
 
-def _quantised(model: SplitModel) -> SplitModel:
+def goals_of(name: str) -> dict[Precision, float]:
+    """Returns how many times as fast as fp32 each lower precision should be for a model; empty if it has no goals."""
+    return {precision: goals[name] for precision, goals in GOALS.items() if name in goals}
+
+
+def quantised_on_scenes(model: SplitModel) -> SplitModel:
     """Returns a model in int8, calibrated on drawn scenes. Only its speed counts: random weights bear no rounding.
 
     Raises:

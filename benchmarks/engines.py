@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.engi
 from _claim import Claim
 from _engine_contest import BATCH_SIZE, YOLO, EngineRivals
 from _estimate import exact
-from _precision_contest import PrecisionRivals
+from _precision_contest import PrecisionRivals, goals_of, quantised_on_scenes
 from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from _turns import take_turns
 
@@ -67,7 +67,11 @@ def measure(
                 quick_export=quick,
                 with_throughput=not quick,
             )
-            precisions = None if quick else PrecisionRivals(name, rivals.model, group_s=0.3)
+            precisions = None
+            if not quick:
+                precisions = PrecisionRivals(
+                    name, rivals.model, goals=goals_of(name), quantise=quantised_on_scenes, group_s=0.3
+                )
             take_turns([*rivals.contests, *(precisions.contests if precisions else [])], seconds())
             claims += rivals.latency_claims()
             if len(rivals.contests) > 1:

@@ -76,14 +76,22 @@ def compare_engines_once(
 
 
 def describe_comparison(records: Sequence[Record]) -> str:
-    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used."""
+    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used.
+
+    Where results differ from those of the model as built, it says by how much.
+    """
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
-    parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms" for record in timed]
+    parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms{_difference(record)}" for record in timed]
     for record in records:
         if record.error is not None:
             reason = record.error.partition(": ")[2] or record.error  # without the name of the exception
             parts.append(f"{_name(record)} is not used ({reason.rstrip('.')})")
     return "; ".join(parts) or "there was no time to compare engines"
+
+
+def _difference(record: Record) -> str:
+    told = record.facts.get("differs")
+    return f" (differs: {told})" if told and record.facts.get("difference") else ""
 
 
 def _name(record: Record) -> str:

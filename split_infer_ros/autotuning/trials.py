@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from split_infer_ros.autotuning.lane_run import LaneRun
+from split_infer_ros.autotuning.result_check import ResultCheck
 from split_infer_ros.autotuning.segment_trials import WARM_UP, time_segments
 from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, TURNS, UNIFORM
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.precision import Precision
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
@@ -44,14 +40,11 @@ from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.quantised_model import place
-from split_infer_ros.split.split_points import OUTPUT, as_specified
+from split_infer_ros.split.result_agreement import ResultDifference
 
-MAX_DIFFERENCES = {Precision.FP32: MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
-MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
 BATCH_TIMEOUT_S = 60.0
 LONG_WARM_UP_S = 1.0  # two calls suffice then
 MAX_BYTES_OF_RIVALS = 2**28  # of weights: each engine that takes turns holds up to three copies of them
-SEED = 0
 
 
 class Trials:
@@ -69,7 +62,6 @@ class Trials:
         self._device = choose_device(spec.device)
         self._entry, self._as_built = build_model(self._spec)
         self._models: dict[bool, SplitModel] = {}
-        self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
         self._stream = Stream(self._device)
         self._rivals: dict[Hashable, LaneRun] = {}  # that may take turns, by configuration and batch size
 
@@ -87,10 +79,11 @@ class Trials:
 
         Returns:
             For network and pipeline, ``costs`` in seconds a batch or an image, and ``uncertain``. The network also has
-            the ``difference`` of its results from the model as built.
+            the ``difference`` of its results from the model as built, as a share of the largest value, and as
+            ``differs`` in words: by pixels and scores, if the model detects enough in the compared images.
             For segments, see ``time_segments``.
-            For a chain, ``costs`` and ``uniform``, the seconds a batch of both in each turn, and the ``difference``.
-            For a rival, ``costs`` of a few batches, and the ``difference``. For rivals ``turns``, the seconds a batch
+            For a chain, ``costs`` and ``uniform``, the seconds a batch of both in each turn, and these differences.
+            For a rival, ``costs`` of a few batches, and these differences. For rivals ``turns``, the seconds a batch
             of each in each turn; nothing if their weights would not fit into memory several times.
 
         Raises:
@@ -115,9 +108,12 @@ class Trials:
         return place(source, self._device, execution_config)
 
     def images(self, batch_size: int) -> Tensor:
-        """Returns noise, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
-        random = torch.Generator().manual_seed(SEED)
-        return torch.randn((batch_size, *self._entry.image_shape), generator=random)
+        """Returns a batch of drawn scenes, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
+        return self._check.batches(batch_size)[0]
+
+    @cached_property
+    def _check(self) -> ResultCheck:
+        return ResultCheck(self._as_built, self._source(folding=True))
 
     def _source(self, folding: bool) -> SplitModel:
         """Returns the model on the CPU in float32. It is prepared once."""
@@ -128,26 +124,26 @@ class Trials:
 
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         with torch.inference_mode(), self._stream.work("trial"):
-            run, difference_found = self._checked(config, int(about["batch_size"]))
+            run, found = self._checked(config, int(about["batch_size"]))
             measured = measure_steadily(lambda: run.per_batch(timed(run)), lambda: time.monotonic() < end)
-        return {**measured.as_json(), "difference": difference_found}
+        return {**measured.as_json(), **_facts(found)}
 
     def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
         with torch.inference_mode(), self._stream.work("trial"):
             uniform, _ = self._checked(about[UNIFORM], batch_size)
-            chain, difference_found = self._checked(config, batch_size)
-            found = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
-        costs = {CHAIN: chain.per_batch(found[CHAIN]), UNIFORM: uniform.per_batch(found[UNIFORM])}
-        return {"costs": costs[CHAIN], UNIFORM: costs[UNIFORM], "difference": difference_found}
+            chain, found = self._checked(config, batch_size)
+            turns = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
+        costs = {CHAIN: chain.per_batch(turns[CHAIN]), UNIFORM: uniform.per_batch(turns[UNIFORM])}
+        return {"costs": costs[CHAIN], UNIFORM: costs[UNIFORM], **_facts(found)}
 
     def _rival(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
         with torch.inference_mode(), self._stream.work("trial"):
-            run, difference_found = self._checked(config, batch_size)
+            run, found = self._checked(config, batch_size)
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
                 self._rivals[frozen(config), batch_size] = run
-            return {"costs": run.per_batch(timed(run)), "difference": difference_found}
+            return {"costs": run.per_batch(timed(run)), **_facts(found)}
 
     def _take_turns(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
@@ -170,7 +166,7 @@ class Trials:
         images = self.images(int(about["batch_size"])).to(self._device, model.dtype)
         return time_segments(model, images, execution_config.convolutions, end)
 
-    def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, float]:
+    def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, ResultDifference]:
         """Returns a call of the network that waits for the results, and their difference from the model as built.
 
         Batches of several images come while frames come fast. Where a node then uses lanes, the call does.
@@ -184,55 +180,25 @@ class Trials:
         set_up = partial(execution_config.engine.use_threads, max(1, num_threads // num_lanes), num_lanes)
         set_up()
         network, layout = make_backbone(model, "output"), execution_config.engine.memory_format
-        images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
-        def run() -> tuple[Tensor, ...]:
+        def placed(images: Tensor) -> Tensor:
+            return images.contiguous(memory_format=layout).to(self._device, model.dtype)
+
+        def compute(images: Tensor) -> tuple[Tensor, ...]:
             set_up()  # a rival that takes turns with this one may use others
             found: tuple[Tensor, ...] = network(images)
             self._stream.fence().wait()
             return found
 
-        outputs, begin = run(), time.monotonic()
+        run = partial(compute, placed(self.images(batch_size)))
+        run()
+        begin = time.monotonic()
         for _ in range(WARM_UP - 1):
-            outputs = run()
+            run()
             if time.monotonic() > begin + LONG_WARM_UP_S:
                 break
-        specs = model.split_point(OUTPUT).head_inputs
-        outputs = model.head(OUTPUT)(*as_specified((each.cpu() for each in outputs), specs))
-        difference_found = difference(outputs, self._outputs_as_built(batch_size))
-        allowed = MAX_DIFFERENCES.get(model.precision, math.inf)
-        if difference_found > allowed and execution_config.engine is not Engine.TORCH:
-            allowed = self._allowed_for_engines(batch_size)
-        if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
-            allowed = max(allowed, MAX_TF32_DIFFERENCE)
-        if not (math.isfinite(difference_found) and difference_found <= allowed):
-            accepted = f"{allowed:g} is allowed" if math.isfinite(allowed) else "any finite difference is allowed"
-            raise ConfigurationError(
-                f"Results differ from the model's as built by {difference_found:.2g} of the largest; {accepted}."
-            )
-        return LaneRun(run, num_lanes, set_up), difference_found
-
-    def _outputs_as_built(self, batch_size: int) -> tuple[Tensor, ...]:
-        """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.
-
-        An ONNX model is run by its native engine.
-        """
-        key = batch_size, torch.get_num_threads()
-        if key not in self._expected:
-            as_built: Callable[[Tensor], Any] = (
-                self._as_built
-                if isinstance(self._as_built, nn.Module)
-                else self._source(folding=True).backbone("output")
-            )
-            found = as_built(self.images(batch_size))
-            self._expected[key] = outputs_of(found)
-        return self._expected[key]
-
-    def _allowed_for_engines(self, batch_size: int) -> float:
-        """Returns how far other engines than torch may be from the model as built; see ``allowed_difference``."""
-        if not isinstance(self._as_built, nn.Module):
-            return MAX_DIFFERENCE
-        return allowed_difference(self._as_built, (self.images(batch_size),), self._outputs_as_built(batch_size))
+        found = self._check.difference(model, batch_size, lambda images: compute(placed(images)))
+        return LaneRun(run, num_lanes, set_up), found
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         use_threads(1)  # like every thread that starts a pipeline
@@ -249,6 +215,10 @@ class Trials:
         num_threads = config["backbone_threads"], config["head_threads"]
         measured = measure_steadily(lambda: _periods(model, settings, num_threads), lambda: time.monotonic() < end)
         return measured.as_json()
+
+
+def _facts(found: ResultDifference) -> dict[str, Any]:
+    return {"difference": found.largest, "differs": str(found)}
 
 
 def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:

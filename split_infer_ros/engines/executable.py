@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.decoded_part import make_decoded
 from split_infer_ros.engines.engine import Engine, check_device, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -17,7 +18,8 @@ from split_infer_ros.engines.micro_batches import MicroBatchPart
 from split_infer_ros.engines.onnx_export import exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
-from split_infer_ros.engines.precision_checks import check_precision
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import check_precision, keeps_float32
 from split_infer_ros.engines.torch_part import make_torch_part
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -34,6 +36,7 @@ def make_executable(
     device: torch.device = CPU,
     name: str = "the network",
     is_whole: bool = False,
+    gives_results: bool = False,
 ) -> nn.Module:
     """Makes a part of a prepared network executable.
 
@@ -45,6 +48,8 @@ def make_executable(
         device: where the part runs.
         name: of the network, for messages about a traced part.
         is_whole: whether the part is the whole network, so that no other partition computes beside it.
+        gives_results: whether the part ends with the model's results. Where an engine converts a graph to 16 bits, what
+            decodes these results stays in float32.
 
     Raises:
         ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,
@@ -58,7 +63,7 @@ def make_executable(
             )
         check_device(engine, config.provider, device)
         check_precision(config.precision, engine, config.provider, is_file=True)
-        return _in_micro_batches(_make_part(config, device, is_whole, part), config)
+        return _in_micro_batches(_make_part(config, device, is_whole, gives_results, part), config)
     if engine is Engine.TORCH or not _computes(part):
         return make_torch_part(part, config.convolutions, config.compiler)
     check_device(engine, config.provider, device)
@@ -68,7 +73,7 @@ def make_executable(
     executable = exported_part(
         part,
         inputs,
-        partial(_make_part, config, device, is_whole),
+        partial(_make_part, config, device, is_whole, gives_results),
         name=name,
         engine=engine,
         version=f"{version}-{provider}",
@@ -77,10 +82,18 @@ def make_executable(
     return _in_micro_batches(executable, config)
 
 
-def _make_part(config: ExecutionConfig, device: torch.device, is_whole: bool, graph: OnnxGraph) -> EnginePart:
-    if config.engine is Engine.ONNXRUNTIME:
-        return OnnxRuntimePart(graph, config.provider, device, config.precision, is_whole)
-    return OpenVinoPart(graph, config.precision, provider=config.provider)
+def _make_part(
+    config: ExecutionConfig, device: torch.device, is_whole: bool, gives_results: bool, graph: OnnxGraph
+) -> EnginePart:
+    def make(piece: OnnxGraph, precision: Precision) -> EnginePart:
+        if config.engine is Engine.ONNXRUNTIME:
+            return OnnxRuntimePart(piece, config.provider, device, precision, is_whole)
+        return OpenVinoPart(piece, precision, provider=config.provider)
+
+    converts = config.precision in (Precision.FP16, Precision.BF16) and keeps_float32(config.engine, config.provider)
+    if converts and gives_results:
+        return make_decoded(graph, config.precision, make)
+    return make(graph, config.precision)
 
 
 def _in_micro_batches(part: EnginePart, config: ExecutionConfig) -> EnginePart:

@@ -14,6 +14,7 @@ from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_l
 
 TENSORRT = "tensorrt"  # the provider of ONNX Runtime, in lower case
 OPENVINO_BF16 = ("avx512_bf16", "amx_bf16")  # OpenVINO computes in bf16 on processors with one of them
+VNNI = ("avx512_vnni", "avx_vnni")  # they add products of int8 in 32 bits
 LIMITS_WITH_16_BITS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")  # parts of the names of oneDNN's limits
 # int8 has no row: against fp32, OpenVINO runs `shapes` 1.7 times as fast on AVX2 alone, and 2.9 times with VNNI.
 EXTENSIONS = {  # torch is slower in that precision than in fp32 on processors with none of them
@@ -68,6 +69,11 @@ def check_precision(precision: Precision, engine: Engine, provider: str, *, is_f
         raise ConfigurationError(
             f"engine {name} computes in bf16 on processors with {' or '.join(OPENVINO_BF16)}, and {reason}."
         )
+
+
+def has_vnni() -> bool:
+    """Returns whether the processor adds products of int8 in 32 bits, and oneDNN is not limited to less."""
+    return not onednn_limit() and not cpu_extensions().isdisjoint(VNNI)
 
 
 def is_made_for(precision: Precision, device: torch.device) -> bool:

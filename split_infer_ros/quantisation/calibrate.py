@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 if TYPE_CHECKING:
     import onnx
+
+# These, or what they are a part of, reach some tenths below zero and any number above it. Codes that are symmetric
+# about zero would waste half of the numbers.
+LOPSIDED = ("HardSwish", "Mish", "Gelu", "Elu", "Selu", "Celu", "LeakyRelu", "PRelu", "Swish", "Erf", "Softplus")
+GATES = ("Sigmoid", "HardSigmoid")  # SiLU and HardSwish: their result times what they take
 
 PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # what quantising needs
 
@@ -41,8 +47,8 @@ def check_packages() -> None:
 def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, ignored: Sequence[str]) -> Any:
     """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
 
-    Weights get one bit less than they could have. Processors without VNNI add two products in 16 bits, which would
-    overflow. So the results are the same on all processors.
+    On a processor without VNNI, weights get one bit less than they could have. It adds two products in 16 bits, which
+    would overflow.
 
     Args:
         proto: the graph in float32, which takes one input. It is not changed.
@@ -66,14 +72,29 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
                 proto,
                 nncf.Dataset(images, lambda image: {name: image.numpy()}),
                 subset_size=count,
+                preset=nncf.QuantizationPreset.MIXED if has_lopsided_activations(proto.graph) else None,
                 target_device=nncf.TargetDevice.CPU,
                 model_type=nncf.ModelType.TRANSFORMER if has_attention else None,
                 ignored_scope=nncf.IgnoredScope(names=list(ignored)) if ignored else None,
-                advanced_parameters=AdvancedQuantizationParameters(overflow_fix=OverflowFix.ENABLE),
+                advanced_parameters=AdvancedQuantizationParameters(
+                    overflow_fix=OverflowFix.DISABLE if has_vnni() else OverflowFix.ENABLE
+                ),
             )
     except Exception as error:  # NNCF and ONNX Runtime raise many kinds
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {reason[:300]}.") from error
+
+
+def has_lopsided_activations(graph: onnx.GraphProto) -> bool:
+    """Returns whether a graph has activations such as SiLU, of which little lies below zero, but not nothing."""
+    makers = {str(name): node for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.op_type in LOPSIDED:
+            return True
+        gates = [makers[name] for name in map(str, node.input) if name in makers and makers[name].op_type in GATES]
+        if node.op_type == "Mul" and any(gate.input[0] in node.input for gate in gates):
+            return True
+    return False
 
 
 @contextmanager

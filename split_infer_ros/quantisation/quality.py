@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.average_precision import Truth, mean_average_precision
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.split_points import INPUT, OUTPUT
+from split_infer_ros.split.split_points import INPUT
 
 TOP_1, MAP = "top-1", "mAP"
 MIN_AGREEMENT = 0.97
@@ -30,6 +30,8 @@ class Quality:
         num_images: on how many images both were compared.
         agreement: with float32, 0..1. A detector's is its mAP with the detections of float32 as the truth.
         float32, int8: each one's accuracy or mAP against annotations; None without annotations.
+        elsewhere: how much the same graph in int8 agrees with float32 if ONNX Runtime computes it; None if that was
+            not tried. It tells whether quantising loses, or OpenVINO.
     """
 
     measure: str
@@ -37,6 +39,7 @@ class Quality:
     agreement: float
     float32: float | None = None
     int8: float | None = None
+    elsewhere: float | None = None
 
     @property
     def loss(self) -> str:
@@ -44,24 +47,35 @@ class Quality:
         if self.float32 is not None and self.int8 is not None and self.float32 - self.int8 > MAX_LOSS:
             return (
                 f"int8 has a {self.measure} of {self.int8:.3f} and float32 of {self.float32:.3f}; "
-                f"a loss of {MAX_LOSS} is allowed."
+                f"a loss of {MAX_LOSS} is allowed.{self._cause}"
             )
         if self.agreement < MIN_AGREEMENT:
             return (
                 f"int8 agrees with float32 by {self.agreement:.3f} ({self.measure} on {self.num_images} images); "
-                f"{MIN_AGREEMENT} is needed."
+                f"{MIN_AGREEMENT} is needed.{self._cause}"
             )
         return ""
 
+    @property
+    def _cause(self) -> str:
+        """Says whether quantising loses or OpenVINO, in a sentence behind another one; empty if nobody knows."""
+        if self.elsewhere is None:
+            return ""
+        same = f" The same graph in ONNX Runtime agrees with float32 by {self.elsewhere:.3f}, so "
+        return same + (
+            "OpenVINO computes it differently."
+            if self.elsewhere - self.agreement > MAX_LOSS
+            else "the loss comes from quantising, and OpenVINO adds little."
+        )
 
-def is_classifier(model: SplitModel) -> bool:
-    """Returns whether a model gives one score for each of its labels, and nothing else."""
-    last = model.split_points[-1]
-    shapes = [spec.shape for spec in last.tensors]
-    return last.name == OUTPUT and len(shapes) == 1 and math.prod(shapes[0]) == max((0, *shapes[0]))
 
-
-def detect(model: SplitModel, samples: Samples, measure: str, advance: Callable[[], object]) -> list[Detections]:
+def detect(
+    model: SplitModel,
+    samples: Samples,
+    measure: str,
+    advance: Callable[[], object],
+    network: nn.Module | None = None,
+) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
     They reach down to ``LOW_SCORE``; of a classifier, it is the best class.
@@ -71,9 +85,10 @@ def detect(model: SplitModel, samples: Samples, measure: str, advance: Callable[
         samples: the images.
         measure: ``TOP_1`` or ``MAP``.
         advance: is called after each image.
+        network: computes the whole model's outputs; None for the model's own engine.
     """
     limits = Limits(score_threshold=0.0, max_detections=1) if measure == TOP_1 else Limits(score_threshold=LOW_SCORE)
-    network, entry = model.head(INPUT), model.entry
+    network, entry = network or model.head(INPUT), model.entry
     detections = []
     for index, image in enumerate(samples):
         with torch.inference_mode():

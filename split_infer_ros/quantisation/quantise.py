@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.executable import make_executable
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.quantisation.arrange import arrange
 from split_infer_ros.quantisation.calibrate import calibrate
 from split_infer_ros.quantisation.float_graph import float_graph
-from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare, detect, is_classifier
+from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare, detect
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.quantisation.scope import Scope, ignored_nodes
+from split_infer_ros.quantisation.unsigned import make_unsigned
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.quantised_model import QuantisedModel
+from split_infer_ros.split.result_agreement import is_classifier
 from split_infer_ros.split.split_points import INPUT, OUTPUT
 
 if TYPE_CHECKING:
@@ -53,7 +58,9 @@ def quantise(
     score_threshold: float,
     progress: Progress,
 ) -> Iterator[Quantised]:
-    """Yields the model in int8 with all layers quantised, then a detector with all but the last ones.
+    """Yields the model in int8 with all layers quantised, then with fewer of them; see ``Scope``.
+
+    If a candidate loses too much, ONNX Runtime computes the same graph as well, which tells where the loss is.
 
     Args:
         model: in float32, on the CPU.
@@ -71,11 +78,16 @@ def quantise(
     truth = None if annotations is None else [test.annotation(index, annotations) for index in range(len(test))]
     whole = float_graph(model)
     reference = _detect(model, test, measure, progress("float32", len(test)))
-    for scope in (Scope.ALL_LAYERS,) if measure == TOP_1 else Scope:
+    for scope in Scope:
         proto = quantise_graph(model, whole, scope, calibration, count=len(calibration))
         candidate = QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))
         found = _detect(candidate, test, measure, progress("int8", len(test)))
         quality = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
+        if quality.loss:
+            network = make_executable(candidate.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
+            found = _detect(candidate, test, measure, progress("int8 in ONNX Runtime", len(test)), network)
+            same = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
+            quality = replace(quality, elsewhere=same.agreement)
         yield Quantised(proto, scope, quality)
 
 
@@ -97,15 +109,20 @@ def quantise_graph(
     ignored = ignored_nodes(whole.graph, scope)
     proto: onnx.ModelProto = calibrate(whole, images, count=count, ignored=ignored)
     inner = [point for point in model.split_points if point.name not in (INPUT, OUTPUT)]
+    make_unsigned(proto)
     arrange(proto, [[spec.name for spec in point.tensors] for point in inner])
     return proto
 
 
 def _detect(
-    model: SplitModel, samples: Samples, measure: str, bar: AbstractContextManager[Callable[[], object]]
+    model: SplitModel,
+    samples: Samples,
+    measure: str,
+    bar: AbstractContextManager[Callable[[], object]],
+    network: nn.Module | None = None,
 ) -> list[Detections]:
     with bar as advance:
-        return detect(model, samples, measure, advance)
+        return detect(model, samples, measure, advance, network)
 
 
 def best_of(candidates: Iterator[Quantised]) -> Quantised:

@@ -1,16 +1,16 @@
-"""Which nodes of a network stay in float32: what follows the last weights, and perhaps these as well."""
+"""Which nodes of a network stay in float32: what follows the last layers, and perhaps some layers as well."""
 
 from __future__ import annotations
 
 import enum
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.nodes import used_values
+from split_infer_ros.onnx_graphs.layers import find_layers
 
 if TYPE_CHECKING:
     import onnx
 
-_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+FIRST_LAYERS = 3  # what they lose, all others amplify; they are a few per cent of a network's operations
 
 
 class Scope(enum.Enum):
@@ -18,29 +18,27 @@ class Scope(enum.Enum):
 
     - ``ALL_LAYERS``: every layer with weights.
     - ``ALL_BUT_LAST``: every one but the last ones. A detector's last layers give boxes, for which 8 bits may be few.
+    - ``ALL_BUT_ENDS``: every one but the last ones and the first three.
+    - ``DENSE``: the same without depthwise convolutions. These have few products, whose errors do not cancel.
     """
 
     ALL_LAYERS = "all layers"
     ALL_BUT_LAST = "all layers but the last ones"
+    ALL_BUT_ENDS = "all layers but the first and last ones"
+    DENSE = "all layers but the first, the last and depthwise ones"
 
 
 def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
     """Returns the names of the nodes that stay in float32.
 
-    What follows the last weights is decoding, such as a softmax or the arithmetic of boxes. It is never quantised.
+    What follows the last layers is decoding, such as a softmax or the arithmetic of boxes. It is never quantised.
     """
-    weights = {str(tensor.name) for tensor in graph.initializer}
-    weights |= {str(node.output[0]) for node in graph.node if node.op_type == "Constant"}
-    nodes = list(graph.node)
-    ignored: list[str] = []
-    feeding: set[str] = set()  # the values on which a later layer depends
-    for node in reversed(nodes):
-        is_layer = node.op_type in _WITH_WEIGHTS and not weights.isdisjoint(node.input[1:2])
-        is_last = feeding.isdisjoint(map(str, node.output))
-        if is_last and not is_layer:
-            ignored.append(str(node.name))
-            continue
-        if is_last and scope is Scope.ALL_BUT_LAST:
-            ignored.append(str(node.name))
-        feeding |= set(used_values(node))
-    return ignored
+    found = find_layers(graph)
+    ignored = set(found.decoding)
+    if scope is not Scope.ALL_LAYERS:
+        ignored |= set(found.last)
+    if scope in (Scope.ALL_BUT_ENDS, Scope.DENSE):
+        ignored |= set(found.layers[:FIRST_LAYERS])
+    if scope is Scope.DENSE:
+        ignored |= set(found.depthwise)
+    return [str(graph.node[index].name) for index in sorted(ignored)]

@@ -98,19 +98,27 @@ class GraphModel(SplitModel):
         if split_point.name == INPUT:
             return _PassThrough()
         part = self.prepared.cutter.cut(f"{self.entry.name} up to {split_point.name}", 0, split_point.position)
-        return self._executable(part, self.execution_config, self.device, is_whole=split_point.name == OUTPUT)
+        is_whole = split_point.name == OUTPUT
+        return self._executable(part, self.execution_config, self.device, is_whole=is_whole, gives_results=is_whole)
 
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         if split_point.name == OUTPUT:
             return _PassThrough()
         end = len(self.prepared.dataflow.nodes)
         part = self.prepared.cutter.cut(f"{self.entry.name} from {split_point.name}", split_point.position, end)
-        return self._executable(part, self._head_execution_config, CPU, is_whole=split_point.name == INPUT)
+        is_whole = split_point.name == INPUT
+        return self._executable(part, self._head_execution_config, CPU, is_whole=is_whole, gives_results=True)
 
     def _executable(
-        self, part: OnnxGraph, config: ExecutionConfig, device: torch.device, *, is_whole: bool = False
+        self,
+        part: OnnxGraph,
+        config: ExecutionConfig,
+        device: torch.device,
+        *,
+        is_whole: bool = False,
+        gives_results: bool = False,
     ) -> nn.Module:
-        executable = make_executable(part, config, device=device, is_whole=is_whole)
+        executable = make_executable(part, config, device=device, is_whole=is_whole, gives_results=gives_results)
         return (
             executable if self.takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference
+from split_infer_ros.engines.agreement import allowed_difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.onnx_import import import_graph
 from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
@@ -17,8 +18,10 @@ from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
 from split_infer_ros.split.export import tidy
-from split_infer_ros.split.onnx_batches import difference_of_rows, example_images
+from split_infer_ros.split.onnx_batches import difference_of_rows
 from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.result_agreement import compare_results, is_classifier
+from split_infer_ros.split.sample_images import sample_images
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SPLIT_NAMES, find_split_points, live_values, value_name
 from split_infer_ros.split.verdict import Verdict
 
@@ -58,12 +61,12 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
 
 
 def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
-    """Compares the results for drawn images.
+    """Compares the results for drawn scenes: what they detect, where they detect enough.
 
     Raises:
         ConfigurationError: they differ by more than rounding.
     """
-    images = example_images(original.entry.image_shape)
+    images = sample_images(original.entry)
     with torch.inference_mode():
         expected: Sequence[Tensor] = original.head(INPUT)(images)
         try:
@@ -71,16 +74,20 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
         except Exception as error:  # what onnx2torch made may raise anything
             reason = str(error).partition("\n")[0]
             raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
-        differs = difference_of_rows(found, expected)
-        allowed = MAX_DIFFERENCE
-        if allowed < differs < float("inf"):
-            allowed = allowed_difference(module, (images,), found)
-    if not differs <= allowed:
-        raise _refusal(
-            original,
-            f"its results differ from those of engine {original.native_engine.value} by {differs:.2g} of the largest, "
-            f"and {allowed:g} is allowed",
+        difference = compare_results(
+            original.entry,
+            [found],
+            [tuple(expected)],
+            classifies=is_classifier(original),
+            measure=difference_of_rows,
         )
+        allowed = partial(allowed_difference, module, (images,), found)
+        if not difference.agrees(allowed):
+            raise _refusal(
+                original,
+                f"its results differ from those of engine {original.native_engine.value} {difference}, and "
+                f"{difference.allowed_text(allowed)}",
+            )
 
 
 def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:

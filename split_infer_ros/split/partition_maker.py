@@ -42,6 +42,7 @@ class PartitionMaker:
         inputs: Sequence[TensorSpec],
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
+        gives_results: bool = False,
     ) -> nn.Module:
         """Makes a partition executable.
 
@@ -51,9 +52,10 @@ class PartitionMaker:
             inputs: count only where the config has no segments.
             weights: gets the weights that the partition then has on the device.
             is_whole: whether the partition is the whole network.
+            gives_results: whether it ends with the model's results.
         """
         parts = [
-            self._make(part, kind, inputs, weights, is_whole)
+            self._make(part, kind, inputs, weights, is_whole, gives_results=gives_results)
             for kind, part in self._changes.divide(partition, first=first, last=last)
         ]
         return parts[0] if len(parts) == 1 else PartChain(parts)
@@ -80,13 +82,20 @@ class PartitionMaker:
         inputs: Sequence[TensorSpec],
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
+        gives_results: bool = False,
     ) -> nn.Module:
         dtype = self._config.boundary_dtype
         if self._device.type != "cpu" or dtype != torch.float32:
             part = copy_to_device(part, self._device, dtype)
         config = replace(self._config, convolutions=kind)
         executable = make_executable(
-            part, config, inputs=inputs, device=self._device, name=self._name, is_whole=is_whole
+            part,
+            config,
+            inputs=inputs,
+            device=self._device,
+            name=self._name,
+            is_whole=is_whole,
+            gives_results=gives_results,
         )
         if weights is not None:
             weights.add(part, executable)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -17,15 +18,16 @@ from split_infer_ros.telemetry.machine import engine_version
 if TYPE_CHECKING:
     import onnx
 
-FORMAT = 1  # of what is kept, and how it is made; a change raises it, and models are then quantised again
+FORMAT = 2  # of what is kept, and how it is made; a change raises it, and models are then quantised again
 LOSS = "split_infer_ros.loss"  # key in the metadata: what was lost and accepted, in a sentence
 
 
 def quantised_path(model: SplitModel) -> Path:
     """Returns the path of the file that holds a model in int8. The file need not exist.
 
-    Its name depends on the model's operations and weights, the size of its images, and the version of OpenVINO, by
-    which the results were judged. For a model of torch, it also depends on the versions that export it.
+    Its name depends on the model's operations and weights, the size of its images, whether the processor has VNNI, and
+    the version of OpenVINO, by which the results were judged. For a model of torch, it also depends on the versions
+    that export it.
 
     Raises:
         ConfigurationError: a model of this kind cannot be quantised.
@@ -34,7 +36,9 @@ def quantised_path(model: SplitModel) -> Path:
         raise ConfigurationError(
             f"{model.entry.name} is {model.kind}, so it cannot be quantised: export it to ONNX, and quantise the file."
         )
-    facts = (str(FORMAT), model.content, str(model.entry.image_shape), str(engine_version(Engine.OPENVINO.value)))
+    weights = "8 bits" if has_vnni() else "7 bits"
+    version = str(engine_version(Engine.OPENVINO.value))
+    facts = (str(FORMAT), model.content, str(model.entry.image_shape), version, weights)
     return default_path().parent / "int8" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}.onnx"
 
 

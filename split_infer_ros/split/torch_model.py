@@ -198,6 +198,7 @@ class TorchModel(SplitModel):
             inputs=(images,),
             weights=weights,
             is_whole=split_point.name == OUTPUT,
+            gives_results=split_point.name == OUTPUT,
         )
         if self._backbones.policy in POOLED:
             del partition
@@ -223,7 +224,13 @@ class TorchModel(SplitModel):
         partition = self._with_weights(head_of, split_point)
         maker = self._maker(config, CPU)
         inputs = split_point.in_precision(config.boundary_dtype).tensors
-        head = maker.partition(partition, first=split_point.position, inputs=inputs, is_whole=split_point.name == INPUT)
+        head = maker.partition(
+            partition,
+            first=split_point.position,
+            inputs=inputs,
+            is_whole=split_point.name == INPUT,
+            gives_results=True,
+        )
         return maker.from_float32(head, split_point)
 
     def _with_weights(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import split_infer_ros
-from split_infer_ros.autotuning import segment_trials
+from split_infer_ros.autotuning import result_check, segment_trials
 from split_infer_ros.autotuning import trials as trials_module
 from split_infer_ros.autotuning.layouts import Layout
 from split_infer_ros.autotuning.model_features import model_features
@@ -37,10 +37,10 @@ from split_infer_ros.autotuning.spaces import (
 from split_infer_ros.autotuning.trials import Trials
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
-from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements import turns
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.result_agreement import ResultDifference
 
 DEFAULT = dict(network_space(1, compilers=False).default)
 ABOUT = {"batch_size": 1}
@@ -68,6 +68,7 @@ def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolution
     answer = trials.run(NETWORK, {**DEFAULT, "convolutions": convolutions, "folding": folding}, ABOUT, 0.0)
     assert len(answer["costs"]) >= 3
     assert 0 <= answer["difference"] < 1e-4
+    assert answer["differs"].startswith("boxes by up to "), "scenes of shapes have more than ten detections"
     assert json.dumps(answer)
 
 
@@ -100,9 +101,8 @@ def test_batches_of_several_images_are_timed_on_lanes(trials: Trials, monkeypatc
 def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
-    assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared with as many threads"
-    monkeypatch.setitem(trials_module.MAX_DIFFERENCES, Precision.FP32, 0.0)
-    with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
+    monkeypatch.setattr(ResultDifference, "agrees", lambda difference, allowed: False)
+    with pytest.raises(ConfigurationError, match="Results differ from the model's as built"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
 
 
@@ -110,7 +110,7 @@ def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch:
 def test_results_that_are_not_finite_are_always_refused(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
 ) -> None:
-    monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)
+    monkeypatch.setattr(result_check, "compare_results", lambda *given, classifies: ResultDifference(difference, None))
     with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; any finite difference is allowed"):
         trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
 

@@ -41,6 +41,14 @@ def test_little_loss_is_none(agreement: float, float32: float | None, int8: floa
     assert Quality(MAP, 50, agreement, float32, int8).loss == ""
 
 
+def test_a_loss_says_whether_quantising_or_openvino_causes_it() -> None:
+    graph = Quality(MAP, 50, 0.90, elsewhere=0.901).loss
+    assert graph.endswith("agrees with float32 by 0.901, so the loss comes from quantising, and OpenVINO adds little.")
+    engine = Quality(MAP, 50, 0.0, elsewhere=0.99).loss
+    assert engine.endswith("agrees with float32 by 0.990, so OpenVINO computes it differently.")
+    assert not Quality(MAP, 50, 0.98, elsewhere=0.99).loss
+
+
 def test_a_detector_that_finds_nothing_cannot_be_compared() -> None:
     with pytest.raises(ConfigurationError, match=r"detects nothing with a score of 0\.5"):
         compare([Detections.empty()], [Detections.empty()], measure=MAP, score_threshold=0.5)

@@ -1,4 +1,4 @@
-"""Which candidate is taken: all layers in int8 if that loses little, else the last ones stay in float32."""
+"""Which candidate is taken: all layers in int8 if that loses little, else fewer of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,16 @@ def test_last_layers_stay_in_float32_if_all_lose_too_much() -> None:
     assert best_of(candidates(POOR, GOOD)).scope is Scope.ALL_BUT_LAST
 
 
+def test_first_layers_stay_in_float32_as_well_if_that_was_too_little() -> None:
+    assert best_of(candidates(POOR, POOR, GOOD)).scope is Scope.ALL_BUT_ENDS
+    assert best_of(candidates(POOR, POOR, POOR, GOOD)).scope is Scope.DENSE
+
+
 @pytest.mark.parametrize(
-    ("agreements", "scope"), [((POOR, POORER), Scope.ALL_LAYERS), ((POORER, POOR), Scope.ALL_BUT_LAST)]
+    ("agreements", "scope"),
+    [((POOR, *3 * [POORER]), Scope.ALL_LAYERS), ((POORER, POOR, POORER, POORER), Scope.ALL_BUT_LAST)],
 )
-def test_the_better_one_is_taken_if_both_lose_too_much(agreements: tuple[float, ...], scope: Scope) -> None:
+def test_the_best_one_is_taken_if_all_lose_too_much(agreements: tuple[float, ...], scope: Scope) -> None:
     best = best_of(candidates(*agreements))
     assert best.scope is scope
     assert best.quality.loss

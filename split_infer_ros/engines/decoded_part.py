@@ -1,0 +1,123 @@
+"""A part whose network computes in 16 bits and whose decoding computes in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.layers import find_layers
+from split_infer_ros.onnx_graphs.nodes import used_values
+from split_infer_ros.onnx_graphs.shapes import without_weights
+
+if TYPE_CHECKING:
+    import onnx
+
+# They move values and compute nothing, so no precision is lost in them.
+MOVING = (
+    *("Constant", "ConstantOfShape", "Shape", "Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"),
+    *("Concat", "Split", "Slice", "Gather", "Expand", "Cast", "Pad"),
+)
+
+MakePart = Callable[[OnnxGraph, Precision], EnginePart]
+"""Makes a graph executable in a precision."""
+
+
+class DecodedPart(EnginePart):
+    """A network in 16 bits, and behind it the decoding of its outputs in float32.
+
+    Boxes of hundreds of pixels would be wrong by some pixels in bf16, which has 8 bits.
+
+    Args:
+        graph: of both.
+        network: gives what the decoding takes.
+        decoding: gives the results.
+    """
+
+    def __init__(self, graph: OnnxGraph, network: EnginePart, decoding: EnginePart) -> None:
+        super().__init__(graph)
+        self.network, self.decoding = network, decoding
+
+    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return self.decoding._run(outputs, self.decoding._prepared(self.network(*tensors)))
+
+
+def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:
+    """Makes a graph executable that ends with a model's results. Its decoding computes in float32.
+
+    Args:
+        graph: in float32.
+        precision: of the network: ``FP16`` or ``BF16``.
+        make: makes the graph, or its two parts, executable.
+    """
+    parts = divide(graph)
+    if parts is None:
+        return make(graph, precision)
+    network, decoding = parts
+    return DecodedPart(graph, make(network, precision), make(decoding, Precision.FP32))
+
+
+def divide(graph: OnnxGraph) -> tuple[OnnxGraph, OnnxGraph] | None:
+    """Returns the part of a graph up to its last layers, and what decodes their outputs.
+
+    The result is None if nothing is decoded: if what follows the last layers only moves values. It is None as well if
+    the decoding takes the graph's inputs, or a value whose type cannot be inferred.
+    """
+    import onnx
+
+    found, nodes = find_layers(graph.proto.graph), list(graph.proto.graph.node)
+    decoding = [nodes[index] for index in found.decoding]
+    if not found.layers or all(node.op_type in MOVING for node in decoding):
+        return None
+    later = set(found.decoding)
+    network = [node for index, node in enumerate(nodes) if index not in later]
+    made = {str(name) for node in network for name in node.output if name}
+    results = [tensor.name for tensor in graph.outputs]
+    wanted = dict.fromkeys([*(name for node in decoding for name in used_values(node)), *results])
+    given = {tensor.name for tensor in graph.inputs}
+    crossing = [name for name in wanted if name in made or name in given]
+    if not crossing or not given.isdisjoint(crossing):
+        return None
+    inferred = onnx.shape_inference.infer_shapes(without_weights(graph.proto), data_prop=True).graph
+    known = {str(value.name): value for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    if any(name not in known or not known[name].type.tensor_type.elem_type for name in crossing):
+        return None
+    values = [known[name] for name in crossing]
+    inputs = [value for value in graph.proto.graph.input if value.name in given]
+    return (
+        _part(graph, "the network of", network, inputs, values),
+        _part(graph, "the decoding of", decoding, values, graph.proto.graph.output),
+    )
+
+
+def _part(
+    whole: OnnxGraph,
+    what: str,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> OnnxGraph:
+    """Returns some nodes of a graph as a graph of their own, with the weights that they need."""
+    import onnx
+
+    proto = onnx.ModelProto(ir_version=whole.proto.ir_version, producer_name=whole.proto.producer_name)
+    proto.opset_import.extend(whole.proto.opset_import)
+    proto.functions.extend(whole.proto.functions)
+    proto.graph.name = f"{what} {whole.name}"
+    proto.graph.input.extend(inputs)
+    proto.graph.output.extend(outputs)
+    results = {str(value.name) for value in proto.graph.output}
+    for value in (value for value in proto.graph.input if value.name in results):  # an input has another name
+        proto.graph.node.add(op_type="Identity", input=[f"network/{value.name}"], output=[value.name])
+        value.name = f"network/{value.name}"
+    proto.graph.node.extend(nodes)
+    used = {name for node in proto.graph.node for name in used_values(node)}
+    used |= {str(value.name) for value in proto.graph.output}
+    weights = whole.proto.graph
+    proto.graph.initializer.extend(tensor for tensor in weights.initializer if tensor.name in used)
+    proto.graph.sparse_initializer.extend(each for each in weights.sparse_initializer if each.values.name in used)
+    return OnnxGraph(proto.graph.name, proto)

@@ -1,0 +1,227 @@
+"""How far the detections of two executions of one detector are apart, in pixels and in scores.
+
+Two executions round differently. So two candidates of nearly equal scores may suppress each other the other way round,
+and a candidate whose overlap is at a limit may be kept by one side alone. What both sides keep is therefore not
+compared directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones
+included. If each has one, what was kept differs by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers, to_host
+
+MAX_BOX_DIFFERENCE = 0.5  # pixels of the model's input, of each side of a box
+MAX_SCORE_DIFFERENCE = 2e-3
+MIN_DETECTIONS = 10  # with fewer, detections say too little about the network
+FLOORS = (0.5, 0.2, 0.1, 0.04)  # shares of the threshold; the first one above which there are enough detections counts
+MAX_CANDIDATES = 1000  # of an image
+SAME_OBJECT = 0.5  # IoU: a box of its class that overlaps by so much is the same object, at a wrong place
+
+Outputs = TypeVar("Outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionDifference:
+    """What was found when detections were compared.
+
+    Attributes:
+        compared: how many detections of the expected side were looked for among the other's, over all images.
+        floor: the score from which on detections were compared.
+        boxes: the largest difference of a box's side, in pixels.
+        scores: the largest difference of a score.
+        missing: how many detections of either side have no counterpart of their class at their place.
+    """
+
+    ALLOWED: ClassVar[str] = f"{MAX_BOX_DIFFERENCE:g} pixels and {MAX_SCORE_DIFFERENCE:g} of a score"
+
+    compared: int
+    floor: float
+    boxes: float
+    scores: float
+    missing: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough detections to judge by them."""
+        return self.compared >= MIN_DETECTIONS
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains the differences."""
+        return not self.missing and self.boxes <= MAX_BOX_DIFFERENCE and self.scores <= MAX_SCORE_DIFFERENCE
+
+    def __str__(self) -> str:
+        text = f"boxes by up to {self.boxes:.2g} pixels, scores by {self.scores:.1g}"
+        return f"{text}, and {self.missing} of {self.compared} detections are missing" if self.missing else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Detections of an image: boxes (n, 4), scores (n,), labels int64 (n,). All numbers are finite, in float64."""
+
+    boxes: Floats
+    scores: Floats
+    labels: Integers
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @classmethod
+    def of(cls, found: Detections) -> _Rows:
+        boxes, scores, labels = (to_host(each) for each in (found.boxes, found.scores, found.labels))
+        kept = np.isfinite(boxes).all(1) & np.isfinite(scores)
+        return cls(boxes[kept].astype(np.float64), scores[kept].astype(np.float64), labels[kept])
+
+    def above(self, floor: float) -> _Rows:
+        kept = self.scores > floor
+        return _Rows(self.boxes[kept], self.scores[kept], self.labels[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What one side has in an image: what it keeps, and all of its candidates, suppressed ones included."""
+
+    kept: _Rows
+    candidates: _Rows
+
+
+def compare_detections(
+    decode: Callable[[Outputs, Limits], Sequence[Detections]],
+    found: Outputs,
+    expected: Outputs,
+    limits: Limits | None = None,
+) -> DetectionDifference:
+    """Compares what a decoder makes of two results for the same images.
+
+    Detections above half of the score threshold count. If these are fewer than ``MIN_DETECTIONS``, lower scores count
+    as well; see ``FLOORS``.
+
+    Args:
+        decode: maps the outputs of a batch, under limits, to the detections of each image.
+        found, expected: the outputs.
+        limits: under which detections are kept; None for the defaults.
+    """
+    limits = limits or Limits()
+    found_sides, expected_sides = (_sides(decode, outputs, limits) for outputs in (found, expected))
+    for share in FLOORS:
+        floor = share * limits.score_threshold
+        if sum(len(side.kept.above(floor)) for side in expected_sides) >= MIN_DETECTIONS:
+            break
+    forth = [_search(*pair, floor) for pair in zip(expected_sides, found_sides, strict=True)]
+    back = [_search(*pair, floor) for pair in zip(found_sides, expected_sides, strict=True)]
+    return DetectionDifference(
+        compared=sum(search.wanted for search in forth),
+        floor=floor,
+        boxes=max((search.boxes for search in forth + back), default=0.0),
+        scores=max((search.scores for search in forth + back), default=0.0),
+        missing=sum(search.missing for search in forth + back),
+    )
+
+
+def _sides(decode: Callable[[Outputs, Limits], Sequence[Detections]], outputs: Outputs, limits: Limits) -> list[_Side]:
+    """Decodes the outputs of a batch with suppression and without it."""
+    lowest = replace(limits, score_threshold=FLOORS[-1] * limits.score_threshold)
+    every = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=MAX_CANDIDATES)
+    return [
+        _Side(_Rows.of(kept), _Rows.of(candidates))
+        for kept, candidates in zip(decode(outputs, lowest), decode(outputs, every), strict=True)
+    ]
+
+
+class _Search(NamedTuple):
+    """The search for one side's detections of an image among the other side's candidates.
+
+    Attributes:
+        wanted: how many should be there.
+        boxes, scores: the largest differences of those that were found.
+        missing: how many were not found.
+    """
+
+    wanted: int = 0
+    boxes: float = 0.0
+    scores: float = 0.0
+    missing: int = 0
+
+
+def _search(side: _Side, other: _Side, floor: float) -> _Search:
+    """Looks for what one side keeps among the other side's candidates.
+
+    Both lists of candidates may end at a limit, of the network's own or of this module. What has nearly the last score
+    may lie behind it on the other side. So it need not be there.
+    """
+    kept, candidates = side.kept.above(floor), other.candidates
+    if not len(kept) or not len(candidates):
+        return _Search(wanted=len(kept), missing=len(kept))
+    by_box = np.abs(kept.boxes[:, None] - candidates.boxes).max(2)
+    by_score = np.abs(kept.scores[:, None] - candidates.scores)
+    distances = np.maximum(by_box / MAX_BOX_DIFFERENCE, by_score / MAX_SCORE_DIFFERENCE)
+    distances[kept.labels[:, None] != candidates.labels] = np.inf
+    partners = match(distances <= 1.0, distances)
+    may_be_last = kept.scores <= candidates.scores.min() + MAX_SCORE_DIFFERENCE
+    may_lack = may_be_last & (len(candidates) >= len(side.candidates))
+    for row in np.flatnonzero(partners < 0):
+        if not may_lack[row] or len(candidates) < MAX_CANDIDATES:
+            partners[row] = _displaced(kept.boxes[row], candidates.boxes, distances[row])
+    rows = np.flatnonzero(partners >= 0)
+    pairs = rows, partners[rows]
+    missing = int(((partners < 0) & ~may_lack).sum())
+    return _Search(
+        wanted=len(rows) + missing,
+        boxes=float(by_box[pairs].max(initial=0.0)),
+        scores=float(by_score[pairs].max(initial=0.0)),
+        missing=missing,
+    )
+
+
+def _displaced(box: Floats, boxes: Floats, distances: Floats) -> int:
+    """Returns the nearest candidate that is the same object, too far off to be a counterpart; -1 if there is none."""
+    distances = np.where(_overlaps(box, boxes) >= SAME_OBJECT, distances, np.inf)
+    nearest = int(distances.argmin())
+    return nearest if 1.0 < distances[nearest] < np.inf else -1
+
+
+def match(fits: Flags, distances: Floats) -> Integers:
+    """Gives as many rows as possible a column that fits, none to two rows. Near ones are tried first.
+
+    Args:
+        fits: bool (n, m), which column a row may have.
+        distances: floating (n, m).
+
+    Returns:
+        int64 (n,): the column of each row; -1 for a row that gets none.
+    """
+    choices = [sorted(np.flatnonzero(row), key=distances[index].item) for index, row in enumerate(fits)]
+    owners: dict[int, int] = {}  # by column
+
+    def give(row: int, seen: set[int]) -> bool:
+        """Finds a column for a row. An owner gives its column up if it finds another one."""
+        for column in map(int, choices[row]):
+            if column not in seen:
+                seen.add(column)
+                if column not in owners or give(owners[column], seen):
+                    owners[column] = row
+                    return True
+        return False
+
+    for row in range(len(choices)):
+        give(row, set())
+    columns = np.full(len(choices), -1)
+    columns[list(owners.values())] = list(owners)
+    return columns
+
+
+def _overlaps(box: Floats, boxes: Floats) -> Floats:
+    """Returns the intersection over union of a box (4,) with each of boxes (n, 4); 0 where both are empty."""
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    shared = sides.clip(min=0).prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
+    union = areas - shared
+    overlaps: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return overlaps

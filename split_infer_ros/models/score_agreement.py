@@ -1,0 +1,83 @@
+"""How far the scores of two executions of one classifier are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from split_infer_ros.models.detection_agreement import MAX_SCORE_DIFFERENCE
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.host_arrays import Floats, to_host
+
+MAX_CLASSES = 100_000  # more than any classifier has
+MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # of an image's scores: among flatter ones, any class would pass for the best
+
+Outputs = TypeVar("Outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreDifference:
+    """What was found when scores were compared.
+
+    Attributes:
+        scores: the largest difference of a score.
+        other_classes: in how many images the best classes differ without a tie.
+        spread: the best score less the worst one, in the image where this is least.
+    """
+
+    ALLOWED: ClassVar[str] = f"{MAX_SCORE_DIFFERENCE:g} of a score"
+
+    scores: float
+    other_classes: int
+    spread: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the scores differ enough among themselves to judge by them."""
+        return self.spread >= MIN_SPREAD
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains the differences."""
+        return not self.other_classes and self.scores <= MAX_SCORE_DIFFERENCE
+
+    def __str__(self) -> str:
+        text = f"scores by up to {self.scores:.1g}"
+        return f"{text}, and the best class in {self.other_classes} images" if self.other_classes else text
+
+
+def compare_scores(
+    decode: Callable[[Outputs, Limits], Sequence[Detections]], found: Outputs, expected: Outputs
+) -> ScoreDifference:
+    """Compares the scores that a classifier gives all of its classes.
+
+    Args:
+        decode: maps the outputs of a batch, under limits, to the best classes of each image.
+        found, expected: the outputs for the same images.
+    """
+    every = Limits(score_threshold=0.0, max_detections=MAX_CLASSES)
+    pairs = decode(found, every), decode(expected, every)
+    labels = [to_host(image.labels) for images in pairs for image in images]
+    num_labels = max((int(each.max(initial=-1)) + 1 for each in labels), default=0)
+    if not num_labels:
+        return ScoreDifference(0.0, 0, 0.0)  # nothing has a score
+    one, other = (_scores(images, num_labels) for images in pairs)
+    rows = np.arange(len(one))
+    best, expected_best = one.argmax(1), other.argmax(1)
+    lead = np.maximum(one[rows, best] - one[rows, expected_best], other[rows, expected_best] - other[rows, best])
+    return ScoreDifference(
+        scores=float(np.abs(one - other).max()),
+        other_classes=int((lead > MAX_SCORE_DIFFERENCE).sum()),
+        spread=float(np.ptp(other, axis=1).min()),
+    )
+
+
+def _scores(images: Sequence[Detections], num_labels: int) -> Floats:
+    """Returns the score of each class in each image, float64 (N, num_labels); 0 for a class that is not given."""
+    scores = np.zeros((len(images), num_labels))
+    for row, image in zip(scores, images, strict=True):
+        row[to_host(image.labels)] = to_host(image.scores)
+    return scores

@@ -1,0 +1,93 @@
+"""Compares the results of two executions of a whole model: by what they detect, where they detect enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from split_infer_ros.engines.agreement import difference
+from split_infer_ros.models.detection_agreement import DetectionDifference, compare_detections
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.score_agreement import ScoreDifference, compare_scores
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.split_points import OUTPUT
+
+Batches = Sequence[tuple[Tensor, ...]]
+"""The outputs of several batches, each on the CPU."""
+
+Measure = Callable[[Sequence[Tensor], Sequence[Tensor]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDifference:
+    """How far the results of two executions are apart.
+
+    Attributes:
+        largest: the largest difference in a tensor, as a share of the tensor's largest value.
+        decoded: the difference of what the outputs mean; None if there is too little to judge by it.
+    """
+
+    largest: float
+    decoded: DetectionDifference | ScoreDifference | None
+
+    def agrees(self, allowed: Callable[[], float]) -> bool:
+        """Returns whether rounding explains the difference.
+
+        Detections or scores decide. Where there are too few of them, the tensors decide.
+
+        Args:
+            allowed: gives the largest difference that tensors may have. It is called only if they decide.
+        """
+        if not math.isfinite(self.largest):
+            return False
+        return self.decoded.agrees if self.decoded else self.largest <= allowed()
+
+    def allowed_text(self, allowed: Callable[[], float]) -> str:
+        """Says what ``agrees`` allows."""
+        if not math.isfinite(self.largest):
+            return "any finite difference is allowed"
+        return f"{self.decoded.ALLOWED if self.decoded else f'{allowed():g}'} is allowed"
+
+    def __str__(self) -> str:
+        return str(self.decoded) if self.decoded else f"by {self.largest:.2g} of the largest"
+
+
+def compare_results(
+    entry: ModelEntry, found: Batches, expected: Batches, *, classifies: bool, measure: Measure = difference
+) -> ResultDifference:
+    """Compares the results of two executions for the same images.
+
+    Args:
+        entry: decodes the outputs.
+        found, expected: of each batch.
+        classifies: whether the model is a classifier.
+        measure: gives the largest relative difference of the outputs of a batch. It is not finite where one side has
+            numbers and the other has none.
+    """
+    largest = max((measure(*pair) for pair in zip(found, expected, strict=True)), key=_badness, default=0.0)
+    if not math.isfinite(largest):
+        return ResultDifference(largest, None)
+
+    def decode(batches: Batches, limits: Limits) -> list[Detections]:
+        return [image for outputs in batches for image in entry.decode(outputs, limits)]
+
+    decoded: DetectionDifference | ScoreDifference = (
+        compare_scores(decode, found, expected) if classifies else compare_detections(decode, found, expected)
+    )
+    return ResultDifference(largest, decoded if decoded.is_enough else None)
+
+
+def is_classifier(model: SplitModel) -> bool:
+    """Returns whether a model gives one score for each of its labels, and nothing else."""
+    last = model.split_points[-1]
+    shapes = [spec.shape for spec in last.tensors]
+    return last.name == OUTPUT and len(shapes) == 1 and math.prod(shapes[0]) == max((0, *shapes[0]))
+
+
+def _badness(value: float) -> float:
+    """Puts NaN above all numbers."""
+    return math.inf if math.isnan(value) else value
