@@ -38,8 +38,8 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.search.space import frozen
 from split_infer_ros.split.device_weights import bytes_of
 from split_infer_ros.split.inspection import inspect_files
-from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.load import build_model, choose_device, make_model
+from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.quantised_model import place

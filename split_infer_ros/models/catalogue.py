@@ -40,7 +40,7 @@ def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOp
     """Returns the entry of a model.
 
     Args:
-        name: a name of the catalogue, of which some are downloads, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
+        name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
             ``FILE.pt2``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.

@@ -70,8 +70,8 @@ class Download:
             raise WeightsError(f"There is no file {path}; weights of {self.name} takes 'default' or a local copy.")
         if not self._fits(path):
             raise WeightsError(
-                f"{path} is not the file of {self.name}, which has {self.nbytes:,} bytes and the SHA-256 {self.sha256}: "
-                f"take model:=FILE.onnx to run another file."
+                f"{path} is not the file of {self.name}, which has {self.nbytes:,} bytes and the SHA-256 "
+                f"{self.sha256}: take model:=FILE.onnx to run another file."
             )
         return path
 

@@ -183,7 +183,7 @@ def test_another_file_is_no_local_copy(tmp_path: Path) -> None:
         other.write_bytes(content)
         with pytest.raises(WeightsError, match=rf"^{other} is not the file of small.*take model:=FILE\.onnx"):
             download.as_file(str(other), DEFAULT)
-    with pytest.raises(WeightsError, match="^There is no file"):
+    with pytest.raises(WeightsError, match=r"^There is no file"):
         download.as_file(str(tmp_path / "none.onnx"), DEFAULT)
 
 
