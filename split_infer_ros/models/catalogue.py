@@ -48,8 +48,8 @@ def find_model(
     """Returns the entry of a model.
 
     Args:
-        name: a name of the catalogue, of which some are downloads, ``timm:NAME``, or a user's ``FILE.onnx``,
-            ``package.module:factory`` or ``FILE.pt2``.
+        name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
+            ``FILE.pt2``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
         onnx_options: what the user says about an ONNX file.
