@@ -42,6 +42,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             raise ValueError("it has an alias, and aliases are not read")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in keys:
+                raise ValueError(f"it has the key '{key.value[:60]}' twice in a mapping")
+            keys.update([(key.tag, key.value)] if isinstance(key, yaml.ScalarNode) else [])
+        return super().construct_mapping(node, deep)
+
 
 def side_path(model: Path) -> Path | None:
     """Returns the path of the file beside a model, or None if there is none."""
@@ -88,8 +96,15 @@ def _load(path: Path) -> Any:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         return yaml.load(data, Loader=_Loader)  # a safe one
     except (OSError, ValueError, TypeError, RecursionError, OverflowError, MemoryError, yaml.YAMLError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = ((_problem(error) or str(error).strip() or type(error).__name__).splitlines())[0][:200]
         raise ConfigurationError(
             f"{path} cannot be read ({reason}); beside a model, it says how the model's outputs are read "
             "(docs/guides/own_model.md). Mend it, or give it another name."
         ) from error
+
+
+def _problem(error: Exception) -> str:
+    """Returns what is wrong with YAML and where; empty for other errors."""
+    if not isinstance(error, yaml.MarkedYAMLError) or not error.problem:
+        return ""
+    return f"{error.problem}, line {error.problem_mark.line + 1}" if error.problem_mark else str(error.problem)
