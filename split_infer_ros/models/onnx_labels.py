@@ -11,7 +11,7 @@ from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import plain_yaml
-from split_infer_ros.models.label_text import read_text, split_lines, trimmed
+from split_infer_ros.models.user_text import read_text, split_lines, trimmed
 from split_infer_ros.runtime.text import repair_text
 
 NAMES = "names"  # the key of the metadata, as Ultralytics writes it

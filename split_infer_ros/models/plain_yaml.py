@@ -22,7 +22,7 @@ def read_plain_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())[:200]) from error
+        raise ValueError(_problem(error)) from error
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -35,3 +35,18 @@ class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*name), and aliases are not read")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuses a key that comes twice, of which only the last one would count."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None) if len(set(keys)) < len(keys) else None
+        if twice is not None:
+            raise yaml.YAMLError(f"it has the key '{twice[:60]}' twice in a mapping")
+        return super().construct_mapping(node, deep)
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """Returns what is wrong with YAML, and in which line if that is known."""
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    mark = getattr(error, "problem_mark", None)
+    return str(problem)[:200] + (f", line {mark.line + 1}" if mark else "")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.user_text import read_text
 from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS, SUFFIXES, read_plain_yaml
 
 MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
@@ -70,8 +71,7 @@ def read_side_file(model: Path) -> SideFile:
 
 def _load(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
-            return read_plain_yaml(file.read(4 * MAX_YAML_CHARACTERS).decode("utf-8-sig"))
+        return read_plain_yaml(read_text(path, MAX_YAML_CHARACTERS))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{path} cannot be read ({error}); beside a model, it says how the model's outputs are read "

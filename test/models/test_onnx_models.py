@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from plain_boxes import Found, best_first, check_equal, corners_of, suppressed
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.decoders.decode import MAX_ROUNDING, NO_CLASS
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_models import onnx_entry
+from split_infer_ros.models.onnx_models import OnnxFile, parse_reading, write_reading
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.models.side_file import SideFile
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -33,7 +36,8 @@ OPEN = {"images": ("batch", 3, "height", "width")}
 
 
 def entry_of(graph: OnnxGraph, **options: str) -> ModelEntry:
-    return onnx_entry("dir/model.onnx", graph, OnnxOptions(**options))
+    file = OnnxFile("dir/model.onnx", graph, OnnxOptions(**options))
+    return file.entry(file.recognise())
 
 
 def is_made_by(entry: ModelEntry, recipe: str) -> bool:
@@ -147,7 +151,9 @@ def test_classes_without_names_are_numbers() -> None:
 def test_labels_of_another_number_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
     path.write_text("one\ntwo")
-    with pytest.raises(ConfigurationError, match=r"There are 2 labels for model.onnx, whose outputs have 1000 classes"):
+    with pytest.raises(
+        ConfigurationError, match=r"There are 2 labels for model.onnx .*, whose outputs have 1000 classes"
+    ):
         entry_of(hollow({"x": (1, 1000)}), labels=str(path))
 
 
@@ -198,7 +204,8 @@ def test_a_networks_outputs_are_decoded_for_each_image(layout: str) -> None:
         expected: list[Found] = []
         for row in rows:
             if layout == "end_to_end":
-                expected.append(((row[0], row[1], row[2], row[3]), row[4], int(row[5])))
+                label = round(row[5]) if abs(row[5] - round(row[5])) <= MAX_ROUNDING else NO_CLASS
+                expected.append(((row[0], row[1], row[2], row[3]), row[4], label))
                 continue
             places = [32 * side for side in row[:4]] if layout == "rtdetr" else row[:4]
             scores = [row[4] * score for score in row[5:]] if layout == "yolov5" else row[4:]
@@ -254,3 +261,62 @@ def test_an_onnx_file_has_its_own_weights(tmp_path: Path, weights: str) -> None:
     build_model(ModelSpec(str(path), weights=weights))
     with pytest.raises(ConfigurationError, match=r"weights 'w.pt' cannot go into .*mine.onnx"):
         build_model(ModelSpec(str(path), weights="w.pt"))
+
+
+TRIPLE: dict[str, Shape] = {"boxes": (1, 9, 4), "scores": (1, 9, 3), "extra": (1, 2)}
+
+
+def test_a_file_beside_the_model_declares_its_outputs(tmp_path: Path) -> None:
+    """What the user says in options comes before what the file says."""
+    (tmp_path / "names.txt").write_text("cat\ndog\ncup")
+    side = SideFile(
+        tmp_path / "net.yaml",
+        {"boxes": "boxes", "scores": "scores", "encoding": "centre_size", "range": "0..1"},
+        "names.txt",
+        "stretch,bgr",
+    )
+
+    def file(**options: str) -> OnnxFile:
+        return OnnxFile("net.onnx", hollow(TRIPLE), OnnxOptions(**options), side, tmp_path)
+
+    entry = file().entry(file().recognise())
+    assert entry.labels == ("cat", "dog", "cup")
+    assert entry.notes == ("The outputs extra of model.onnx are ignored.",)
+    assert entry.preprocess.bgr
+    raw = torch.zeros((1, 9, 3)), torch.tensor([[0.5, 0.25, 0.1, 0.5]]).expand(1, 9, 4)
+    raw[0][0, 4, 1] = 0.9
+    (found,) = entry.decode((raw[1], raw[0], torch.zeros(1, 2)), Limits())
+    assert found.labels.tolist() == [1]
+    assert found.boxes[0].tolist() == pytest.approx([288, 0, 352, 320], abs=1e-3)
+    (tmp_path / "mine.txt").write_text("x\ny\nz")
+    mine = file(labels=str(tmp_path / "mine.txt"), preprocessing="letterbox")
+    assert mine.entry(mine.recognise()).labels == ("x", "y", "z")
+    assert not mine.entry(mine.recognise()).preprocess.bgr
+    with pytest.raises(ConfigurationError, match="decoder paddle cannot read"):
+        file(decoder="paddle", labels=str(tmp_path / "mine.txt")).recognise()
+
+
+def test_anchors_lie_beside_the_model(tmp_path: Path) -> None:
+    (tmp_path / "anchors.json").write_text(str([[0.5, 0.5, 0.2, 0.2]] * 9))
+    declared = {"boxes": "boxes", "scores": "scores", "encoding": "anchors", "range": "0..1", "anchors": "anchors.json"}
+    file = OnnxFile("net.onnx", hollow(TRIPLE), OnnxOptions(), SideFile(tmp_path / "net.yaml", declared), tmp_path)
+    scores = torch.full((1, 9, 3), 0.9)
+    (found,) = file.entry(file.recognise()).decode((torch.zeros(1, 9, 4), scores, torch.zeros(1, 2)), Limits())
+    assert found.boxes[0].tolist() == pytest.approx([256, 256, 384, 384], abs=1e-3)
+    (tmp_path / "anchors.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"anchors\.json cannot be read"):
+        file.entry(file.recognise())
+
+
+def test_a_name_in_the_file_beside_the_model_is_checked(tmp_path: Path) -> None:
+    side = SideFile(tmp_path / "net.yaml", "yolo")
+    with pytest.raises(ConfigurationError, match=r"net\.yaml.*'yolo'"):
+        OnnxFile("net.onnx", hollow(TRIPLE), OnnxOptions(), side, tmp_path).recognise()
+
+
+@pytest.mark.parametrize("decoder", ["auto", "boxes=boxes,scores=scores,nms=all", "none"])
+def test_a_written_reading_is_read_as_it_was(decoder: str) -> None:
+    outputs: dict[str, Shape] = TRIPLE if decoder != "auto" else YOLOV8
+    file = OnnxFile("net.onnx", hollow(outputs), OnnxOptions(decoder=decoder))
+    reading = file.recognise()
+    assert parse_reading(file, json.loads(json.dumps(write_reading(reading)))) == reading

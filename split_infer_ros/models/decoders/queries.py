@@ -98,10 +98,10 @@ def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool |
         if are_probabilities(values):
             return rows_sum_to_one(values)
         rows = values.reshape(-1, values.shape[-1])
-        if np.median(softmax(rows, 1)[:, -1]) > 0.5:
-            return True  # most queries of an image find nothing, and say so
         if np.median(rows.max(1)) < 0:
             return False  # most queries of an image give every class a low score
+        if np.median(softmax(rows, 1)[:, -1]) > 0.5:
+            return True  # most queries of an image find nothing, and say so
     if length in (*WITH_BACKGROUND, *WITHOUT_BACKGROUND):
         return length in WITH_BACKGROUND
     return None if boxes.shape[1] == FIRST_QUERIES else False

@@ -23,7 +23,7 @@ from split_infer_ros.models.decoders.encodings import is_unit, numbers_of_box
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.grids import count_cells
-from split_infer_ros.models.decoders.layout import CELL_ENCODINGS, BoxRange, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import CELL_ENCODINGS, UNREAD, BoxRange, OutputLayout, Part, Rows
 from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.plausible import is_plausible
 from split_infer_ros.models.decoders.registry import FAMILIES
@@ -70,19 +70,14 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
         layout = read_declaration(declared, [output.name for output in facts.outputs], where)
         check_shapes(layout, facts, where)
         return Reading(_with_range(layout, facts), DECLARED_RECIPE)
+    if wanted not in (AUTO, *FAMILIES):
+        raise ConfigurationError(
+            f"{where} '{wanted[:60]}' is unknown; it takes one of: {', '.join((AUTO, *FAMILIES))}."
+        )
     if wanted != AUTO:
         return _named(FAMILIES[wanted], facts)
     _refuse_lost(facts)
-    found = [
-        (family, layout)
-        for family in FAMILIES.values()
-        for layout in family.find(facts)
-        if family.speaks_for(layout, facts) and is_plausible(layout, facts)
-    ]
-    # What reads more of the outputs explains the file better: the scores of a pair may look like boxes alone.
-    found = [
-        (family, layout) for family, layout in found if not any(layout.outputs < other.outputs for _, other in found)
-    ]
+    found = _fitting(facts)
     families = {family.name: family for family, _ in found}
     if len(families) == 1:
         family, layout = found[0]
@@ -91,7 +86,33 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
         raise ConfigurationError(
             f"The outputs of {facts} can be those of {' or '.join(families)}; set decoder to the right one."
         )
+    _refuse_names(facts)
     raise ConfigurationError(f"The outputs of {facts} are not recognised. {_choices(facts)} {_ELSE}")
+
+
+def _fitting(facts: OutputFacts) -> list[tuple[Family, OutputLayout]]:
+    """Returns the families that fit, with their layouts."""
+    found = [
+        (family, layout)
+        for family in FAMILIES.values()
+        for layout in family.find(facts)
+        if family.speaks_for(layout, facts) and is_plausible(layout, facts)
+    ]
+    # What reads more of the outputs explains the file better: the scores of a pair may look like boxes alone.
+    return [
+        (family, layout) for family, layout in found if not any(layout.outputs < other.outputs for _, other in found)
+    ]
+
+
+def _refuse_names(facts: OutputFacts) -> None:
+    """Refuses names of classes that are too many or too few, if the outputs would be recognised without them."""
+    found = _fitting(replace(facts, classes=None)) if facts.classes is not None else []
+    if len({family.name for family, _ in found}) == 1:
+        layout = found[0][1]
+        raise ConfigurationError(
+            f"There are {facts.classes} labels for {facts}, whose outputs have {layout.classes} classes if they are "
+            f"those of {layout.name}; labels takes a file with one name for each class."
+        )
 
 
 def _named(family: Family, facts: OutputFacts) -> Reading:
@@ -198,6 +219,6 @@ def _refuse_lost(facts: OutputFacts) -> None:
 
 def _choices(facts: OutputFacts) -> str:
     """Says which decoders could be named: those whose shapes fit, or else all."""
-    fitting = [family for family in FAMILIES.values() if family.find(facts)]
+    fitting = [family for family in FAMILIES.values() if family.name != UNREAD and family.find(facts)]
     listed = "; ".join(f"{family.name} {family.reads}" for family in fitting or FAMILIES.values())
     return f"By their shapes, decoder could be: {listed}." if fitting else f"decoder takes one of: {listed}."

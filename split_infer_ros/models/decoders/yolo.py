@@ -6,7 +6,7 @@ import numpy as np
 
 from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities
 from split_infer_ros.models.decoders.family import Family, always
-from split_infer_ros.models.decoders.layout import BoxEncoding, Grid, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Grid, OutputLayout, Part, Rows
 
 COCO = 80  # classes, which exports without names have most often
 ROTATED, POSED = 15 + 1, 1 + 17 * 3  # numbers of rotated boxes (DOTA) and of poses, which look like scores of classes
@@ -34,13 +34,19 @@ def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
     return classes if classes >= 1 and facts.classes in (None, classes) else 0
 
 
+def _range_of(facts: OutputFacts) -> BoxRange:
+    """Returns the scale of boxes. Where the metadata tells what a file is, its boxes may also have been scaled."""
+    is_told = facts.classes is not None and (facts.task == "detect" or "stride" in facts.metadata)
+    return BoxRange.AUTO if is_told else BoxRange.PIXELS
+
+
 def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
     found = []
     for output in _boxes_of(facts):
         for rows, length in ((Rows.COLUMNS, output.shape[1]), (Rows.ROWS, output.shape[2])):
             classes = _classes(length, 4, facts)
             if classes:
-                found.append(_layout("yolov8", output, classes, rows=rows, scores=4))
+                found.append(_layout("yolov8", output, classes, rows=rows, scores=4, range=_range_of(facts)))
     return found
 
 
@@ -92,7 +98,7 @@ def _is_one_per_cell(count: int | None, length: int | None, facts: OutputFacts) 
 
 def _find_yolov5(facts: OutputFacts) -> list[OutputLayout]:
     return [
-        _layout("yolov5", output, classes, scores=5)
+        _layout("yolov5", output, classes, scores=5, range=_range_of(facts))
         for output in _boxes_of(facts)
         if (classes := _classes(output.shape[2], 5, facts))
     ]
@@ -178,6 +184,7 @@ def _layout(
     scores: int,
     rows: Rows = Rows.ROWS,
     encoding: BoxEncoding = BoxEncoding.CENTRE_SIZE,
+    range: BoxRange = BoxRange.PIXELS,
     grid: Grid | None = None,
 ) -> OutputLayout:
     """Returns a layout of one output: four numbers, perhaps an objectness, and the scores of all classes."""
@@ -189,6 +196,7 @@ def _layout(
         objectness=Part(names, 4, 5) if scores == 5 else None,
         rows=rows,
         encoding=encoding,
+        range=range,
         grid=grid or Grid(),
         classes=classes,
     )

@@ -1,4 +1,4 @@
-"""The text of a file of class names: its bytes decoded, and its lines as they were written."""
+"""The text of small files of users: its bytes decoded, and its lines as they were written."""
 
 from __future__ import annotations
 
