@@ -104,9 +104,13 @@ def test_the_command_for_all_imports_nothing_there(run: Run) -> None:
     assert run(PREFIX / "bin/split_infer_ros", "split_points", "shapes", PYTHONPATH=":").returncode == 0
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11, `python -m` itself reads runpy.py from there")
-def test_python_m_imports_nothing_else_there(run: Run, planted: Path) -> None:
-    (planted / "split_infer_ros.py").unlink()  # the module that the command names
+def test_python_m_imports_nothing_more_there(run: Run, planted: Path) -> None:
+    """``python -m`` reads the module that it names in the working folder, and first what it needs itself."""
+    told = "import runpy, importlib.util, sys; print(*sys.modules)"
+    its_own = subprocess.run([sys.executable, "-I", "-c", told], capture_output=True, text=True, check=True)
+    for name in ("split_infer_ros", *its_own.stdout.split()):
+        Path(planted, f"{name}.py").unlink(missing_ok=True)
+    assert {"json.py", "random.py", "torch.py"} <= {path.name for path in planted.iterdir()}
     assert run(PREFIX / "bin/python", "-m", "split_infer_ros", "split_points", "shapes").returncode == 0
 
 
