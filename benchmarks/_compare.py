@@ -36,6 +36,7 @@ from split_infer_ros.measurements.database import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS, OTHER = "this", "other"
+QUICK_TURNS_S = 20.0  # of a quick run; with an empty cache, its minute would go into comparing engines
 SHOWN_LINES = 5  # of what a benchmark wrote before it failed
 
 
@@ -48,16 +49,22 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("commit", metavar="COMMIT", help="what this tree is compared with")
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"of {', '.join(CHOICES)}")
-    parser.add_argument("--quick", action="store_true", help="quick runs: a minute each")
-    parser.add_argument("--seconds", type=float, metavar="S", help="for how long rivals take turns in a run")
+    parser.add_argument("--quick", action="store_true", help=f"quick runs, with {QUICK_TURNS_S:g} s of turns each")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="for how long rivals take turns in a run; default: the benchmark's own, or as --quick says",
+    )
     parser.add_argument("--turns", type=int, default=LEAST_TURNS, metavar="N", help=f"{LEAST_TURNS} unless given")
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help=f"of worktrees; {default_folder()} unless given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all ratios")
     parser.add_argument("--remove", action="store_true", help="remove the other commit's worktree afterwards, or alone")
     chosen = parser.parse_intermixed_args(own)
+    seconds = QUICK_TURNS_S if chosen.quick and chosen.seconds is None else chosen.seconds
     chosen.options = [
         *(["--quick"] if chosen.quick else []),
-        *(["--seconds", f"{chosen.seconds:g}"] if chosen.seconds is not None else []),
+        *(["--seconds", f"{seconds:g}"] if seconds is not None else []),
         *options,
     ]
     if chosen.turns < 1:

@@ -21,12 +21,13 @@ import argparse, json, os, pathlib
 parser = argparse.ArgumentParser()
 parser.add_argument("--json")
 parser.add_argument("--quick", action="store_true")
+parser.add_argument("--seconds")
 chosen = parser.parse_args()
 cache = pathlib.Path(os.environ["XDG_CACHE_HOME"])
 assert not cache.exists()
 cache.mkdir()
 with open(os.environ["CALLS"], "a") as calls:
-    print(SPEED, chosen.quick, file=calls)
+    print(SPEED, chosen.quick, chosen.seconds, file=calls)
 row = {"what": "saturation", "rival": "pipeline", "frames_per_s": SPEED}
 report = {"bench": "pipeline", "machine": {"cores": 2}, "rows": [row, {"what": "x", "rival": "naive"}]}
 json.dump(report, open(chosen.json, "w"))
@@ -78,7 +79,7 @@ def compare(root: Path, *arguments: str) -> int:
 def test_both_trees_run_their_own_benchmark_in_turns(root: Path, tmp_path: Path, capsys):
     assert compare(root, "HEAD~1", "pipeline", "--quick", "--json", str(tmp_path / "out.json")) == 1
     calls = (tmp_path / "calls").read_text().split("\n")[:-1]
-    this, other = "8.0 True", "10.0 True"
+    this, other = "8.0 True 20", "10.0 True 20"
     assert calls[:4] == [this, other, other, this]
     assert len(calls) == 12
     out = capsys.readouterr().out
