@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.engines.module_state import state_of
+
 # Engines compute sigmoid and its like more coarsely than torch. In an untrained EfficientNet-B2, ONNX Runtime's results
 # are 3.3 times as far from torch's as torch's are from the exact ones, and OpenVINO's 4.3 times.
 MAX_ROUNDING_RATIO = 10
@@ -32,13 +34,16 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
     """Returns how far another execution of a part may be from torch's, as a share of the largest value.
 
     It is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more. Rounding grows from
-    layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result.
+    layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result. For a part with
+    weights of 16 bits it is ``MAX_LOW_PRECISION_DIFFERENCE``.
 
     Args:
         part: maps tensors to a tensor or a tuple of tensors. A copy of it runs in float64.
         inputs: of a run in float32.
         results: torch's results of that run.
     """
+    if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
+        return MAX_LOW_PRECISION_DIFFERENCE
     wide = [each.double() if each.dtype == torch.float32 else each for each in inputs]
     try:
         found = copy.deepcopy(part).double()(*wide)

@@ -43,7 +43,6 @@ _FIXED: Mapping[str, _Parts] = {
     "QLinearSoftmax": _Parts("Softmax", _ONE, 3),
     "QLinearAveragePool": _Parts("AveragePool", _ONE, 3),
     "QLinearGlobalAveragePool": _Parts("GlobalAveragePool", _ONE, 3),
-    "QLinearReduceMean": _Parts("ReduceMean", _ONE, 3),
     "QLinearWhere": _Parts("Where", ((0,), (1, 2, 3), (4, 5, 6)), 7),
 }
 _OWN_ATTRIBUTES = ("channels_last", "opset")  # which ONNX's operators lack

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs.graph import shape_of
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
     from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
 
     name = str(proto.graph.input[0].name)
+    fixed = shape_of(proto.graph.input[0].type.tensor_type)[0] or 1  # the batch that the graph takes
     has_attention = any(node.op_type == "LayerNormalization" for node in proto.graph.node)
     nncf.set_log_level(logging.ERROR)
     try:
         with unchanged_logging():
             return nncf.quantize(
                 proto,
-                nncf.Dataset(images, lambda image: {name: image.numpy()}),
+                nncf.Dataset(images, lambda image: {name: image.repeat(fixed, 1, 1, 1).numpy()}),
                 subset_size=count,
                 preset=nncf.QuantizationPreset.MIXED if has_lopsided_activations(proto.graph) else None,
                 target_device=nncf.TargetDevice.CPU,
