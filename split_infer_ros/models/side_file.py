@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.user_text import read_text
 from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS, SUFFIXES, read_plain_yaml
+from split_infer_ros.models.user_text import read_text
 
 MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
 KEYS = (MARK, "labels", "preprocessing", "input_size")
