@@ -20,7 +20,7 @@ from split_infer_ros.quantisation.calibrate import calibrate
 from split_infer_ros.quantisation.float_graph import float_graph
 from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare, detect
 from split_infer_ros.quantisation.samples import Samples
-from split_infer_ros.quantisation.scope import Scope, ignored_nodes
+from split_infer_ros.quantisation.scope import Scope, ignored_nodes, useful_scopes
 from split_infer_ros.quantisation.unsigned import make_unsigned
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.quantised_model import QuantisedModel
@@ -78,7 +78,7 @@ def quantise(
     truth = None if annotations is None else [test.annotation(index, annotations) for index in range(len(test))]
     whole = float_graph(model)
     reference = _detect(model, test, measure, progress("float32", len(test)))
-    for scope in Scope:
+    for scope in useful_scopes(whole.graph):
         proto = quantise_graph(model, whole, scope, calibration, count=len(calibration))
         candidate = QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))
         found = _detect(candidate, test, measure, progress("int8", len(test)))

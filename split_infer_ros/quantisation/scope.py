@@ -28,6 +28,19 @@ class Scope(enum.Enum):
     DENSE = "all layers but the first, the last and depthwise ones"
 
 
+def useful_scopes(graph: onnx.GraphProto) -> list[Scope]:
+    """Returns the scopes in order, without those that quantise nothing or the same as an earlier one."""
+    layers = {str(graph.node[index].name) for index in find_layers(graph).layers}
+    tried: list[set[str]] = [set()]
+    useful = []
+    for scope in Scope:
+        quantised = layers.difference(ignored_nodes(graph, scope))
+        if quantised not in tried:
+            tried.append(quantised)
+            useful.append(scope)
+    return useful or [Scope.ALL_LAYERS]
+
+
 def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
     """Returns the names of the nodes that stay in float32.
 

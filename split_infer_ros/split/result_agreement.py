@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.score_agreement import ScoreDifference, compare_scores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import OUTPUT
+
+_log = logging.getLogger(__name__)
 
 Batches = Sequence[tuple[Tensor, ...]]
 """The outputs of several batches, each on the CPU."""
@@ -75,9 +78,17 @@ def compare_results(
     def decode(batches: Batches, limits: Limits) -> list[Detections]:
         return [image for outputs in batches for image in entry.decode(outputs, limits)]
 
-    decoded: DetectionDifference | ScoreDifference = (
-        compare_scores(decode, found, expected) if classifies else compare_detections(decode, found, expected)
-    )
+    compare = compare_scores if classifies else compare_detections
+    try:
+        decoded: DetectionDifference | ScoreDifference = compare(decode, found, expected)
+    except Exception as error:  # a user's decoder may raise anything
+        _log.warning(
+            "%s: the decoder fails for drawn scenes (%s: %s), so values are compared, and not what they mean.",
+            entry.name,
+            type(error).__name__,
+            error,
+        )
+        return ResultDifference(largest, None)
     return ResultDifference(largest, decoded if decoded.is_enough else None)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from split_infer_ros.quantisation.quality import MAP, MIN_AGREEMENT, Quality
 from split_infer_ros.quantisation.quantise import Quantised, best_of
-from split_infer_ros.quantisation.scope import Scope
+from split_infer_ros.quantisation.scope import Scope, useful_scopes
 
 GOOD, POOR, POORER = MIN_AGREEMENT + 0.01, MIN_AGREEMENT - 0.01, MIN_AGREEMENT - 0.02
 
@@ -44,3 +45,17 @@ def test_the_best_one_is_taken_if_all_lose_too_much(agreements: tuple[float, ...
     best = best_of(candidates(*agreements))
     assert best.scope is scope
     assert best.quality.loss
+
+
+def test_scopes_that_quantise_nothing_or_the_same_are_left_out() -> None:
+    helper = pytest.importorskip("onnx").helper
+    numpy_helper = pytest.importorskip("onnx").numpy_helper
+
+    def chain(count: int) -> Any:
+        nodes = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
+        weights = [numpy_helper.from_array(np.full((2, 2), 0.5, np.float32), f"w{i}") for i in range(count)]
+        return helper.make_graph(nodes, "chain", [], [], weights)
+
+    assert useful_scopes(chain(1)) == [Scope.ALL_LAYERS]
+    assert useful_scopes(chain(3)) == [Scope.ALL_LAYERS, Scope.ALL_BUT_LAST]
+    assert useful_scopes(chain(5)) == [Scope.ALL_LAYERS, Scope.ALL_BUT_LAST, Scope.ALL_BUT_ENDS], "none is depthwise"

@@ -38,7 +38,7 @@ def test_int8_finds_what_float32_finds(tmp_path: Path) -> None:
     """
     model = load_model(ModelSpec(str(trained_detector()), device="cpu"))
     calibration = Samples(model.entry, write_crops(tmp_path, PHOTOGRAPHS[1:], 8, seed=0))
-    test = Samples(model.entry, write_crops(tmp_path, (PHOTOGRAPHS[0], *MORE), 6, seed=10))
+    test = Samples(model.entry, write_crops(tmp_path, (PHOTOGRAPHS[0], *MORE), 8, seed=10))
     scope = Scope.ALL_BUT_ENDS if has_vnni() else Scope.DENSE
     proto = quantise_graph(model, float_graph(model), scope, calibration, count=len(calibration))
     quantised = QuantisedModel(model, OnnxGraph("in int8", proto))

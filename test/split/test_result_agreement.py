@@ -60,6 +60,14 @@ def test_values_that_are_not_finite_never_agree(value: float) -> None:
     assert not found.agrees(lambda: math.inf)
 
 
+def test_values_decide_where_the_decoder_fails(caplog: pytest.LogCaptureFixture) -> None:
+    entry = replace(DETECTOR, decode=classify(8, 8))
+    found = compare_results(entry, results(12, off=0.07), results(12), classifies=False)
+    assert found.agrees(lambda: 1e-3)
+    assert not found.agrees(lambda: LIMIT)
+    assert "the decoder fails for drawn scenes" in caplog.text
+
+
 def test_scores_decide_for_a_classifier() -> None:
     entry: ModelEntry = replace(find_model("resnet18"), decode=classify(8, 8), labels=("a", "b", "c"))
     expected = [(torch.tensor([[9.0, 8.0, 1.0]]),)]
