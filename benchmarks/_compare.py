@@ -19,6 +19,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from _comparison import LEAST_TURNS, RULE, Comparison
 from _figures import CHOICES, Figure, read_figures
@@ -37,6 +39,7 @@ from split_infer_ros.measurements.database import default_path
 ROOT = Path(__file__).resolve().parents[1]
 THIS, OTHER = "this", "other"
 QUICK_TURNS_S = 20.0  # of a quick run; with an empty cache, its minute would go into comparing engines
+MAX_EXIT_S = 20.0  # of a benchmark that is told to end
 SHOWN_LINES = 5  # of what a benchmark wrote before it failed
 
 
@@ -144,16 +147,28 @@ def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mappi
         # What one run stored, such as the engine that it chose, would decide about all later ones.
         variables = {**outside, "XDG_CACHE_HOME": str(Path(temporary, "cache"))}
         with log.open("wb") as output:
-            done = subprocess.run(
-                command, cwd=tree, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
-        if done.returncode != 0:
+            code = _run(command, cwd=tree, env=variables, stdout=output, stderr=subprocess.STDOUT)
+        if code != 0:
             last = "\n  ".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
-            raise CompareError(f"benchmark {bench} of {tree} ended with exit code {done.returncode}:\n  {last}")
+            raise CompareError(f"benchmark {bench} of {tree} ended with exit code {code}:\n  {last}")
         try:
             return read_figures(json.loads(report.read_text()))
         except (OSError, ValueError) as error:
             raise CompareError(f"benchmark {bench} of {tree} wrote no report that can be read ({error})") from error
+
+
+def _run(command: Sequence[str | Path], **options: Any) -> int:
+    """Runs a command and returns its exit code. If this process is told to end, the command and its nodes end first."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGINT)  # a benchmark ends its nodes
+            try:
+                process.wait(MAX_EXIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _say_state(root: Path) -> str:
@@ -198,6 +213,7 @@ def _at(given: Sequence[str], index: int) -> tuple[list[str], list[str]]:
 def main(given: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is or if that is unclear, 2 after an error."""
     chosen = parse(sys.argv[1:] if given is None else given)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as on Ctrl-C, what was started ends
     try:
         comparison = compare(root, chosen)
     except CompareError as error:

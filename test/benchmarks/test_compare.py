@@ -3,13 +3,18 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from _compare import main
 from _other_commit import OtherCommit, outside_environment
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RUN = """#!/usr/bin/env bash
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "$1" = true ]; then echo made >"$here/.venv"; exit; fi
@@ -43,12 +48,27 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def worktrees(root: Path) -> int:
     return len(git(root, "worktree", "list").splitlines())
 
 
 def write_benchmark(root: Path, speed: float) -> None:
     (root / "benchmarks" / "pipeline.py").write_text(BENCHMARK.replace("SPEED", str(speed)))
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    """Keeps this process's handler of SIGTERM, which ``main`` replaces."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -172,6 +192,24 @@ def test_two_comparisons_at_once_are_refused(root: Path, capsys):
 def test_what_is_not_possible_is_said_in_a_sentence(root: Path, capsys, arguments: list[str], words: str):
     assert main(["--folder", str(root.parent / "kept"), *arguments], root) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_a_benchmark_ends_with_the_comparison(root: Path, tmp_path: Path, told: signal.Signals):
+    endless = (
+        "import os, pathlib, time\npathlib.Path(os.environ['CALLS']).write_text(str(os.getpid()))\ntime.sleep(999)\n"
+    )
+    (root / "benchmarks" / "pipeline.py").write_text(endless)
+    command = [sys.executable, "-c", "import sys, _compare, pathlib; sys.exit(_compare.main(root=pathlib.Path.cwd()))"]
+    command += ["HEAD", "pipeline", "--folder", str(tmp_path / "kept")]
+    calls = tmp_path / "calls"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), *filter(None, sys.path)])}
+    with subprocess.Popen(command, cwd=root, env=environment) as comparison:
+        wait_until(lambda: calls.exists() and calls.read_text() != "")
+        benchmark = int(calls.read_text())
+        comparison.send_signal(told)
+        assert comparison.wait(60) != 0
+    assert not Path(f"/proc/{benchmark}").exists()
 
 
 @pytest.mark.parametrize("arguments", [["HEAD"], ["HEAD", "engines"], ["HEAD", "pipeline", "--turns", "0"]])
