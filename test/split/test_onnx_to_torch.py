@@ -14,6 +14,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx2torch")
 
+from dtype_nets import half_inside  # noqa: E402
 from onnx import helper  # noqa: E402
 from onnx_files import network, ultralytics  # noqa: E402
 from onnx_nets import (  # noqa: E402
@@ -38,6 +39,7 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.detections import Limits  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
+from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.pipeline.local import LocalPipeline  # noqa: E402
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings  # noqa: E402
@@ -202,3 +204,16 @@ def test_models_of_both_kinds_share_a_name(detector: str) -> None:
     of_torch = ModelSpec("shapes", device="cpu")
     shared = load_model(of_torch)
     assert load_model(replace(of_torch, on_torch=True)) is shared
+
+
+def test_a_network_in_float16_runs_on_torch_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "half.onnx"
+    path.write_bytes(half_inside(exported(net(), by_dynamo=False, is_symbolic=True).proto).SerializeToString())
+    model = converted(read_onnx(path))
+    assert torch.float16 in {spec.dtype for point in model.split_points for spec in point.tensors}
+    with torch.inference_mode():
+        expected = model.head("input")(images(2))
+        for point in model.split_points:  # torch runs the same operators on the same features, whatever the split point
+            features = model.backbone(point.name)(images(2))
+            assert [each.dtype for each in features] == [spec.dtype for spec in point.tensors]
+            assert all(map(torch.equal, model.head(point.name)(*features), expected)), point.name
