@@ -5,9 +5,9 @@ and gives logits (N, classes). A program states its input size. A module has it 
 is (height, width) or one number for both. Without the attribute, it is 224x224. Labels come from the attribute
 ``labels``. Without it, they are numbers.
 
-For a model of any other kind, the function returns a ModelEntry. It may be one of its own. It may also be that of an ONNX
-file, which ``split_infer_ros.onnx_entry`` makes and the function may change. Detections cannot hold masks and keypoints. A model
-that gives them is refused, so that they do not get lost unnoticed.
+For a model of any other kind, the function returns a ModelEntry. It may be one of its own, or that of an ONNX file:
+``split_infer_ros.onnx_entry`` makes such an entry, which the function may change. Detections cannot hold masks and
+keypoints. A model that gives them is refused, so that they do not get lost unnoticed.
 """
 
 from __future__ import annotations
