@@ -210,10 +210,15 @@ def _at(given: Sequence[str], index: int) -> tuple[list[str], list[str]]:
     return list(given[:index]), list(given[index + 1 :])
 
 
+def _stop(*_: object) -> None:
+    """Ends what was started, as on Ctrl-C, and says so."""
+    raise CompareError("it was told to end (SIGTERM), so nothing is decided")
+
+
 def main(given: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is or if that is unclear, 2 after an error."""
     chosen = parse(sys.argv[1:] if given is None else given)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as on Ctrl-C, what was started ends
+    signal.signal(signal.SIGTERM, _stop)
     try:
         comparison = compare(root, chosen)
     except CompareError as error:
