@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+_CHUNK_BYTES = 1 << 16
+
 
 def user_path(name: str | Path) -> Path:
     """Returns the path that a user writes. ``~`` is a home folder; an unknown user's stays as it was written."""
@@ -33,7 +35,10 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         ValueError: it is larger, or its name has a zero byte.
     """
     with open(path, "rb", opener=open_regular) as file:
-        data = file.read(max_bytes + 1) or b""  # None from a file of the kernel's that has nothing yet
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, max_bytes) + 1) or b""  # None from a file of the kernel's that has nothing yet
+        while size < len(data) <= max_bytes and (more := file.read(_CHUNK_BYTES)):  # it states no size, or grows
+            data += more
     if len(data) > max_bytes:
         raise ValueError(f"it has more than {max_bytes:,} bytes")
     return data

