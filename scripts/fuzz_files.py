@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Gives damaged model files to a process like a node, and makes docs/results/notes/hostile_files.md of what it says.
 
-    scripts/run python scripts/fuzz_files.py [--count 2000] [--seconds S] [--format NAME] [--folder FOLDER]
+    scripts/run python scripts/fuzz_files.py [--count N] [--seconds S] [--format NAME] [--folder FOLDER]
 
-The run can be made in pieces: each adds to FOLDER/found.jsonl and goes on where the last one ended. The page is made
-of all files that were tried, once there are COUNT of each format.
+The run can be made in pieces: each adds to FOLDER/found.jsonl and goes on where the last one ended. A section of the
+page is made anew once there are enough files of each of its formats; the other sections stay as they are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "notes" / "hostile_files.md"
-FORMATS = ("ONNX", "exported program", "state dict", "safetensors", "packed weights")
-COUNT = 2000  # files of each format
+SECTIONS = {  # of the page, with the formats and how many files of each there are
+    "Hostile model files": (("ONNX", "exported program", "state dict", "safetensors", "packed weights"), 2000),
+    "Hostile models of every decoder, and descriptions": (("ONNX of every decoder", "description"), 1000),
+}
+FORMATS = tuple(name for formats, _ in SECTIONS.values() for name in formats)
 MAX_SENTENCES = 30
 FAILURES = ("death", "hang", "unexpected")
 
@@ -32,7 +35,7 @@ Found = Mapping[str, Any]
 def main() -> int:
     """Tries files until all are done or the time is over. Returns 1 if one of them was not survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=COUNT, help="files of each format")
+    parser.add_argument("--count", type=int, help="files of each format (2,000 or 1,000, as on the page)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which this piece ends")
     parser.add_argument("--format", choices=FORMATS, action="append", help="only this format")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/split_infer_ros_fuzz"), help="for files and results")
@@ -40,17 +43,19 @@ def main() -> int:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     log = chosen.folder / "found.jsonl"
     end = time.monotonic() + chosen.seconds
+    counts = {name: chosen.count or count for formats, count in SECTIONS.values() for name in formats}
     for name in chosen.format or FORMATS:
         done = {found["number"] for found in read(log) if found["format"] == name}
-        _try(name, [number for number in range(chosen.count) if number not in done], chosen.folder, log, end)
+        _try(name, [number for number in range(counts[name]) if number not in done], chosen.folder, log, end)
     results = read(log)
     print(f"{len(results):,} files are done, and {len(failures(results))} were not survived.")
     for found in failures(results):
         print(f"{found['format']}, file {found['number']}, {found['kind']}: {found['outcome']} {found['sentence']}")
     tried = Counter(found["format"] for found in results)
-    if min(tried[name] for name in FORMATS) >= chosen.count:
-        PAGE.write_text(page(results))
-        print(f"{PAGE} is made.")
+    for title, (formats, _) in SECTIONS.items():
+        if all(tried[name] >= counts[name] for name in formats):
+            PAGE.write_text(with_section(PAGE.read_text(), title, results))
+            print(f"The section {title} of {PAGE} is made.")
     return 1 if failures(results) else 0
 
 
@@ -64,10 +69,20 @@ def failures(results: Iterable[Found]) -> list[Found]:
     return [found for found in results if found["ran"] or found["outcome"].startswith(FAILURES)]
 
 
-def page(results: Sequence[Found]) -> str:
-    """The page, Markdown, of the results of all files."""
+def with_section(page: str, title: str, results: Iterable[Found]) -> str:
+    """The page with one section made anew: in its place, or else at the end."""
+    made = section(title, [found for found in results if found["format"] in SECTIONS[title][0]])
+    before, heading, rest = page.partition(f"## {title}\n")
+    if not heading:
+        return page.rstrip("\n") + "\n\n" + made
+    _, following, after = rest.partition("\n## ")
+    return before + made + following + after
+
+
+def section(title: str, results: Sequence[Found]) -> str:
+    """A section, Markdown, of the results of its files."""
     lines = [
-        "## Hostile model files",
+        f"## {title}",
         "",
         f"`scripts/run python scripts/fuzz_files.py` gave {len(results):,} damaged files to a process that",
         "loads, splits and runs a model as a node does. *Inspection* is the process that reads a file first. Where a",
@@ -76,7 +91,7 @@ def page(results: Sequence[Found]) -> str:
         "| format, damage | files | served | sentences | inspections ended | inspections late | deaths | hangs |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in FORMATS:
+    for name in SECTIONS[title][0]:
         of_format = [found for found in results if found["format"] == name]
         lines.append(_row(f"**{name}**", of_format))
         kinds = dict.fromkeys(found["kind"] for found in of_format)
@@ -102,7 +117,7 @@ def page(results: Sequence[Found]) -> str:
 
 def kind_of(sentence: str) -> str:
     """A sentence without what differs from file to file."""
-    text = re.sub(r"\S*/?model\.(onnx|pt2|pth|safetensors|weights)", "FILE", sentence.replace("\n", " "))
+    text = re.sub(r"\S*/?model\.(onnx|pt2|pth|safetensors|weights|yaml)", "FILE", sentence.replace("\n", " "))
     text = re.sub(r"'[^']*'", "'…'", text)
     text = re.sub(r"\(.*\)", "(…)", text)
     text = re.sub(r"-?\d[\d,.]*\d|\d", "N", text)

@@ -9,6 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 
 import hostile_archives
+import hostile_decoders
+import hostile_descriptions
 import hostile_onnx
 import hostile_weights
 import torch
@@ -88,6 +90,17 @@ def serve_packed(path: Path, rng: random.Random) -> None:
     run_with_threads(1, run)
 
 
+def serve_description(path: Path, rng: random.Random, *, ran: Path) -> None:
+    """Serves the good model beside a description, with the parameters that its first line has."""
+    parameters = hostile_descriptions.parameters_of(path.read_bytes())
+    hostile_descriptions.make_surroundings(path.parent, ran)
+    if parameters.get("labels", "/")[:1] not in "/~":  # the name of a file beside it
+        parameters["labels"] = str(path.parent / parameters["labels"])
+    model = path.with_suffix(".onnx")
+    model.write_bytes(hostile_descriptions.model_of(parameters.pop("net")))
+    serve(ModelSpec(str(model), device="cpu", **parameters), rng)
+
+
 @cache
 def detector() -> TorchModel:
     entry = find_model("shapes")
@@ -108,20 +121,12 @@ def formats(folder: Path) -> dict[str, Format]:
         folder: for files that all damaged ones are made of. Whatever creates the folder ``ran`` in it, was run.
     """
     ran = folder / "ran"
-    onnx_damages: dict[str, Damage] = {
-        kind: partial(lambda rng, data, kind: hostile_onnx.damaged_model(rng, kind), kind=kind)
-        for kind in hostile_onnx.DAMAGES
-    }
-    onnx_bytes: dict[str, Damage] = {
-        kind: partial(lambda rng, data, damage: damage(rng, rng.choice(hostile_onnx.whole_models())), damage=damage)
-        for kind, damage in ON_BYTES.items()
-    }
     members: dict[str, Damage] = {
         "members": hostile_archives.changed_members,
         "damaged members": hostile_archives.damaged_members,
     }
     return {
-        "ONNX": Format(".onnx", lambda: hostile_onnx.whole_models()[0], onnx_bytes | onnx_damages, serve_onnx),
+        "ONNX": onnx_format(hostile_onnx.whole_models),
         "exported program": Format(
             ".pt2",
             hostile_archives.whole_program,
@@ -163,4 +168,25 @@ def formats(folder: Path) -> dict[str, Format]:
             },
             serve_packed,
         ),
+        "ONNX of every decoder": onnx_format(hostile_decoders.decoder_models),
+        "description": Format(
+            ".yaml",
+            hostile_descriptions.whole,
+            {kind: partial(hostile_descriptions.damaged, kind=kind, ran=ran) for kind in hostile_descriptions.DAMAGES},
+            partial(serve_description, ran=ran),
+        ),
     }
+
+
+def onnx_format(whole_models: Callable[[], tuple[bytes, ...]]) -> Format:
+    """ONNX files that are made of some models."""
+
+    def of_model(rng: random.Random, _: bytes, kind: str) -> bytes:
+        return hostile_onnx.damaged_model(rng, kind, whole_models())
+
+    def of_bytes(rng: random.Random, _: bytes, damage: Damage) -> bytes:
+        return damage(rng, rng.choice(whole_models()))
+
+    damages: dict[str, Damage] = {kind: partial(of_bytes, damage=damage) for kind, damage in ON_BYTES.items()}
+    damages |= {kind: partial(of_model, kind=kind) for kind in hostile_onnx.DAMAGES}
+    return Format(".onnx", lambda: whole_models()[0], damages, serve_onnx)

@@ -37,8 +37,8 @@ def whole_models() -> tuple[bytes, ...]:
     return tuple(model.SerializeToString() for model in models)
 
 
-def whole_model(rng: random.Random) -> Any:
-    return onnx.load_model_from_string(rng.choice(whole_models()))
+def whole_model(rng: random.Random, models: Sequence[bytes]) -> Any:
+    return onnx.load_model_from_string(rng.choice(models))
 
 
 def tensors(rng: random.Random, model: Any) -> Any:
@@ -329,9 +329,9 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def damaged_model(rng: random.Random, kind: str) -> bytes:
-    """The bytes of a model with one kind of damage."""
-    model = whole_model(rng)
+def damaged_model(rng: random.Random, kind: str, models: Sequence[bytes]) -> bytes:
+    """The bytes of one of some models, with one kind of damage."""
+    model = whole_model(rng, models)
     if kind == "nested subgraphs" and rng.random() < 0.1:
         return bytes(model.SerializeToString()) + deep_graph(rng.choice((33, 60, 1000, 5000)))
     DAMAGES[kind](rng, model)

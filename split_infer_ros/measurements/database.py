@@ -14,6 +14,7 @@ from typing import Any
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, RecordError, same
 from split_infer_ros.runtime.files import write_whole
+from split_infer_ros.runtime.user_files import user_path
 
 MAX_BYTES = 1 << 28  # a few hundred thousand records
 
@@ -40,7 +41,7 @@ class Database:
     @classmethod
     def named(cls, path: str) -> Database:
         """Returns the database at a path as users write it; an empty path means the user's own."""
-        return cls(Path(path).expanduser() if path else None)
+        return cls(user_path(path) if path else None)
 
     def __repr__(self) -> str:
         return f"Database({str(self.path)!r})"

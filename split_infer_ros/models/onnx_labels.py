@@ -52,7 +52,7 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
     if not text.strip():
         return ()
     try:
-        return _labels(_literal(text))
+        return named_classes(_literal(text))
     except _UNREADABLE as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].partition(": <")[0][:200]
         _warn_once(f"{where} cannot be read ({reason}), so its classes are numbers; for their names, {advice}.")
@@ -67,10 +67,6 @@ def read_labels(path: Path) -> tuple[str, ...]:
     """
     suffix = path.suffix.lower()
     try:
-        if not path.is_file():
-            raise ConfigurationError(
-                f"There is no file of labels {path}; labels takes the path of a text, JSON or YAML file."
-            )
         text = read_text(path, MAX_CHARACTERS)
         value: Any
         if suffix == ".json":
@@ -79,9 +75,13 @@ def read_labels(path: Path) -> tuple[str, ...]:
             value = plain_yaml.read_plain_yaml(text)
         else:
             value = split_lines(text)
-        labels = _labels(value)
+        labels = named_classes(value)
         if not labels:
             raise ValueError("it is empty")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"There is no file of labels {path}; labels takes the path of a text, JSON or YAML file."
+        ) from None
     except (OSError, *_UNREADABLE) as error:
         raise ConfigurationError(f"labels {path} cannot be read ({error}); {_TAKES}") from error
     return labels
@@ -95,7 +95,7 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text.strip())
 
 
-def _labels(value: Any) -> tuple[str, ...]:
+def named_classes(value: Any) -> tuple[str, ...]:
     """Returns names by number. A number without a name is its own name.
 
     Args:

@@ -10,18 +10,21 @@ from typing import Any
 import numpy.typing as npt
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.decoders.declaration import read_declaration, write_declaration
+from split_infer_ros.models.decoders.declaration import is_declaration, parse_text, read_declaration, write_declaration
 from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.facts import OutputFacts
-from split_infer_ros.models.decoders.layout import OutputLayout
-from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.decoders.grids import read_anchors
+from split_infer_ros.models.decoders.layout import BoxEncoding, OutputLayout
+from split_infer_ros.models.decoders.recognition import Reading, count_boxes, recognise
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
+from split_infer_ros.models.plain_yaml import SUFFIXES
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.side_file import SideFile, read_side_file
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.user_files import user_path
 
 SUFFIX = ".onnx"
 MAX_UNNAMED = 1000  # classes of a model that neither names nor counts them
@@ -47,8 +50,40 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
     """
     from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
 
-    path = Path(name).expanduser()
+    path = user_path(name)
     return OnnxFile(name, read_onnx(path), options, read_side_file(path), path.parent)
+
+
+def description_files(name: str, options: OnnxOptions) -> list[Path]:
+    """Returns the files that say how the model ``FILE.onnx`` is read: ``FILE.yaml``, and its labels and anchors.
+
+    Those that do not exist are among them, as they may later. If ``FILE.yaml`` cannot be read, it names none.
+    """
+    path = user_path(name)
+    found = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    try:
+        side = read_side_file(path)
+    except ConfigurationError:
+        side = SideFile()
+    labels = _labels_path(options, side, path.parent)
+    anchors = _declared(options, side).get("anchors")
+    found += [] if labels is None else [labels]
+    return found + ([path.parent / user_path(anchors)] if isinstance(anchors, str) else [])
+
+
+def _labels_path(options: OnnxOptions, side: SideFile, folder: Path) -> Path | None:
+    """Returns the file with the names of the classes: the user's, or that of the file beside the model."""
+    if options.labels:
+        return user_path(options.labels)
+    return folder / user_path(side.labels) if isinstance(side.labels, str) and side.labels else None
+
+
+def _declared(options: OnnxOptions, side: SideFile) -> Mapping[str, Any]:
+    """Returns the keys and values of the declaration, if there is one."""
+    wanted = side.decoder if options.decoder == AUTO else options.decoder
+    if isinstance(wanted, str):
+        return parse_text(wanted) if is_declaration(wanted) else {}
+    return wanted
 
 
 class OnnxFile:
@@ -115,7 +150,9 @@ class OnnxFile:
         else:
             found = recognise(facts, wanted, where)
         recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
-        return Reading(self._with_anchors(found.layout), str(self._recipe(recipe)))
+        layout = self._with_anchors(found.layout)
+        self._check_anchors(layout, facts)
+        return Reading(layout, str(self._recipe(recipe)))
 
     def entry(self, reading: Reading) -> ModelEntry:
         """Returns the entry of the model, whose outputs are read in this way.
@@ -150,17 +187,29 @@ class OnnxFile:
         """Returns the layout with the whole path of its file of anchors, which is named from the model's folder."""
         if not layout.grid.anchors:
             return layout
-        path = self._folder / Path(layout.grid.anchors).expanduser()
+        path = self._folder / user_path(layout.grid.anchors)
         return replace(layout, grid=replace(layout.grid, anchors=str(path)))
+
+    @staticmethod
+    def _check_anchors(layout: OutputLayout, facts: OutputFacts) -> None:
+        """Raises an error unless the file of anchors has one for each box."""
+        count = count_boxes(layout, facts)
+        if layout.encoding is not BoxEncoding.ANCHORS or count is None:
+            return
+        anchors = len(read_anchors(Path(layout.grid.anchors)))
+        if anchors != count:
+            raise ConfigurationError(
+                f"anchors {layout.grid.anchors} has {anchors:,} anchors, and {layout.boxes} has {count:,} boxes "
+                f"({facts}); there is one anchor for each box."
+            )
 
     def _read_names(self) -> tuple[str, ...]:
         """Returns the names of the classes: the user's, those of the file beside the model, or the metadata's."""
-        labels = self._options.labels or self._side.labels
-        if isinstance(labels, tuple):
-            return labels
-        if labels:
-            path = Path(labels).expanduser()
-            return read_labels(path if self._options.labels else self._folder / path)
+        path = _labels_path(self._options, self._side, self._folder)
+        if path is not None:
+            return read_labels(path)
+        if isinstance(self._side.labels, tuple):
+            return self._side.labels
         if NAMES in self.graph.metadata:
             return labels_of_metadata(self.graph.name, self.graph.metadata[NAMES])
         return ()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import yaml
+
+from split_infer_ros.runtime.text import repair_text
 
 MAX_YAML_CHARACTERS = 2**16
 SUFFIXES = (".yaml", ".yml")
@@ -21,14 +24,20 @@ def read_plain_yaml(text: str) -> Any:
         raise ValueError(f"it has {len(text):,} characters; at most {MAX_YAML_CHARACTERS:,} of YAML are read")
     try:
         return yaml.load(text, Loader=_PlainLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(_problem(error)) from error
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(_problem(error)) from error
+    except (ArithmeticError, LookupError, AttributeError, ValueError) as error:  # of escapes that are no character
+        raise ValueError(" ".join(str(error).split())[:200]) from error
 
 
 class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
     """Makes text, lists and dictionaries. It knows no tags, so no object of any other type."""
+
+    def construct_scalar(self, node: Any) -> str:
+        """Returns a text that can leave this process: an escape may stand for half a character."""
+        return repair_text(super().construct_scalar(node))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuses aliases, and does what the base class does with everything else."""
@@ -38,8 +47,8 @@ class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Refuses a key that comes twice, of which only the last one would count."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None) if len(set(keys)) < len(keys) else None
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = next((key for key, count in counts.items() if count > 1), None)
         if twice is not None:
             raise yaml.YAMLError(f"it has the key '{twice[:60]}' twice in a mapping")
         return super().construct_mapping(node, deep)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.onnx_labels import named_classes
+from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS, SUFFIXES, read_plain_yaml
 from split_infer_ros.models.user_text import read_text
+from split_infer_ros.runtime.user_files import is_regular
 
 MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
 KEYS = (MARK, "labels", "preprocessing", "input_size")
@@ -35,7 +39,7 @@ class SideFile:
 def side_path(model: Path) -> Path | None:
     """Returns the path of the file beside a model, or None if there is none."""
     paths = (model.with_suffix(suffix) for suffix in SUFFIXES)
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if is_regular(path)), None)
 
 
 def read_side_file(model: Path) -> SideFile:
@@ -61,17 +65,31 @@ def read_side_file(model: Path) -> SideFile:
         )
     labels = contents.get("labels", "")
     if isinstance(labels, list):
-        labels = tuple(str(label) for label in labels)
+        try:
+            labels = named_classes(labels)
+        except ValueError as error:
+            raise ConfigurationError(f"{path} has labels that cannot be read: {error}.") from error
     texts = {key: contents.get(key, "") for key in KEYS[2:]}
     for key, value in {"labels": labels, **texts}.items():
         if not isinstance(value, str) and not (key == "labels" and isinstance(value, tuple)):
             raise ConfigurationError(f"{path} has {key} '{str(value)[:60]}'; it takes text, like the parameter {key}.")
+    try:
+        OnnxOptions(
+            decoder=decoder if isinstance(decoder, str) else AUTO,
+            input_size=texts["input_size"],
+            preprocessing=texts["preprocessing"] or AUTO,
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from error
     return SideFile(path, decoder, labels, **texts)
+
+
+_parse = functools.lru_cache(maxsize=8)(read_plain_yaml)  # a long text takes seconds, and a load reads it several times
 
 
 def _load(path: Path) -> Any:
     try:
-        return read_plain_yaml(read_text(path, MAX_YAML_CHARACTERS))
+        return _parse(read_text(path, MAX_YAML_CHARACTERS))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{path} cannot be read ({error}); beside a model, it says how the model's outputs are read "

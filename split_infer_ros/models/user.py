@@ -32,6 +32,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
 from split_infer_ros.runtime.search_path import search_user_folders
+from split_infer_ros.runtime.user_files import is_regular, user_path
 
 PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
@@ -81,8 +82,8 @@ def _call_factory(name: str) -> nn.Module | ModelEntry:
 
 
 def _load_program(name: str) -> nn.Module:
-    path = Path(name).expanduser()
-    if not path.is_file():
+    path = user_path(name)
+    if not is_regular(path):
         raise ConfigurationError(f"There is no exported program {path}.")
     try:
         _refuse_objects(path)

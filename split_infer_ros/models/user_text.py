@@ -6,6 +6,8 @@ import codecs
 import re
 from pathlib import Path
 
+from split_infer_ros.runtime.user_files import read_regular
+
 # UTF-32's little-endian mark begins with that of UTF-16, so it comes first.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -26,10 +28,7 @@ def read_text(path: Path, max_characters: int) -> str:
         ValueError: it is too long, or in another encoding. Single-byte encodings such as Latin-1 cannot be told apart.
     """
     max_bytes = 4 * (max_characters + 1)
-    with path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ValueError(f"it has more than {max_characters:,} characters")
+    data = read_regular(path, max_bytes)
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     try:
         text = data.decode(encoding)

@@ -24,6 +24,7 @@ from split_infer_ros.models.darknet_weights import read_darknet_weights
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.runtime.user_files import is_regular, user_path
 
 NUM_SCENES = 4  # on which random weights are calibrated
 CONNECT_TIMEOUT_S = 10.0
@@ -59,7 +60,7 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
         source, state = _default_state(entry)
     else:
         source = weights
-        state = _read_for(model, entry, Path(weights).expanduser())
+        state = _read_for(model, entry, user_path(weights))
     expected = model.state_dict()
     misshapen = [name for name in expected if name in state and state[name].shape != expected[name].shape]
     # A copy is loaded first, because only modules know older names of their weights, and a refusal changes nothing.
@@ -90,7 +91,7 @@ def _calibration_images(preprocess: Preprocess) -> Tensor:
 
 def _read_for(model: nn.Module, entry: ModelEntry, path: Path) -> dict[str, Tensor]:
     """Reads the user's file of weights for a model into a state dict."""
-    if not path.is_file():
+    if not is_regular(path):
         raise WeightsError(
             f"There is no weights file {path}; weights takes 'default', 'random', 'none' or the path of a file."
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.timm_models import PREFIX
 from split_infer_ros.models.user import is_user_model
 from split_infer_ros.models.weights import NamedWeights
 from split_infer_ros.runtime.files import content_digest
+from split_infer_ros.runtime.user_files import is_regular, user_path
 
 
 def weights_source(name: str, weights: str) -> str:
@@ -30,8 +30,8 @@ def weights_source(name: str, weights: str) -> str:
     if weights in {named.value for named in NamedWeights}:
         packages = ("split_infer_ros", "torch", "torchvision", *(["timm"] if name.startswith(PREFIX) else []))
         return ", ".join([f"{weights} of {name}", *(f"{package} {_version(package)}" for package in packages)])
-    path = Path(weights).expanduser()
-    return f"file {content_digest(path)}" if path.is_file() else ""
+    path = user_path(weights)
+    return f"file {content_digest(path)}" if is_regular(path) else ""
 
 
 def _version(package: str) -> str:

@@ -11,6 +11,7 @@ from split_infer_ros.onnx_graphs.constants import find_external, load_constants,
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import subgraphs
 from split_infer_ros.onnx_graphs.unify import unify
+from split_infer_ros.runtime.user_files import is_regular, read_regular
 
 if TYPE_CHECKING:
     import onnx
@@ -72,7 +73,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ConfigurationError(
             f"{path} is an ONNX file, and the Python package onnx is not installed: pip install onnx onnxruntime."
         ) from error
-    if not path.is_file():
+    if not is_regular(path):
         raise ConfigurationError(f"There is no ONNX file {path}; model takes the path of a file that exists.")
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
@@ -81,7 +82,7 @@ def _parse(path: Path) -> onnx.ModelProto:
             "export the model with its weights in a file of their own."
         )
     try:
-        return onnx.load_model_from_string(path.read_bytes())
+        return onnx.load_model_from_string(read_regular(path, MAX_FILE_BYTES))
     except Exception as error:  # protobuf's errors depend on its version
         raise ConfigurationError(
             f"{path} cannot be read as an ONNX file ({_reason(error)}). It is damaged, cut short or of another kind; "

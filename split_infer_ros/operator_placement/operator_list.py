@@ -8,8 +8,10 @@ from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.operator_placement.plan import Operator, Tag
+from split_infer_ros.runtime.user_files import read_regular, user_path
 
 DEFAULT_LIST = Path(__file__).parent / "data" / "operators.txt"
+MAX_BYTES = 2**20  # of a file
 
 
 def normalised(name: str) -> str:
@@ -47,8 +49,8 @@ class OperatorList:
 
 def _read(path: Path) -> dict[str, Tag]:
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular(user_path(path), MAX_BYTES).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"The list of operators {path} cannot be read ({error}).") from error
     tags: dict[str, Tag] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -13,6 +13,7 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.pipeline.packed_weights import cache_folder, read_from_file
 from split_infer_ros.pipeline.settings import WeightsSettings
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -65,7 +66,7 @@ def _make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
 
 def _files_of(source: str, weights_file: str) -> Iterator[tuple[Path, PackedHeader, int | None]]:
     """Yields packed files of that source that this machine can read, with the threads for which they were packed."""
-    paths = [Path(weights_file).expanduser()] if weights_file else sorted(cache_folder().glob("*.weights"))
+    paths = [user_path(weights_file)] if weights_file else sorted(cache_folder().glob("*.weights"))
     for path in paths:
         try:
             header = read_header(path)

@@ -12,6 +12,7 @@ from split_infer_ros.engines.engine import Engine, engine_text
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.measurements.database import default_path
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
@@ -90,7 +91,7 @@ def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_s
         _digests[model.graph] = weights_digest(model.state())
     digest = _digests[model.graph]
     if weights_file:
-        path = Path(weights_file).expanduser()
+        path = user_path(weights_file)
         if open_packed(model, model.graph, path, num_threads=num_threads).header.values != digest:
             raise WeightsError(
                 f"weights_file {path} holds other weights than those that were loaded: pack the loaded ones."

@@ -13,11 +13,13 @@ from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.average_precision import Truth
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.runtime.user_files import read_regular
 from split_infer_ros.sources.folder import SUFFIXES
 
 MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more change the scales little
 MIN_TEST = 34  # images: with fewer, a single one on which a classifier disagrees would be more than 3 %
 
+MAX_ANNOTATION_BYTES = 2**20
 _BGR = (2, 1, 0)  # the indices of red, green and blue
 
 
@@ -66,7 +68,8 @@ class Samples:
         path = folder / f"{self.files[index].stem}.txt"
         height, width = self.size(index)
         try:
-            rows = [[float(word) for word in line.split()] for line in path.read_text().splitlines() if line.strip()]
+            text = read_regular(path, MAX_ANNOTATION_BYTES).decode()
+            rows = [[float(word) for word in line.split()] for line in text.splitlines() if line.strip()]
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read as an annotation ({error}).") from error
         for row in rows:

@@ -8,6 +8,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from split_infer_ros.runtime.user_files import open_regular
+
 _CHUNK_BYTES = 1 << 20
 
 _digests: dict[tuple[object, ...], str] = {}  # of files that did not change since, by path and what stat says
@@ -17,13 +19,13 @@ def content_digest(path: Path) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal digits. A process reads a file once until it changes.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is no regular file.
     """
     facts = path.stat()
     key = path, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
     if key not in _digests:
         content = hashlib.sha256()
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 content.update(chunk)
         _digests[key] = content.hexdigest()

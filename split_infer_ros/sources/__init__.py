@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import FindEncoding
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.sources.bag import BagSource, split_location
 from split_infer_ros.sources.folder import FolderSource
 from split_infer_ros.sources.picture import Picture, Source
@@ -47,9 +47,9 @@ def open_source(
     if kind == "shapes" and not location:
         return ShapesSource.open(seed, width=width, height=height)
     if kind == "folder" and location:
-        return FolderSource.open(Path(location).expanduser(), loop=loop, warn=warn)
+        return FolderSource.open(user_path(location), loop=loop, warn=warn)
     if kind == "video" and location:
-        return VideoSource.open(Path(location).expanduser(), loop=loop)
+        return VideoSource.open(user_path(location), loop=loop)
     if kind == "bag" and location:
         path, topic = split_location(location)
         return BagSource.open(path, topic=topic, loop=loop, warn=warn, find_encoding=find_encoding)

@@ -13,6 +13,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import RGB, FindEncoding, Pixels, read_message
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.sources.bag_files import decompressed, storage_of
 from split_infer_ros.sources.picture import Picture
 
@@ -21,11 +22,11 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 def split_location(location: str) -> tuple[Path, str | None]:
     """Splits ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
-    path = Path(location).expanduser()
+    path = user_path(location)
     head, colon, topic = location.rpartition(":")
     if not colon or path.exists():
         return path, None
-    return Path(head).expanduser(), f"/{topic.lstrip('/')}" if topic else None
+    return user_path(head), f"/{topic.lstrip('/')}" if topic else None
 
 
 class BagSource:

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from split_infer_ros.errors import SourceError
+from split_infer_ros.runtime.user_files import is_regular
 from split_infer_ros.sources.picture import Picture
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -49,7 +50,7 @@ class FolderSource:
 
     def __next__(self) -> Picture:
         for file in self._remaining:
-            image = cv2.imread(str(file), cv2.IMREAD_COLOR)
+            image = cv2.imread(str(file), cv2.IMREAD_COLOR) if is_regular(file) else None  # a pipe would be waited for
             if image is not None:
                 self._failures = 0
                 return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=file.name)

@@ -18,6 +18,7 @@ from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
 from split_infer_ros.models.user import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.load import build_uninspected, make_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -45,7 +46,7 @@ def files_beside(spec: ModelSpec) -> dict[Path, int]:
         return {}
     from split_infer_ros.onnx_graphs.file import weights_beside  # here, because onnx is optional
 
-    return weights_beside(Path(spec.name).expanduser())
+    return weights_beside(user_path(spec.name))
 
 
 def inspect_model(spec: ModelSpec) -> dict[str, Any]:
@@ -89,4 +90,4 @@ def _run(entry: ModelEntry, model: SplitModel) -> None:
     with torch.inference_mode():
         features = model.backbone(split_point.name)(torch.zeros((IMAGES, *entry.image_shape)))
         outputs = model.head(split_point.name)(*as_specified(features, split_point.head_inputs))
-        entry.decode(outputs_of(outputs), Limits())
+        entry.decode(outputs_of(outputs), Limits(score_threshold=0.0))  # every box is read

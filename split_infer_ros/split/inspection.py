@@ -21,21 +21,22 @@ from typing import Any
 from split_infer_ros import errors
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import default_path
-from split_infer_ros.models.onnx_models import is_onnx_file
-from split_infer_ros.models.side_file import side_path
+from split_infer_ros.models.onnx_models import description_files, is_onnx_file
 from split_infer_ros.models.user import PROGRAM_SUFFIX
 from split_infer_ros.models.weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.runtime.child_process import ChildProcess
 from split_infer_ros.runtime.files import content_digest, write_whole
 from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
+from split_infer_ros.runtime.user_files import is_regular, user_path
 from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
-FORMAT = 2  # of what an inspection does; a change raises it, and files are then inspected again
+FORMAT = 3  # of what an inspection does; a change raises it, and files are then inspected again
 PROGRAM = "split_infer_ros.split.inspector"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
+MAX_DESCRIPTION_BYTES = 2**26  # of a file of labels or anchors; one that is larger is not read
 MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
 _ENGINES = ("onnxruntime", "openvino")
@@ -151,7 +152,7 @@ def inspected_paths(spec: ModelSpec) -> list[Path]:
     is_file = spec.weights not in {named.value for named in NamedWeights}
     if is_file and not is_onnx_file(spec.name) and not spec.weights.endswith(SAFETENSORS_SUFFIX):
         names.append(spec.weights)
-    return [path for path in (Path(name).expanduser() for name in names) if path.is_file()]
+    return [path for path in map(user_path, names) if is_regular(path)]
 
 
 def _started() -> ChildProcess:
@@ -197,7 +198,7 @@ def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimit
 
 def _key(spec: ModelSpec, paths: list[Path]) -> str:
     """Returns hexadecimal digits that stand for the files' contents, and for all that decides how they are read."""
-    names = [name for name in (spec.name, spec.weights) if Path(name).expanduser() not in paths]
+    names = [name for name in (spec.name, spec.weights) if user_path(name) not in paths]
     facts = [
         FORMAT,
         names,
@@ -216,8 +217,8 @@ def _descriptions(spec: ModelSpec) -> list[Path]:
     """Returns the files that say how a model's outputs are read, and what its classes are called."""
     if not is_onnx_file(spec.name):
         return []
-    paths = [side_path(Path(spec.name).expanduser()), Path(spec.labels).expanduser() if spec.labels else None]
-    return [path for path in paths if path is not None and path.is_file()]
+    paths = filter(is_regular, description_files(spec.name, spec.onnx_options))
+    return [path for path in paths if path.stat().st_size <= MAX_DESCRIPTION_BYTES]  # a larger one is refused
 
 
 def _read_known(known: Path, folder: Path) -> Inspected | None:

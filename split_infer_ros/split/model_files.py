@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from split_infer_ros.models.onnx_models import is_onnx_file
-from split_infer_ros.models.plain_yaml import SUFFIXES
+from split_infer_ros.models.onnx_models import description_files, is_onnx_file
 from split_infer_ros.models.user import PROGRAM_SUFFIX
 from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model_spec import ModelSpec
 
 FilesState = tuple[tuple[int, ...], ...]
@@ -16,15 +16,12 @@ FilesState = tuple[tuple[int, ...], ...]
 
 
 def named_files(spec: ModelSpec) -> list[Path]:
-    """Returns the files that a spec names, and those that may lie beside ``FILE.onnx`` and describe it."""
+    """Returns the files that a spec names, and those that describe ``FILE.onnx`` or may lie beside it."""
     names = [spec.name] if is_onnx_file(spec.name) or spec.name.endswith(PROGRAM_SUFFIX) else []
     if spec.weights not in {named.value for named in NamedWeights}:
         names.append(spec.weights)
-    if spec.labels:
-        names.append(spec.labels)
-    paths = [Path(name).expanduser() for name in names]
-    beside = [paths[0].with_suffix(suffix) for suffix in SUFFIXES] if is_onnx_file(spec.name) else []
-    return paths + beside
+    described = description_files(spec.name, spec.onnx_options) if is_onnx_file(spec.name) else []
+    return [*map(user_path, names), *described]
 
 
 def files_state(files: Iterable[Path]) -> FilesState:

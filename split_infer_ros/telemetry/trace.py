@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.user_files import user_path
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class TraceFile:
         """
         try:
             # line buffering: if the process dies, at most the last line is missing
-            file = path.expanduser().open("w", buffering=1, encoding="utf-8")
+            file = user_path(path).open("w", buffering=1, encoding="utf-8")
             file.write("[\n")
         except OSError as error:
             raise ConfigurationError(f"trace '{path}' cannot be written: {error.strerror}.") from error

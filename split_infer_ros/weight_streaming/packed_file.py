@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from split_infer_ros.errors import WeightsError
+from split_infer_ros.runtime.user_files import open_regular
 from split_infer_ros.weight_streaming.packed_header import PackedHeader, Piece, decode_header, round_up_to_pages
 
 MAGIC = b"SPLITWGT"
@@ -71,7 +72,7 @@ def read_header(path: Path) -> PackedHeader:
         WeightsError: the file does not exist, does not hold packed weights, or is damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             start = file.read(_START.size)
             offset, length = _START.unpack(start)[2:4] if len(start) == _START.size else (0, 0)
             file.seek(min(offset, 2**62))

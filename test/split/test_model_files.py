@@ -71,7 +71,15 @@ def test_files_are_those_that_are_named_or_describe_the_model(tmp_path: Path) ->
     assert named_files(ModelSpec("shapes")) == []
     assert named_files(ModelSpec("shapes", "w.pth")) == [Path("w.pth")]
     spec = ModelSpec("m.onnx", labels="names.txt")
-    assert named_files(spec) == [Path("m.onnx"), Path("names.txt"), Path("m.yaml"), Path("m.yml")]
+    assert named_files(spec) == [Path("m.onnx"), Path("m.yaml"), Path("m.yml"), Path("names.txt")]
+    model = tmp_path / "m.onnx"
+    beside = [tmp_path / name for name in ("m.yaml", "m.yml", "names.txt", "anchors.npy")]
+    beside[0].write_text("decoder: {scores: a, anchors: anchors.npy}\nlabels: names.txt\n")
+    assert named_files(ModelSpec(str(model))) == [model, *beside]
+    declared = ModelSpec(str(model), decoder="scores=a,anchors=/b.npy")
+    assert named_files(declared) == [model, *beside[:3], Path("/b.npy")]
+    beside[0].write_text("decoder: [")
+    assert named_files(ModelSpec(str(model))) == [model, *beside[:2]], "loading it says what is wrong"
     assert named_files(ModelSpec("m.pt2", allow_user_code=True)) == [Path("m.pt2")]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.format import read_array
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.user_files import read_regular
 from split_infer_ros.vision_ops.host_arrays import Floats
 
 MAX_ANCHORS = 1_000_000
@@ -47,22 +50,24 @@ def read_anchors(path: Path) -> Floats:
     try:
         if path.suffix.lower() not in SUFFIXES:
             raise ValueError(f"its suffix is none of {', '.join(SUFFIXES)}")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+        data = read_regular(path, MAX_FILE_BYTES)
         if path.suffix.lower() == ".npy":
-            values = np.load(path, allow_pickle=False)
+            values = read_array(BytesIO(data), allow_pickle=False)
         elif path.suffix.lower() == ".json":
-            values = np.array(json.loads(path.read_text(encoding="utf-8")), dtype=np.float64)
+            values = np.array(json.loads(data), dtype=np.float64)
         else:
-            text = path.read_text(encoding="utf-8").replace(",", " ")
+            text = data.decode("utf-8-sig").replace(",", " ")
             values = np.array([line.split() for line in text.splitlines() if line.strip()], dtype=np.float64)
-        anchors = np.ascontiguousarray(values, dtype=np.float32)
+        if values.dtype.kind not in "fiu":
+            raise ValueError(f"its elements are {values.dtype}")
+        with np.errstate(over="ignore"):  # what becomes infinite is refused
+            anchors = np.ascontiguousarray(values, dtype=np.float32)
         anchors = anchors[0] if anchors.ndim == 3 and len(anchors) == 1 else anchors
         if anchors.ndim != 2 or anchors.shape[1] != 4 or not 0 < len(anchors) <= MAX_ANCHORS:
             raise ValueError(f"it holds numbers of shape {anchors.shape}")
         if not np.isfinite(anchors).all() or (anchors[:, 2:] <= 0).any():
             raise ValueError("it holds a size that is not positive, or a number that is not finite")
-    except (OSError, ValueError, TypeError, EOFError, RecursionError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, ArithmeticError, EOFError, RecursionError, MemoryError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise ConfigurationError(f"anchors {path} cannot be read ({reason}); {takes}.") from error
     return anchors

@@ -15,6 +15,8 @@ it. A family that the user names must only fit the shapes.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
@@ -23,7 +25,16 @@ from split_infer_ros.models.decoders.encodings import is_unit, numbers_of_box
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.grids import count_cells
-from split_infer_ros.models.decoders.layout import CELL_ENCODINGS, UNREAD, BoxRange, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import (
+    CELL_ENCODINGS,
+    UNREAD,
+    Background,
+    BoxEncoding,
+    BoxRange,
+    OutputLayout,
+    Part,
+    Rows,
+)
 from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.plausible import is_plausible
 from split_infer_ros.models.decoders.registry import FAMILIES
@@ -144,9 +155,17 @@ def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
     Raises:
         ConfigurationError: they have not.
     """
-    shapes = {output.name: output.shape for output in facts.outputs}
+    shapes = _shapes(layout, facts)
+    for part in layout.parts:
+        _check_numbers(part, layout, [_boxes_and_numbers(shapes[name], layout)[1] for name in part.outputs], where)
     if layout.boxes is None:
         return
+    if layout.peaks and layout.rows is not Rows.MAPS:
+        raise ConfigurationError(f"{where} has peaks true and rows {layout.rows.value}; peaks are found in rows maps.")
+    if layout.centres is not None and layout.encoding is not BoxEncoding.SIZES:
+        raise ConfigurationError(
+            f"{where} has centres and encoding {layout.encoding.value}; centres belong to encoding sizes."
+        )
     counts = {}
     for part in layout.parts:
         if part in (layout.counts, layout.images):
@@ -180,17 +199,45 @@ def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
             )
 
 
+def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
+    """Returns how many boxes an image has; None if the shapes do not say."""
+    shapes = _shapes(layout, facts)
+    parts = () if layout.boxes is None else layout.boxes.outputs
+    counts = [_boxes_and_numbers(shapes[name], layout)[0] for name in parts]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _shapes(layout: OutputLayout, facts: OutputFacts) -> dict[str, tuple[int | None, ...]]:
+    """Returns the shapes of outputs by name, with a batch in front: boxes (n, 4) are those of one image."""
+    shapes = {output.name: output.shape for output in facts.outputs}
+    if layout.boxes is not None and layout.rows is Rows.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
+        return {name: (1, *shape) for name, shape in shapes.items()}
+    return shapes
+
+
+def _check_numbers(part: Part, layout: OutputLayout, numbers: Sequence[int | None], where: str) -> None:
+    """Checks that a part takes as many numbers of each box as it needs, at least."""
+    has_background = part is layout.scores and layout.background is not Background.NONE
+    needed = 2 if has_background or part is layout.centres else 1
+    for count in numbers:
+        taken = _length(part, count)
+        if taken is not None and taken < needed:
+            raise ConfigurationError(
+                f"{where} takes {part}, which is {max(taken, 0)} of {count} numbers; it needs at least {needed}."
+            )
+
+
 def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> tuple[int | None, int | None]:
     """Returns how many boxes an output has, and how many numbers for each; None for what is not known."""
+    if layout.boxes is None:
+        return 1, None if None in shape[1:] else math.prod(length or 0 for length in shape[1:])
     if len(shape) < 2:
         return (shape[0] if shape else 1), 1
     if layout.rows is Rows.MAPS and len(shape) == 4:
         _, numbers, height, width = shape
         return (None if height is None or width is None else height * width), numbers
-    if len(shape) == 2 and layout.images is None:
-        return shape[1], 1
     if len(shape) == 2:
-        return shape
+        return shape[1], 1
     _, count, *others = shape
     numbers = others[-1]
     return (numbers, count) if layout.rows is Rows.COLUMNS else (count, numbers)
