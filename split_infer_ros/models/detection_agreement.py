@@ -1,9 +1,9 @@
 """How far the detections of two executions of one detector are apart, in pixels and in scores.
 
-Two executions round differently. So two candidates of nearly equal scores may suppress each other the other way round,
-and a candidate whose overlap is at a limit may be kept by one side alone. What both sides keep is therefore not
-compared directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones
-included. If each has one, what was kept differs by rounding alone.
+Two executions round differently. Two candidates of nearly equal scores may then suppress each other in the other order.
+A candidate whose overlap is at a limit may be kept by one side alone. What both sides keep is therefore not compared
+directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones included. If
+each has one, what was kept differs by rounding alone.
 """
 
 from __future__ import annotations
