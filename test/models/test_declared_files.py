@@ -16,6 +16,7 @@ pytest.importorskip("onnx")
 from onnx_files import hollow
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.onnx_options import OnnxOptions
@@ -25,14 +26,23 @@ ANCHORED = "boxes=boxes,scores=scores,encoding=anchors,anchors="
 BOXES = 30
 
 
-def read(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> Reading:
+def described(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> OnnxFile:
     shapes = outputs or {"boxes": ("n", BOXES, 4), "scores": ("n", BOXES, 3)}
-    return OnnxFile("m.onnx", hollow(shapes), OnnxOptions(decoder=decoder), folder=folder).recognise()
+    return OnnxFile("m.onnx", hollow(shapes), OnnxOptions(decoder=decoder), folder=folder)
+
+
+def read(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> Reading:
+    return described(folder, decoder, **outputs).recognise()
 
 
 def test_anchors_are_found_beside_the_model(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.full((BOXES, 4), 0.5))
-    assert read(tmp_path, f"{ANCHORED}a.npy").layout.grid.anchors == str(tmp_path / "a.npy")
+    file = described(tmp_path, f"{ANCHORED}a.npy")
+    reading = file.recognise()
+    assert reading.layout.grid.anchors == "a.npy", "what is kept of it holds for a copy in another folder"
+    decoder = file.entry(reading).decode
+    assert isinstance(decoder, LayoutDecoder)
+    assert decoder.layout.grid.anchors == str(tmp_path / "a.npy")
 
 
 def test_anchors_of_another_number_are_refused(tmp_path: Path) -> None:
