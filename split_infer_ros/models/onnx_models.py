@@ -150,9 +150,8 @@ class OnnxFile:
         else:
             found = recognise(facts, wanted, where)
         recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
-        layout = self._with_anchors(found.layout)
-        self._check_anchors(layout, facts)
-        return Reading(layout, str(self._recipe(recipe)))
+        self._check_anchors(self._with_anchors(found.layout), facts)
+        return Reading(found.layout, str(self._recipe(recipe)))
 
     def entry(self, reading: Reading) -> ModelEntry:
         """Returns the entry of the model, whose outputs are read in this way.
@@ -176,7 +175,7 @@ class OnnxFile:
             preprocess=Recipe.parse(reading.recipe).preprocess(height, width),
             labels=labels,
             default_split_point=None,
-            decode=LayoutDecoder(reading.layout, names, height, width),
+            decode=LayoutDecoder(self._with_anchors(reading.layout), names, height, width),
             notes=tuple(notes),
         )
 

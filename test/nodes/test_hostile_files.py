@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,18 @@ def test_node_that_is_launched_with_such_a_file_says_why(context: Context, files
         logged = pipeline.client.subscribe(Log, "/rosout")
         assert not pipeline.client.transition("backbone", "configure")
         logged.wait_for_one(lambda log: SENTENCES["outside"] in log.msg, SENTENCES["outside"])
+        assert pipeline.client.state("backbone") == "unconfigured"
+
+
+def test_node_does_not_wait_for_labels_in_a_pipe(context: Context, files: dict[str, Path]) -> None:
+    model, pipe = files["outside"].with_name("good.onnx"), files["outside"].with_name("pipe.json")
+    model.write_bytes(classifier("none"))
+    os.mkfifo(pipe)
+    backbone = {"model": str(model), "weights": "default", "autostart": False, "labels": str(pipe)}
+    with Pipeline(context, backbone=backbone) as pipeline:
+        logged = pipeline.client.subscribe(Log, "/rosout")
+        assert not pipeline.client.transition("backbone", "configure")
+        logged.wait_for_one(lambda log: str(pipe) in log.msg and "a pipe or a device" in log.msg, "the pipe")
         assert pipeline.client.state("backbone") == "unconfigured"
 
 

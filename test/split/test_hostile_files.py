@@ -15,8 +15,12 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from fuzz_files import FORMATS, failures, kind_of, section, with_section
+from hostile_decoders import decoder_models
 from hostile_files import formats
 from hostile_worker import fuzz
+
+from split_infer_ros.split.inspected_model import inspect_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 WHOLE = -1
 
@@ -59,6 +63,18 @@ def test_whole_files_are_served(tried: Tried, name: str) -> None:
     """What is damaged was good before, or else every refusal would be vacuous."""
     (whole,) = [each for each in tried.of(name) if each["number"] == WHOLE]
     assert whole["outcome"] == "served", whole["sentence"]
+
+
+def test_models_of_every_decoder_are_good_before_the_damage(tmp_path: Path) -> None:
+    found = []
+    for number, data in enumerate(decoder_models()):
+        path = tmp_path / f"{number}.onnx"
+        path.write_bytes(data)
+        found.append(inspect_model(ModelSpec(str(path), device="cpu"))["layout"]["name"])
+    kinds = ["boxes_scores", "dets", "counted", "nanodet", "yolov7", "centernet", "classifier", "classifier"]
+    other_inputs = ["boxes_scores"] * 4
+    fixed_batch = ["boxes_scores", "classifier"]
+    assert found == kinds + other_inputs + fixed_batch
 
 
 def test_the_page_counts_what_was_found() -> None:

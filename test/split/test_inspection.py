@@ -45,7 +45,7 @@ class Answers(Inspector):
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__()
-        self.answer, self.asked = answer, 0
+        self.answer, self.asked = {"reading": {}, **answer}, 0
 
     def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
         self.asked += 1
@@ -153,7 +153,7 @@ def test_damaged_memory_of_inspections_costs_one_inspection(state: Path, cache: 
     good, spec = Answers({"files": []}), ModelSpec("shapes", str(state))
     inspect_files(spec, good)
     (known,) = cache.iterdir()
-    assert json.loads(known.read_text()) == {"beside": {}}
+    assert json.loads(known.read_text()) == {"beside": {}, "reading": {}}
     for damaged in ("", "[]", '{"beside": 3}', '{"beside": {"gone": "0"}}'):
         known.write_text(damaged)
         asked = good.asked
