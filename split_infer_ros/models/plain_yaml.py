@@ -33,16 +33,18 @@ def read_plain_yaml(text: str) -> Any:
 
 
 class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
-    """Makes text, lists and dictionaries. It knows no tags, so no object of any other type."""
+    """Makes text, lists and dictionaries, and no object of any other type."""
 
     def construct_scalar(self, node: Any) -> str:
         """Returns a text that can leave this process: an escape may stand for half a character."""
         return repair_text(super().construct_scalar(node))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuses aliases, and does what the base class does with everything else."""
+        """Refuses aliases and tags, and does what the base class does with everything else."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*name), and aliases are not read")
+        if tag := getattr(self.peek_event(), "tag", None):
+            raise yaml.YAMLError(f"it has the tag {tag[:60]}, and tags are not read")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -58,7 +58,7 @@ def read_side_file(model: Path) -> SideFile:
     if unknown:
         raise ConfigurationError(f"{path} has the key '{str(unknown[0])[:60]}'; keys are: {', '.join(KEYS)}.")
     decoder = contents[MARK]
-    if not isinstance(decoder, (str, dict)) or not all(isinstance(key, str) for key in decoder):
+    if not decoder or not isinstance(decoder, (str, dict)) or not all(isinstance(key, str) for key in decoder):
         raise ConfigurationError(
             f"{path} has decoder '{str(decoder)[:60]}'; it takes the name of a decoder, or keys and values that say "
             "how the outputs are read."

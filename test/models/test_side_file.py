@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.side_file import MAX_BYTES, SideFile, read_side_file
+from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS
+from split_infer_ros.models.side_file import SideFile, read_side_file
 
 FULL = """
 decoder:
@@ -31,8 +32,8 @@ def written(folder: Path, text: str | bytes, suffix: str = ".yaml") -> Path:
 def test_everything_that_it_says_is_read(tmp_path: Path, suffix: str) -> None:
     found = read_side_file(written(tmp_path, FULL, suffix))
     assert found.path == tmp_path / f"net{suffix}"
-    assert found.decoder == {"boxes": "out[0:4]", "scores": ["a", "b"], "strides": [8, 16]}
-    assert found.labels == ("person", "7", "None")
+    assert found.decoder == {"boxes": "out[0:4]", "scores": ["a", "b"], "strides": ["8", "16"]}
+    assert found.labels == ("person", "7", "null")
     assert (found.preprocessing, found.input_size) == ("stretch,bgr", "64x96")
 
 
@@ -59,17 +60,17 @@ def test_a_file_of_another_program_is_left_alone(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("decoder: &a yolov8\nlabels: *a", "it has an alias, and aliases are not read"),
+        ("decoder: &a yolov8\nlabels: *a", "it has an alias (*name), and aliases are not read"),
         ("a: &a [x, x]\nb: &b [*a, *a]\ndecoder: *b", "alias"),
         ("decoder: [" + "[" * 30_000, "cannot be read"),
         ("decoder: " + "{a: " * 8_000, "cannot be read"),
-        ("decoder: !!python/object/apply:os.system ['touch ran']", "could not determine a constructor"),
-        ("decoder: !!python/name:os.system", "could not determine a constructor"),
-        ("!!python/object:os.x {decoder: 1}", "could not determine a constructor"),
+        ("decoder: !!python/object/apply:os.system ['touch ran']", "and tags are not read"),
+        ("decoder: !!python/name:os.system", "and tags are not read"),
+        ("!!python/object:os.x {decoder: 1}", "and tags are not read"),
         ("decoder: yolov8\n---\ndecoder: yolov5", "but found another document, line 2"),
         (b"decoder: \xff\xfe\x00yolo", "cannot be read"),
         (b"\x00\x01\x02", "cannot be read"),
-        ("decoder: yolov8\n#" + "x" * MAX_BYTES, "it has more than 65,536 bytes"),
+        ("decoder: yolov8\n#" + "x" * MAX_YAML_CHARACTERS, "65,536"),
         ("decoder: yolov8\nlabels: {boxes: [}", "expected the node content"),
         ("? [a, b]\n: c\ndecoder: yolov8", "found unhashable key, line 1"),
         ("? {a: b}\n: c\ndecoder: yolov8", "cannot be read"),
@@ -86,20 +87,19 @@ def test_what_means_harm_is_refused(tmp_path: Path, text: str | bytes, reason: s
 
 def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     text = "decoder: yolov8\n#"
-    assert read_side_file(written(tmp_path, text + "x" * (MAX_BYTES - len(text)))).decoder == "yolov8"
+    assert read_side_file(written(tmp_path, text + "x" * (MAX_YAML_CHARACTERS - len(text)))).decoder == "yolov8"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("decoder: yolov8\nlabel: x", r"has the key 'label'; keys are: decoder, labels, preprocessing, input_size"),
-        ("decoder: 7", "has decoder '7'; it takes the name of a decoder, or keys and values"),
+        ("decoder: 7", "decoder '7' is unknown; it takes one of"),
         ("decoder: [yolov8]", "it takes the name of a decoder"),
-        ("decoder: {1: a}", "it takes the name of a decoder"),
         ("decoder:", "it takes the name of a decoder"),
-        ("decoder: yolov8\nlabels: 7", "has labels '7'; it takes text"),
+        ("decoder: yolov8\nlabels: {a: b}", "has labels .* it takes text"),
         ("decoder: yolov8\npreprocessing: [stretch]", "has preprocessing .* it takes text"),
-        ("decoder: yolov8\ninput_size: 640", "has input_size '640'; it takes text"),
+        ("decoder: yolov8\ninput_size: 640", "input_size '640' is no size"),
     ],
 )
 def test_unknown_keys_and_values_are_refused(tmp_path: Path, text: str, reason: str) -> None:
