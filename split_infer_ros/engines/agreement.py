@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.models.entry import outputs_of
 
 # Engines compute sigmoid and its like more coarsely than torch. In an untrained EfficientNet-B2, ONNX Runtime's results
 # are 3.3 times as far from torch's as torch's are from the exact ones, and OpenVINO's 4.3 times.
@@ -38,7 +39,7 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
     weights of 16 bits it is ``MAX_LOW_PRECISION_DIFFERENCE``.
 
     Args:
-        part: maps tensors to a tensor or a tuple of tensors. A copy of it runs in float64.
+        part: maps tensors to a tensor, or to a tuple or list of them. A copy of it runs in float64.
         inputs: of a run in float32.
         results: torch's results of that run.
     """
@@ -49,7 +50,7 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
         found = copy.deepcopy(part).double()(*wide)
     except RuntimeError:  # the graph names float32 somewhere, or an operation has no float64
         return MAX_DIFFERENCE
-    rounded = difference(results, found if isinstance(found, tuple) else (found,))
+    rounded = difference(results, outputs_of(found))
     if not math.isfinite(rounded):
         return MAX_DIFFERENCE
     return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * rounded, MAX_ROUNDING))
@@ -71,7 +72,7 @@ def allowed_in_precision(
     """
     narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
     try:
-        found = copy.deepcopy(part).to(dtype)(*narrow)
+        found = outputs_of(copy.deepcopy(part).to(dtype)(*narrow))
     except RuntimeError:  # the graph names float32 somewhere, or an operation does not take the dtype
         return MAX_LOW_PRECISION_DIFFERENCE
     rounded = difference([each.to(expected.dtype) for each, expected in zip(found, results, strict=True)], results)

@@ -101,7 +101,7 @@ def test_links_of_weights_lead_nowhere_else(tmp_path: Path, place: str) -> None:
 def test_checking_leaves_the_weights_as_they_are(tmp_path: Path) -> None:
     proto = read_onnx(saved(tmp_path)).proto
     before = proto.SerializeToString()
-    with constants.without_weights(proto) as structure:
+    with constants.structure_of(proto) as structure:
         large = [each for each in structure.graph.initializer if each.dims == [0]]
         assert large
         assert len(structure.SerializeToString()) < len(before)
