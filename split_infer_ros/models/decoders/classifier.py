@@ -70,7 +70,7 @@ def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _is_of_image(name: str, classes: int, facts: OutputFacts) -> bool:
     """Whether an output has one row for each image. Without that, few numbers may be those of a box."""
-    values = next(output.values for output in facts.outputs if output.name == name)
+    values = facts.output(name).values
     if values is not None and len(values) != 1:
         return False
     return has_batch_in_front(name, facts) or classes > MAX_OF_BOX or facts.gives_probabilities(name)

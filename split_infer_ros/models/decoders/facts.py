@@ -78,6 +78,10 @@ class OutputFacts:
             found.append(Output(tensor.name, tuple(shape), not tensor.dtype.is_floating_point, values))
         return tuple(found)
 
+    def output(self, name: str) -> Output:
+        """Returns the output of that name."""
+        return next(output for output in self.outputs if output.name == name)
+
     @property
     def metadata(self) -> Mapping[str, str]:
         """The file's metadata."""

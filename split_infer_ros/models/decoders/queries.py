@@ -74,7 +74,7 @@ def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> Out
 
 def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether names or numbers tell a DETR, and its scores are of this kind."""
-    boxes, logits = (_output(part.outputs[0], facts) for part in layout.parts[:2])
+    boxes, logits = (facts.output(part.outputs[0]) for part in layout.parts[:2])
     names = sorted((boxes.name, logits.name))
     if not any(names == sorted(each) for each in _NAMES):
         count = boxes.shape[1]
@@ -139,7 +139,7 @@ def _single(name: str, output: Output, scores: Part, labels: Part | None, classe
 
 
 def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = _output(layout.scores.outputs[0], facts)
+    output = facts.output(layout.scores.outputs[0])
     length, count = output.shape[2], output.shape[1]
     if facts.is_rtdetr:
         is_selected = layout.labels is not None
@@ -152,10 +152,6 @@ def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
     return (
         values is not None and bool(values[..., :4].any()) and is_unit(values[..., :4]) and not facts.strides_of(count)
     )
-
-
-def _output(name: str, facts: OutputFacts) -> Output:
-    return next(output for output in facts.outputs if output.name == name)
 
 
 def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:

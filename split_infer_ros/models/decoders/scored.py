@@ -70,7 +70,7 @@ def _background(scores: Output, facts: OutputFacts) -> Background:
 
 def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
     assert layout.boxes is not None
-    count = next(output.shape[1] for output in facts.outputs if output.name == layout.boxes.outputs[0])
+    count = facts.output(layout.boxes.outputs[0]).shape[1]
     if count is None or facts.classes not in (None, layout.classes):
         return count is None
     return count >= MIN_BOXES or bool(facts.strides_of(count) or facts.strides_of(count, 3))
@@ -173,7 +173,7 @@ def _same(first: int | None, second: int | None) -> bool:
 def _recipe_of_scored(layout: OutputLayout, facts: OutputFacts) -> str:
     """A network that gives 0..1 was trained on stretched images, with grey values around 0."""
     assert layout.boxes is not None
-    values = next(output.values for output in facts.outputs if output.name == layout.boxes.outputs[0])
+    values = facts.output(layout.boxes.outputs[0]).values
     if values is not None and is_unit(values) and layout.background is not Background.NONE:
         return "stretch,rgb,0..255,mean=127/127/127,std=128/128/128"
     return "stretch" if values is not None and is_unit(values) else "letterbox"

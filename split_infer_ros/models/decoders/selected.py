@@ -15,7 +15,7 @@ from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Output
 Values = npt.NDArray[Any]
 
 MAX_SELECTED = 1000  # boxes; usual are 100 and 300
-_LABEL_NAMES, _SCORE_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("score", "conf"), ("num",)
+_LABEL_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("num",)
 _SIZES = "target_sizes"
 _NAMELESS = "unk__"  # begins the symbols of lengths that were open in TensorFlow
 _TENSORFLOW = "detection_boxes"
@@ -184,7 +184,7 @@ def _mentions(output: Output, words: tuple[str, ...]) -> bool:
 
 def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
     assert layout.boxes is not None
-    return next(output for output in facts.outputs if output.name == layout.boxes.outputs[0])
+    return facts.output(layout.boxes.outputs[0])
 
 
 def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:

@@ -204,7 +204,7 @@ def _layout(
 
 def _output_of(layout: OutputLayout, facts: OutputFacts) -> Output:
     (name,) = layout.outputs
-    return next(output for output in facts.outputs if output.name == name)
+    return facts.output(name)
 
 
 FAMILIES = (
