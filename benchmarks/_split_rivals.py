@@ -25,7 +25,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S
@@ -184,7 +184,7 @@ class SplitPipeline:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
-        self._batches: list[InFlightBatch] = []
+        self._batches: list[Batch] = []
         settings = StageSettings(
             split_point=split_point,
             batch_size=feed.batch_size,

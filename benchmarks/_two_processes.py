@@ -11,7 +11,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.backbone_stage import BackboneStage
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.stage_feeder import StageFeeder
 from split_infer_ros.split.model import SplitModel
@@ -41,7 +41,7 @@ class TwoProcessPipeline:
         *,
         limits: Limits,
         weights: Weights,
-        watch: Callable[[InFlightBatch], None],
+        watch: Callable[[Batch], None],
     ) -> None:
         self._feeder = StageFeeder()
         work = Work(

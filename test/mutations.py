@@ -38,7 +38,7 @@ FILES = {
         "server/backbone_runner.py",
         "server/execution/merge_runner.py",
         "server/executor.py",
-        "server/in_flight.py",
+        "server/batch.py",
         "server/handover.py",
         "server/execution/forked_graphs.py",
         "server/execution/model_streams.py",

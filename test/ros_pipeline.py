@@ -85,7 +85,7 @@ class Pipeline:
 
     def _wait_for_head(self) -> None:
         """Waits for a chosen head whose topic DDS has matched. Frames that come earlier are lost."""
-        sender = self.backbone.stage._instance._connection
+        sender = self.backbone.stage.instance.connection
         assert isinstance(sender, NetworkSender)
         wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
 

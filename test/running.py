@@ -1,27 +1,30 @@
-"""A shared pipeline under test, with its results and errors."""
+"""A server of tenants under test, with its results and errors."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from bright import BAD, LONG_S, BrightModel, frame
+import torch
+from bright import BAD, LONG_S, frame
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.server import worker_pool
+from split_infer_ros.server import server
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.ledger import LedgerCounts
+from split_infer_ros.server.ledger import Ledger, LedgerCounts
+from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.schedule.lane_rule import LaneRule
+from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.server.tenant_state import TenantState
+from split_infer_ros.split.torch_model import TorchModel
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
 SETTINGS = SharedSettings(device="cpu", max_waiting=20)
@@ -35,16 +38,32 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Running:
-    """A shared pipeline that keeps its results and errors."""
+    """A server that keeps its results and errors. Its models are made by hand."""
 
-    def __init__(self, database: Path, models: dict[str, BrightModel], settings: SharedSettings) -> None:
+    def __init__(self, database: Path, models: Mapping[str, TorchModel], settings: SharedSettings) -> None:
         self.models = models
         self.errors: list[tuple[str, str]] = []
         self.delivered: dict[str, list[tuple[Origin, Detections]]] = defaultdict(list)
-        self.states: dict[str, list[TenantState]] = defaultdict(list)
+        self.ledgers: dict[str, list[Ledger]] = defaultdict(list)
         self.deliver_gate = threading.Event()
         self.deliver_gate.set()
-        self.pipeline = SharedPipeline(settings, Limits(), self.deliver, self.note, Database(database))
+        self.pipeline = Server(
+            settings,
+            Limits(),
+            self.deliver,
+            self.note,
+            device=torch.device(settings.device),
+            open_model=self.open_model,
+            database=Database(database),
+        )
+
+    def open_model(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        if tenant.model == "broken":
+            raise ValueError("what a factory raises")
+        if tenant.model not in self.models:
+            raise UnknownModelError(f"There is no model '{tenant.model}'.")
+        model = self.models[tenant.model]
+        return OpenedModel(model, (model.note,) if model.note else ())
 
     def note(self, name: str, error: Exception) -> None:
         self.errors.append((name, str(error)))
@@ -58,14 +77,18 @@ class Running:
 
     def set(self, *tenants: Tenant) -> dict[str, ConfigurationError]:
         refused = self.pipeline.set_tenants(tenants)
-        for name, state in self.pipeline._tenants.items():
-            if state not in self.states[name]:
-                self.states[name].append(state)
+        for name in self.pipeline.tenants:
+            ledger = self.pipeline.ledger(name)
+            if ledger not in self.ledgers[name]:
+                self.ledgers[name].append(ledger)
         return refused
 
     def send(self, tenant: str, *values: int) -> None:
         for value in values:
             self.pipeline.submit(tenant, *frame(value, tenant), time.monotonic())
+
+    def measured(self) -> None:
+        until(lambda: self.pipeline.is_measured)
 
     def settled(self) -> None:
         until(lambda: not any(self.counts(name).in_flight for name in self.pipeline.tenants))
@@ -75,10 +98,10 @@ class Running:
 
     def check(self) -> None:
         """Checks that all frames are accounted for and that each result is of its own tenant's frame."""
-        for name, states in self.states.items():
+        for name, ledgers in self.ledgers.items():
             published = 0
-            for state in states:
-                counts = state.ledger.counts()
+            for ledger in ledgers:
+                counts = ledger.counts()
                 assert counts.balanced
                 published += counts.published
             assert published == len(self.delivered[name])
@@ -89,7 +112,8 @@ class Running:
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Makes all models run on two lanes, or with all cores, whatever their measured costs are."""
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
+    monkeypatch.setattr(server, "max_threads", lambda: 2)
+    monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: lanes)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
     monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)
 

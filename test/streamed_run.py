@@ -52,7 +52,7 @@ class Run:
         """Waits for frames in flight after an error, and forgets the error."""
         while self.pipeline.backbone.ledger.counts().in_flight:
             time.sleep(1e-3)
-        self.pipeline._feeder.errors.clear()
+        self.pipeline.errors.clear()
         return self.pipeline.backbone.ledger.counts()
 
     def memory_share(self) -> float:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import whole
 from split_infer_ros.engines.engine import AUTO
@@ -22,10 +21,9 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.profiling.stored_profile import profile_model
-from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import describe
+from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 def main() -> int:
@@ -35,11 +33,8 @@ def main() -> int:
     try:
         spec = model_spec_of(chosen, weights=chosen.weights, device=chosen.device)
         database = Database(chosen.database)
-        model = load_model(spec)
-        precision, _ = choose_precision(model, (Precision(chosen.precision),), AUTO)
-        tuned = find_best_known(model, database, precision)
-        config = tuned.execution_config.with_engine(AUTO, untuned_engine(model, precision))
-        model = load_model(replace(spec, execution_config=config))  # as nodes would run it
+        opened = open_model(spec, WeightsSettings(), database, engine=AUTO, precision=chosen.precision)  # as nodes do
+        model = opened.model
         profile = profile_model(model, chosen.batch, database, remeasure=chosen.anew, say=_say)
         choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
-from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
-from split_infer_ros.autotuning.trial_process import TrialProcess
-from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.precision import Precision, parse_precision
+from split_infer_ros.autotuning.opening import Measuring, open_model
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
@@ -24,8 +18,6 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.model_engines import choose_precision, untuned_engine
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
@@ -72,18 +64,22 @@ class BackboneNode(ManagedNode[BackboneParameters]):
     def configure(self) -> None:
         values = self.values
         self._check_topics(values.image_topics)
-        self._model = self._load()
         self.add_cleanup(self._unload)
-        precision, reason = choose_precision(self._model, parse_precision(values.precision), values.engine)
-        if reason:
-            self.get_logger().warning(reason)
-        best_known = self._find_or_tune(precision)
-        untuned = untuned_engine(self._model, precision)
-        self._model = self._load(best_known.execution_config.with_engine(values.engine, untuned))
-        self.get_logger().info(f"{values.model} runs on {_engine_of(self._model)}; {best_known}")
-        if self._model.note:
-            self.get_logger().warning(self._model.note)
-        self._pipeline = BackbonePipeline.open(self, self._model, best_known)
+        log = self.get_logger()
+        opened = open_model(
+            values.model_spec,
+            values.weights_settings,
+            Database.named(values.tuning_database),
+            engine=values.engine,
+            precision=values.precision,
+            batch_size=values.batch_size,
+            measuring=Measuring(log.info, tune_s=values.tune_at_start),
+        )
+        self._model = opened.model
+        for note in opened.notes:
+            log.warning(note)
+        log.info(f"{values.model} runs on {_engine_of(opened.model)}; {opened.best_known}")
+        self._pipeline = BackbonePipeline.open(self, opened)
         timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))
 
@@ -121,40 +117,6 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         """
         if self._pipeline is not None:
             self._pipeline.report(" ".join(images.mismatch for images in self._inputs if images.mismatch))
-
-    def _load(self, execution_config: ExecutionConfig | None = None) -> SplitModel:
-        spec = replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig())
-        return load_streamable(spec, self.values.weights_settings)
-
-    def _find_or_tune(self, precision: Precision) -> BestKnown:
-        """Returns the best known configuration of the model on this machine in a precision.
-
-        If there is none, the model is tuned first if the parameter ``tune_at_start`` is set. Else, with engine
-        ``auto``, the engines are compared, unless the model was tuned or they were compared at this batch size.
-        """
-        values, database, log = self.values, Database.named(self.values.tuning_database), self.get_logger()
-        spec = replace(values.model_spec, device=str(self.model.device))
-        engines = open_engines(values.engine, values.weights_settings.weights_residency)
-
-        def find() -> BestKnown:
-            return find_best_known(self.model, database, precision, values.batch_size, engines)
-
-        best_known = find()
-        if best_known.network is None and values.tune_at_start:
-            log.info(f"tuning {values.model} for {values.tune_at_start:g} s")
-            with TrialProcess(spec) as runner:
-                tuner = Tuner(self.model, runner, database, precisions=(precision,), engines=engines)
-                tuner.tune(values.tune_at_start)
-        elif best_known.pipeline is None and not engines:
-            compare_engines_once(
-                self.model,
-                spec,
-                database,
-                precision=precision,
-                batch_size=values.batch_size or 1,
-                say=log.info,
-            )
-        return find()
 
     def _unload(self) -> None:
         """Lets go of the model and of what refers to it, and gives the GPU's memory back."""

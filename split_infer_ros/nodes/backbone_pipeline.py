@@ -9,6 +9,7 @@ from typing import Any
 from rclpy.qos import QoSProfile
 
 from split_infer_ros.autotuning.best_known import BestKnown
+from split_infer_ros.autotuning.opening import Opened
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
@@ -18,7 +19,6 @@ from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.server.auto_split import AUTO, AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.server.rate_limiter import RateLimiter
 from split_infer_ros.split.model import SplitModel
@@ -62,20 +62,19 @@ class BackbonePipeline:
         self._reports = reports
 
     @classmethod
-    def open(cls, node: ManagedNode[BackboneParameters], model: SplitModel, best_known: BestKnown) -> BackbonePipeline:
+    def open(cls, node: ManagedNode[BackboneParameters], opened: Opened) -> BackbonePipeline:
         """Allocates the parts. The node's clean-up gives them back, also after an error here.
 
         Raises:
             ConfigurationError: the parameters ask for what this machine cannot give.
         """
-        values = node.values
+        values, model, best_known = node.values, opened.model, opened.best_known
         transport = SENDERS[values.transport](node, model)
         node.add_cleanup(transport.close)
         reports = IntraProcessPublisher(node, PipelineReport, "report", QoSProfile(depth=10))
         node.add_cleanup(reports.destroy)
         trace = open_trace(node, values.trace)
         database = Database.named(values.tuning_database)
-        advisor = MemoryAdvisor(model.device, database)
         log = node.get_logger()
 
         def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
@@ -98,7 +97,7 @@ class BackbonePipeline:
             node.warn,
             trace=trace,
             watch=auto_split.observe,
-            advisor=advisor,
+            database=database,
             num_threads=num_threads,
         )
         auto_split.attach(stage.configure)

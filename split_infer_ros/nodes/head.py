@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from split_infer_ros.autotuning.best_known import find_best_known
-from split_infer_ros.autotuning.engine_choice import open_engines
+from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.engines.engine import Engine, check_engine
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
@@ -32,9 +31,7 @@ from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 
 DIAGNOSTICS_PERIOD_S = 1.0
 
@@ -95,17 +92,18 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     def configure(self) -> None:
         values = self.values
-        self._model = load_streamable(values.model_spec, values.weights_settings)
         self.add_cleanup(self._unload)
-        engines = open_engines(values.engine, values.weights_settings.weights_residency)
-        precision = self._choose_precision(self._model)
-        tuned = find_best_known(self._model, Database.named(values.tuning_database), precision, engines=engines)
-        untuned = untuned_engine(self._model, precision)
-        execution_config = tuned.execution_config.with_engine(values.engine, untuned)
-        spec = replace(values.model_spec, execution_config=execution_config)
-        self._model = load_streamable(spec, values.weights_settings)
-        if self._model.note:
-            self.get_logger().warning(self._model.note)
+        opened = open_model(
+            values.model_spec,
+            values.weights_settings,
+            Database.named(values.tuning_database),
+            engine=values.engine,
+            precision=values.precision,
+            accepts=self._accepted,
+        )
+        self._model, tuned = opened.model, opened.best_known
+        for note in opened.notes:
+            self.get_logger().warning(f"head: {note}")
         engine, precision = self._model.head_engine.value, self._model.head_precision
         self.get_logger().info(f"The head of {values.model} runs on {engine} in {precision.value}.")
         # only within one process do handles carry the image on which to draw
@@ -151,17 +149,13 @@ class HeadNode(ManagedNode[HeadParameters]):
             self._stage.configure(values.weights_settings)
             self._stage.limits = values.limits
 
-    def _choose_precision(self, model: SplitModel) -> Precision:
-        """Returns the precision of the head, and logs why it is another one than the user's.
+    def _accepted(self, model: SplitModel) -> tuple[Precision, ...]:
+        """Returns the precisions that will do for the head.
 
         In one process, the backbone on a GPU may have the same parameter. So a CPU that is slow in it takes fp32.
         """
         wanted = parse_precision(self.values.precision)
-        accepted = wanted if is_made_for(wanted[0], model.device) else (*wanted, Precision.FP32)
-        precision, reason = choose_precision(model, accepted, self.values.engine)
-        if reason:
-            self.get_logger().warning(f"head: {reason}")
-        return precision
+        return wanted if is_made_for(wanted[0], model.device) else (*wanted, Precision.FP32)
 
     def _unload(self) -> None:
         """Lets go of the model and of what refers to it."""

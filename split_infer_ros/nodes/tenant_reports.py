@@ -11,7 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.server import Server
 
 
 class TenantReports:
@@ -23,7 +23,7 @@ class TenantReports:
         now: returns the time of the system clock.
     """
 
-    def __init__(self, publisher: IntraProcessPublisher, pipeline: SharedPipeline, now: Callable[[], Time]) -> None:
+    def __init__(self, publisher: IntraProcessPublisher, pipeline: Server, now: Callable[[], Time]) -> None:
         self._publisher = publisher
         self._pipeline = pipeline
         self._now = now

@@ -15,7 +15,7 @@ from split_infer_ros.nodes.parameters.tenants import TENANT, TenantsParameters
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.rate_limiter import RateLimiter
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.server import Server
 
 
 class TenantTopics:
@@ -37,7 +37,7 @@ class TenantTopics:
         self,
         node: ManagedNode[TenantsParameters],
         name: str,
-        pipeline: SharedPipeline,
+        pipeline: Server,
         enable: EnableService,
     ) -> None:
         self.limiter = RateLimiter(node.values.max_rate_hz)
@@ -80,8 +80,8 @@ class TenantTopics:
         self._results.close()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Returns True: the pipeline drops a tenant's frames rather than make senders wait."""
-        return True
+        """Waits while senders are asked to (drop_policy ``block``); returns whether there is room."""
+        return self._pipeline.wait_for_room(self._name, timeout_s)
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
         """Takes a frame."""

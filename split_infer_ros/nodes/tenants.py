@@ -11,6 +11,7 @@ from typing import Any
 from rclpy.guard_condition import GuardCondition
 from rclpy.qos import QoSProfile
 
+from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
@@ -27,7 +28,8 @@ from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.server import Server
+from split_infer_ros.split.load import choose_device
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
@@ -65,7 +67,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             **node_arguments,
         )
         self._enable = EnableService(self)
-        self._pipeline: SharedPipeline | None = None
+        self._pipeline: Server | None = None
         self._reports: TenantReports | None = None
         self._worker: WorkerThread[TenantsParameters] | None = None
         self._applied: SimpleQueue[AppliedTenants] = SimpleQueue()
@@ -75,7 +77,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._faults: dict[str, ConfigurationError] = {}
 
     @property
-    def pipeline(self) -> SharedPipeline:
+    def pipeline(self) -> Server:
         """The pipeline that all tenants share, while configured.
 
         Raises:
@@ -90,7 +92,16 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._check_topics(values)
         database = Database.named(values.tuning_database)
         trace = open_trace(self, values.trace)
-        pipeline = SharedPipeline(values.settings, values.limits, self._publish_result, self._warn_of, database, trace)
+        pipeline = Server(
+            values.settings,
+            values.limits,
+            self._publish_result,
+            self._warn_of,
+            device=choose_device(values.device),
+            open_model=tenant_opener(database),
+            database=database,
+            trace=trace,
+        )
         self._pipeline = pipeline
         self.add_cleanup(self._forget_pipeline)
         self.add_cleanup(pipeline.close)
@@ -127,7 +138,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         before, after = self.values.settings, values.settings
         if after != before:
             self.pipeline.configure(after)
-            self.log_changes({"max_batch_size": before.max_batch_size}, {"max_batch_size": after.max_batch_size})
+            self.log_changes({"max_batch_size": before.batch_size}, {"max_batch_size": after.batch_size})
         self.pipeline.limits = values.limits
         for topics in self._topics.values():
             topics.limiter.max_rate_hz = values.max_rate_hz

@@ -25,6 +25,7 @@ class Admission:
         on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice.
 
     Attributes:
+        is_open: frames are taken.
         is_lost: the device was lost, and all frames with it.
     """
 
@@ -41,14 +42,14 @@ class Admission:
         self._waiting = waiting
         self._dispatcher = dispatcher
         self._on_error = on_error
-        self._accepting = False
+        self.is_open = False
         self.is_lost = False
 
     def begin(self) -> None:
-        """Takes frames once unknown costs of models are measured, which it waits for."""
+        """Takes frames from now on."""
         with self._changed:
-            self._changed.wait_for(lambda: self._dispatcher.settled or self.is_lost)
-            self._accepting = not self.is_lost
+            self._dispatcher.is_draining = False
+            self.is_open = not self.is_lost
 
     def end(self, drain_s: float) -> DropReason:
         """Takes no more frames, and lets those that came finish for up to ``drain_s`` seconds.
@@ -58,8 +59,9 @@ class Admission:
         """
         reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN
         with self._changed:
-            self._accepting = False
-            self._changed.wait_for(self._is_idle, drain_s)
+            self.is_open, self._dispatcher.is_draining = False, True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.is_idle, drain_s)
             drop(self._waiting.clear(), reason)
         return reason
 
@@ -70,7 +72,7 @@ class Admission:
             if state is None:
                 return
             ticket = state.ledger.receive(now)
-            if not self._accepting:
+            if not self.is_open:
                 ticket.drop(DropReason.DEVICE_LOST if self.is_lost else DropReason.INACTIVE)
             elif self._dispatcher.models[state.model].failed:
                 ticket.drop(DropReason.BACKBONE_ERROR)
@@ -78,6 +80,16 @@ class Admission:
                 frame = TenantFrame(pixels, origin, ticket, state)
                 drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
                 self._changed.notify_all()
+
+    def is_full(self, tenant: str) -> bool:
+        """Returns whether the tenant's senders are asked to wait; read without the lock, too."""
+        state = self._tenants.get(tenant)
+        return state is not None and self.is_open and self._waiting.is_full(state)
+
+    def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
+        """Waits while the tenant is full, on a thread of the sender; returns whether there is room."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.is_full(tenant), timeout_s)
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
         """Counts a frame of a tenant that cannot be read."""
@@ -95,13 +107,15 @@ class Admission:
         """Reports an exception; if the device is lost, drops all frames that wait."""
         if is_sticky(error):
             with self._changed:
-                first, self.is_lost, self._accepting = not self.is_lost, True, False
+                first, self.is_lost, self.is_open = not self.is_lost, True, False
                 drop(self._waiting.clear(), DropReason.DEVICE_LOST)
                 for model in self._dispatcher.all_models:
-                    model.instance.device_lost = True
+                    model.instance.device_lost, model.instance.failure = True, str(error)
                 self._changed.notify_all()
             if not first:
                 return
+        elif self.is_lost:  # the error only follows from the loss
+            return
         self._on_error(name, error)
 
     def report_loss(self, errors: Mapping[str, Exception]) -> None:
@@ -110,5 +124,7 @@ class Admission:
             if is_sticky(error):
                 self.fail(name, error)
 
-    def _is_idle(self) -> bool:
+    @property
+    def is_idle(self) -> bool:
+        """True while no frame waits and no batch is in flight (lock held)."""
         return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Objective, plan
@@ -127,7 +127,7 @@ class AutoSplit:
             self._configure(settings)
             self._settings, self._controller, self._requested = settings, controller, choice_request
 
-    def observe(self, batch: InFlightBatch) -> None:
+    def observe(self, batch: Batch) -> None:
         """Takes note of a batch whose results are out and whose timeline is complete. Never waits."""
         if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return

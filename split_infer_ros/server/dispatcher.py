@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.runtime.num_threads import use_all_threads
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.server.costs.cost_measurer import CostMeasurer
 from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.execution.model_streams import Backbone
 from split_infer_ros.server.execution_chooser import ExecutionChooser
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.executor import Execution, Executor
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.tenant_state import WaitingFrames, drop
-from split_infer_ros.server.worker_pool import WorkerPool
 from split_infer_ros.split.stacked_model import StackedModel
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
@@ -32,39 +30,45 @@ class Dispatcher:
     Args:
         changed: guards all that is shared. Methods that say "lock held" are called with it held.
         waiting: frames to choose from.
-        workers: execute what was decided.
+        executor: executes what was decided.
         tables: costs of executions. The dispatcher measures those that are missing.
         rules: how requests may be put together; may be replaced.
+        measures: whether costs are measured. If not, executions are chosen by rule.
         on_error: takes the model's name and an exception that cost frames.
 
     Attributes:
         models: the models that are served, by their keys.
         stacks: models of one architecture that may run as one network, by name.
+        is_draining: no more frames come, so batches that are not full wait for none.
     """
 
     def __init__(
         self,
         changed: threading.Condition,
         waiting: WaitingFrames,
-        workers: WorkerPool,
+        executor: Executor,
         tables: CostTables,
         rules: Rules,
         on_error: Callable[[str, Exception], None],
+        *,
+        measures: bool = True,
     ) -> None:
         self.models: dict[str, ServedModel] = {}
         self.stacks: dict[str, StackedModel] = {}
         self.rules = rules
+        self.is_draining = False
         self._changed = changed
         self._waiting = waiting
-        self._workers = workers
+        self._executor = executor
         self._tables = tables
         self._on_error = on_error
-        self._chooser = ExecutionChooser(self.models, waiting, workers.lane_scheduler)
+        self._chooser = ExecutionChooser(self.models, waiting, executor.lanes)
         self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
         self._stale = False  # the workers have not heard of the latest models, or of their costs
-        lanes = [] if workers.concurrent is None or tables.lane is None else [(workers.concurrent, tables.lane)]
-        self._measurer = CostMeasurer([(workers.whole, tables.whole), *lanes])
+        lanes = [] if executor.concurrent is None or tables.lane is None else [(executor.concurrent, tables.lane)]
+        self._measurer = CostMeasurer([(executor.whole, tables.whole), *lanes])
+        self._measures = measures
         self._running = False
         self._at_rest = False  # nothing came or ended for a tick
         self._thread: threading.Thread | None = None
@@ -75,9 +79,19 @@ class Dispatcher:
         return [*self.models.values(), *self._leaving]
 
     @property
+    def leaving(self) -> list[ServedModel]:
+        """Models that are served no more, until their last batch is back (lock held)."""
+        return list(self._leaving)
+
+    @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not self._stale and self._measurer.done
+        return not self._stale and (self._measurer.done or not self._measures)
+
+    @property
+    def costs(self) -> ExecutionModes:
+        """What executions cost, as far as it is known (lock held)."""
+        return self._modes
 
     def execution_s(self, model: str) -> float:
         """Seconds that one image takes the model alone; 0 until that is known (lock held)."""
@@ -85,12 +99,12 @@ class Dispatcher:
         return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
 
     def add(self, model: ServedModel) -> None:
-        """Adds a model, which is served once it is measured (lock held)."""
+        """Adds a model, which is served from now on (lock held)."""
         self.models[model.key] = model
         self._tables.add_model(model.key, model.model, model.plan.cost_key)
         self.renew()
         if self._running:
-            model.head.start()
+            model.start_head()
 
     def remove(self, model: ServedModel) -> None:
         """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
@@ -128,8 +142,8 @@ class Dispatcher:
         with self._changed:
             self._running = True
             for model in self.all_models:
-                model.head.start()
-        self._workers.start()
+                model.start_head()
+        self._executor.start()
         self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
         self._thread.start()
 
@@ -141,35 +155,44 @@ class Dispatcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._workers.stop()
+        self._executor.stop()
 
-    def look_round(self) -> None:
-        """Loads new models into the workers, settles batches that come back by themselves, and closes models that left.
+    def reconcile(self) -> None:
+        """Loads new models into the executor, settles what comes back by itself, and closes models that left.
 
         Called on the dispatcher's own thread, or while it does not run.
         """
         with self._changed:
             models = self.all_models
             idle = [model for model in self._leaving if not model.in_flight]
-            self._leaving = [model for model in self._leaving if model.in_flight]
             stale, self._stale = self._stale, False
+            if idle:
+                self._leaving = [model for model in self._leaving if model.in_flight]
             if stale:
                 self._renew_costs()
-            loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
-            backbones = {key: model.backbone for key, model in loaded.items()}
-            engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
-            image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
-            for name, stack in self.stacks.items():  # measured like a model
-                backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
-        if stale or idle:
-            self._workers.load(backbones, image_s, engines)
+            loads = self._loads() if stale or idle else None
+        if loads is not None:
+            self._executor.load(*loads)
         for model in models:
             model.collect(time.monotonic())
         for model in idle:
             model.close()
 
+    def _loads(self) -> tuple[dict[str, Backbone], dict[str, float], dict[str, Engine]]:
+        """Returns what the executor is to have: by name the backbones, an image's seconds, and the engines."""
+        loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
+        backbones = {key: model.backbone for key, model in loaded.items()}
+        engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
+        image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+        for name, stack in self.stacks.items():  # measured like a model
+            backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
+        return backbones, image_s, engines
+
     def _loop(self) -> None:
-        use_all_threads()
+        if self._executor.whole.is_asynchronous:
+            use_one_thread()
+        else:
+            use_all_threads()
         while self._running:
             try:
                 self._take_turns()
@@ -179,18 +202,14 @@ class Dispatcher:
                     self._changed.wait(TICK_S)
 
     def _take_turns(self) -> None:
-        self.look_round()
-        self._measure_once()
-        for _ in range(max(1, self._workers.num_lanes)):
+        self.reconcile()
+        if self._measures:
+            self._measure_once()
+        for _ in range(max(1, self._executor.num_lanes)):
             executions = self._next_executions()
-            for execution, batches in executions:
-                self._workers.execute(
-                    batches,
-                    execution.lane,
-                    partial(self._workers.lane_scheduler.end, execution),
-                    self.stacks.get(execution.decision.stack),
-                )
-            if not any(execution.lane is not None for execution, _ in executions):
+            for execution in executions:
+                self._executor.run(execution)
+            if not any(execution.scheduled.lane is not None for execution in executions):
                 break  # this execution has all threads, so no other can begin now
 
     def _measure_once(self) -> None:
@@ -200,7 +219,7 @@ class Dispatcher:
             self._changed.notify_all()
             if measurement is None:
                 return
-            self._changed.wait_for(lambda: self._workers.lane_scheduler.is_idle)  # alone on the device
+            self._changed.wait_for(lambda: self._executor.lanes.is_idle)  # alone on the device
         if not self._measurer.step(measurement):
             return
         with self._changed:
@@ -212,27 +231,31 @@ class Dispatcher:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
-        """Notes for each model whether it can be scheduled, and releases stacks that do not pay (lock held)."""
+        """Notes for each model whether it can run, and releases stacks that do not pay (lock held)."""
         useful = [stack for stack in self.stacks.values() if self._tables.stack_pays(list(stack.members)) is not False]
         if len(useful) < len(self.stacks):
             self._keep_stacks(useful)
         self._modes = self._tables.costs()
         for key, model in self.models.items():
             model.failed = self._tables.has_failed(key)
-            model.ready = not model.failed and (model.ready or self._tables.is_ready(key))
             if model.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 
-    def _next_executions(self) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
+    def _next_executions(self) -> list[Execution]:
         """Decides what is executed now; waits for a change if there is nothing."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
-            executions = self._chooser.choose(self._modes, self.stacks, now=now, rules=self.rules)
-            for execution, _ in executions:
-                self._workers.lane_scheduler.begin(execution, now)
+            choice = self._chooser.choose(
+                self._modes, self.stacks, now=now, rules=self.rules, is_draining=self.is_draining
+            )
+            executions = [
+                self._executor.begin(scheduled, batches, self.stacks.get(scheduled.decision.stack))
+                for scheduled, batches in choice.executions
+            ]
             # if late requests were dropped, there may be others behind them
             if not executions and self._running and self.settled and len(self._waiting) == before:
-                self._at_rest = (
-                    not self._changed.wait(TICK_S) and not self._waiting and self._workers.lane_scheduler.is_idle
-                )
+                is_over = self._changed.wait(max(0.0, min(TICK_S, choice.wake_at - now)))
+                self._at_rest = not is_over and not self._waiting and self._executor.lanes.is_idle
+            elif executions and self._waiting.blocks:
+                self._changed.notify_all()  # senders wait for room
             return executions

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.co_run_finder import CoRunFinder
 from split_infer_ros.server.fusion_kind import FusionKind
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
-from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules
+from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules, due_at
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.shared_weights import prefetch_next
 from split_infer_ros.server.tenant_state import WaitingFrames, drop
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What begins now.
+
+    Attributes:
+        executions: each with its batches: none, one, or the two of a co-run.
+        wake_at: when a batch that is not full may run, in seconds of the steady clock; infinite if none waits.
+    """
+
+    executions: list[tuple[ScheduledExecution, list[Batch]]] = field(default_factory=list)
+    wake_at: float = math.inf
+
+
 class ExecutionChooser:
-    """Chooses executions, drops late frames and gives each batch its slot. Its caller holds the pipeline's lock.
+    """Chooses executions, drops late frames and gives each batch its slot. Its caller holds the server's lock.
 
     Args:
         models: the models that are served, by their keys. The dispatcher changes it.
@@ -35,19 +50,28 @@ class ExecutionChooser:
         self._co_runs = CoRunFinder(models, waiting)
 
     def choose(
-        self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules
-    ) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
-        """Returns the executions that begin now, each with its batches: none, one, or the two of a co-run.
+        self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules, is_draining: bool = False
+    ) -> Choice:
+        """Returns the executions that begin now.
+
+        No batch is closed before its turn: meanwhile newer frames may come, or more of them.
 
         Args:
-            modes: costs of every model that is ready.
+            modes: costs of the models, as far as they are known.
             stacks: the names of the stacks that may run.
             now: seconds of the steady clock.
             rules: how requests may be combined.
+            is_draining: whether no more frames come, so that none is waited for.
         """
-        able = {key for key, model in self._models.items() if model.ready and model.has_room}
+        able = {key for key, model in self._models.items() if not model.failed and model.has_room}
         queue = self._waiting.of_models(able)
-        execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules)
+        wake_at = math.inf
+        if rules.timeout_s and not is_draining:
+            due = due_at(queue, modes.whole, rules)
+            wake_at = min((at for at in due.values() if at > now), default=math.inf)
+            queue = [request for request in queue if due[request.model] <= now]
+        on_lanes = {key for key in able if self._models[key].may_use_lanes}
+        execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules, on_lanes=on_lanes)
         decision = execution.decision
         costs, pair = modes.whole, []
         if execution.lane is None:
@@ -55,17 +79,21 @@ class ExecutionChooser:
         prefetch_next(self._models, decision, queue, costs, now=now, rules=rules)
         drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
-            return [
-                (ScheduledExecution(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair
-            ]
+            return Choice(
+                [
+                    (ScheduledExecution(Decision((batch,))), [self._start_batch(batch, now, plan)])
+                    for batch, plan in pair
+                ],
+                wake_at,
+            )
         if not decision.batches:
-            return []
-        batches = [self._take_off(batch, now) for batch in decision.batches]
+            return Choice(wake_at=wake_at)
+        batches = [self._start_batch(batch, now) for batch in decision.batches]
         if len(batches) > 1:
             fusion = FusionKind.STACKED if decision.stack in stacks else FusionKind.FUSED
             for batch in batches:
                 batch.fusion = fusion
-        return [(execution, batches)]
+        return Choice([(execution, batches)], wake_at)
 
-    def _take_off(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> InFlightBatch:
-        return self._models[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
+    def _start_batch(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> Batch:
+        return self._models[batch.model].start_batch(self._waiting.take(batch.requests), now, plan)

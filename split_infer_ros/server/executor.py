@@ -1,102 +1,202 @@
-"""From a decision to an execution on the device."""
+"""From a decision to features in their slots: executions on all cores, on a lane, or on a GPU."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
 from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.runtime.worker_thread import WorkerThread
+from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.merge_runner import MergeRunner
-from split_infer_ros.server.handover import Execution, Handover
-from split_infer_ros.server.in_flight import InFlightBatch
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.server.execution.model_streams import Backbone
+from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.split.stacked_model import StackedModel
+
+GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """Batches of different models that are computed as one.
+
+    Attributes:
+        batches: at least one, in their order.
+        scheduled: the decision, with the lane.
+        stack: computes all batches as one network; None if each model computes its own.
+        before: executions with frames of the same sources, which are handed over first.
+        failed: the batches that are lost, and why.
+        began: when it was given to the device, in seconds of the steady clock.
+        done: from here on the features are in the slots.
+        processor_s: the processor time of its thread; None if others computed as well.
+        is_over: its batches are handed over or lost.
+    """
+
+    batches: Sequence[Batch]
+    scheduled: ScheduledExecution
+    stack: StackedModel | None = None
+    before: Sequence[Execution] = ()
+    failed: dict[Batch, Exception] = field(default_factory=dict)
+    began: float = 0.0
+    done: Fence = field(default_factory=Fence)
+    processor_s: float | None = None
+    is_over: bool = False
+
+    @property
+    def left(self) -> list[Batch]:
+        """The batches that have not failed."""
+        return [batch for batch in self.batches if batch not in self.failed]
 
 
 class Executor:
-    """Pre-processes and executes batches; a GPU is given the next execution while it is at this one.
+    """Pre-processes and computes executions, and hands their batches over, those of one source in their order.
+
+    On a CPU, the thread that calls ``run`` does all of it, as stages would only share the cores; on a lane, the lane's
+    thread does. A GPU is given the next execution while it computes this one: a second thread launches, and a third
+    waits for each execution to be done.
 
     Args:
-        changed: guards what is shared with other threads.
-        runner: runs the executions.
+        changed: guards what is shared with other threads; notified once an execution is over.
         device: where.
+        graph_bytes: memory that recorded executions of several models may take; None if none is recorded.
+        num_lanes: of a CPU; 0 or 1: none.
 
     Attributes:
-        depth: executions that may be given to it before the first of them is over.
+        whole: the runner that has all threads, or the GPU.
+        concurrent: measures lanes; None without lanes.
+        lanes: knows which executions are under way (lock held).
     """
 
-    def __init__(self, changed: threading.Condition, runner: MergeRunner, device: torch.device) -> None:
+    def __init__(
+        self, changed: threading.Condition, device: torch.device, *, graph_bytes: int | None = None, num_lanes: int = 0
+    ) -> None:
         self._changed = changed
-        self._runner = runner
+        self.whole = MergeRunner(device, graph_bytes)
+        behind = self.whole.is_asynchronous
+        count = num_lanes if num_lanes > 1 and device.type == "cpu" else 0
+        lane_threads = max(1, max_threads() // max(1, count))
+        self._runners = [MergeRunner(device, num_threads=lane_threads, num_lanes=count) for _ in range(count)]
+        self.concurrent = ConcurrentLanes(self._runners) if count else None
+        self.lanes = LaneScheduler(count, GPU_DEPTH if behind else 1)
+        self._lane_threads = [WorkerThread(f"lane {number}", self._load, use_one_thread) for number in range(count)]
+        self._launch = WorkerThread("launch", self._compute, use_one_thread) if behind else None
+        self._handover = WorkerThread("handover", self._finish, use_one_thread) if behind else None
         self._copies = Stream(device)
         self._mapped: dict[str, Fence] = {}  # until then a model's latest features are read
-        self.depth = 2 if runner.is_asynchronous else 1
-        self._handover = Handover(runner.is_asynchronous)
+        self._under_way: list[Execution] = []
+        self._last_end = 0.0
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of lanes; 0 if there are none."""
+        return len(self._runners)
+
+    def load(
+        self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float], engines: Mapping[str, Engine]
+    ) -> None:
+        """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay."""
+        for runner in (self.whole, *self._runners):
+            runner.load(backbones, image_s, engines)
 
     def start(self) -> None:
         """Starts, until ``stop``; may be started again."""
-        self._handover.start()
+        for thread in self._threads():
+            thread.start()
 
     def stop(self) -> None:
-        """Hands over all that was launched, then ends."""
-        self._handover.stop()
+        """Hands over all executions that were begun, then ends."""
+        for thread in self._threads():
+            thread.stop()
+
+    def close(self) -> None:
+        """Frees the runners, once stopped."""
+        self.whole.close()
+        if self.concurrent is not None:
+            self.concurrent.close()
+
+    def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
+        """Notes that an execution begins; ``run`` follows (lock held)."""
+        self.lanes.begin(scheduled, time.monotonic())
+        sources = scheduled.sources
+        before = [each for each in self._under_way if not sources.isdisjoint(each.scheduled.sources)]
+        execution = Execution(batches, scheduled, stack, before)
+        self._under_way.append(execution)
+        return execution
+
+    def run(self, execution: Execution) -> None:
+        """Has an execution pre-processed, computed and handed over; returns before that is done on a GPU or a lane."""
+        lane = execution.scheduled.lane
+        if lane is None:
+            self._load(execution)
+        else:
+            self._lane_threads[lane].put(execution)
+
+    def _threads(self) -> list[WorkerThread[Execution]]:
+        behind = [thread for thread in (self._launch, self._handover) if thread is not None]
+        return [*self._lane_threads, *behind]
+
+    def _runner_of(self, execution: Execution) -> MergeRunner:
+        lane = execution.scheduled.lane
+        return self.whole if lane is None else self._runners[lane]
+
+    def _load(self, execution: Execution) -> None:
+        runner, processor_s = self._runner_of(execution), time.thread_time()
+        with torch.inference_mode():
+            for batch in execution.batches:
+                try:
+                    if self._launch is None:
+                        runner.set_threads(batch.owner.key)
+                    batch.load()
+                except Exception as error:  # whatever one batch does, the others get their chance
+                    execution.failed[batch] = error
+        if self._launch is not None:
+            self._launch.put(execution)
+        else:
+            self._compute(execution, processor_s)
+
+    def _compute(self, execution: Execution, processor_s: float | None = None) -> None:
+        execution.began = time.monotonic()
+        try:
+            if execution.left:
+                execution.done = self._given(execution)
+        except Exception as error:
+            execution.failed |= dict.fromkeys(execution.left, error)
+        if processor_s is not None:
+            execution.processor_s = time.thread_time() - processor_s
+        if execution.before:
+            with self._changed:
+                self._changed.wait_for(lambda: all(each.is_over for each in execution.before))
+            execution.before = ()
+        if self._handover is not None:
+            self._handover.put(execution)
+        else:
+            self._finish(execution)
 
     @torch.inference_mode()
-    def execute(
-        self, batches: Sequence[InFlightBatch], over: Callable[[], None], stack: StackedModel | None = None
-    ) -> None:
-        """Executes batches of as many models as one; on a GPU this returns before it is done.
-
-        Args:
-            batches: one of each model.
-            over: called once they are handed over, or lost; the lock is held.
-            stack: computes them as one network; None if each model computes its own batch.
-        """
-        loaded: dict[str, LoadedBatch] = {}
-        left: dict[str, InFlightBatch] = {}
-        for batch in batches:
-            try:
-                self._runner.set_threads(batch.owner.key)
-                loaded[batch.owner.key] = batch.load()
-                left[batch.owner.key] = batch
-            except Exception as error:  # whatever one batch does, the others get their chance
-                batch.owner.fail(batch, error)
-        start, done = time.monotonic(), Fence()
-        try:
-            if left:
-                done = self._launch(left, loaded, stack)
-        except Exception as error:
-            for batch in left.values():
-                batch.owner.fail(batch, error)
-            left = {}
-
-        def all_over() -> None:
-            with self._changed:
-                over()
-                self._changed.notify_all()
-
-        self._handover.put(Execution(list(left.values()), start, done, all_over))
-
-    def _launch(
-        self, batches: dict[str, InFlightBatch], loaded: Mapping[str, LoadedBatch], stack: StackedModel | None
-    ) -> Fence:
-        """Has features left in the slots, and brought to the CPU; batches that failed are taken out."""
-        inputs = {key: each.images for key, each in loaded.items()}
-        fences = [each.ready for each in loaded.values()]
-        fences += [self._mapped.pop(key) for key in loaded if key in self._mapped]
-        launched = self._runner.launch(
-            inputs,
+    def _given(self, execution: Execution) -> Fence:
+        """Gives an execution to the device; returns the fence from which on the features are in the slots."""
+        runner, left = self._runner_of(execution), execution.left
+        if len(execution.batches) == 1 and runner.graphs is None and not left[0].maps:
+            return left[0].run(runner.stream, self._copies)
+        batches = {batch.owner.key: batch for batch in left}
+        images = {key: batch.images for key, batch in batches.items()}
+        fences = [batch.ready for batch in left]
+        fences += [self._mapped.pop(key) for key in batches if key in self._mapped]
+        launched = runner.launch(
+            images,
             lambda key, features: batches[key].write(features),
             fences,
-            lambda key, backbone, images: batches[key].compute(backbone, images),
-            stack,
+            lambda key, backbone, given: batches[key].compute(backbone, given),
+            execution.stack,
         )
-        for key, error in launched.failed.items():
-            batch = batches.pop(key)
-            batch.owner.fail(batch, error)
+        execution.failed |= {batches.pop(key): error for key, error in launched.failed.items()}
         done = launched.done
         self._copies.wait_for(done)
         for key, batch in batches.items():
@@ -106,3 +206,29 @@ class Executor:
                 if batch.maps:
                     self._mapped[key] = fetched
         return done
+
+    def _finish(self, execution: Execution) -> None:
+        """Waits until an execution is done, and hands its batches over."""
+        failure: Exception | None = None
+        try:
+            execution.done.wait()
+        except Exception as error:
+            failure = error
+        # A GPU began with this execution when it was done with the one before.
+        start, end = max(execution.began, self._last_end), time.monotonic()
+        if self._handover is not None:
+            self._last_end = end
+        for batch in execution.batches:
+            batch.timeline.backbone_start, batch.timeline.backbone_end = start, end
+            error = execution.failed.get(batch, failure)
+            try:
+                if error is not None:
+                    raise error
+                batch.owner.hand_over(batch)
+            except Exception as reason:  # whatever one batch does, the others get their chance
+                batch.owner.fail(batch, reason)
+        with self._changed:
+            execution.is_over = True
+            self._under_way.remove(execution)
+            self.lanes.end(execution.scheduled, time.monotonic(), execution.processor_s)
+            self._changed.notify_all()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.drop_reason import DropReason
@@ -56,6 +57,15 @@ class Frame:
         self.ticket.drop(reason)
 
 
+class LocalBatch(Protocol):
+    """The batch of a handle, in the process of its backbone."""
+
+    frames: Sequence[Frame]
+
+    def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
+        """Settles one frame: published at ``now``, or dropped if there is a reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """A batch of features, by reference: which slot they lie in and whose images they are of.
@@ -66,7 +76,7 @@ class Handle:
         batch_capacity: the largest batch a slot is laid out for.
         segment: name of the shared memory in which the slot lies; empty if in the backbone's own.
         origins: one a frame, in the order of the batch dimension.
-        frames: the frames themselves, in the same order; empty if the handle came from another process.
+        batch: the batch itself; None if the handle came from another process.
     """
 
     lease: Lease
@@ -75,4 +85,4 @@ class Handle:
     batch_capacity: int
     segment: str
     origins: tuple[Origin, ...]
-    frames: tuple[Frame, ...] = ()
+    batch: LocalBatch | None = None

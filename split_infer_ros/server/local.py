@@ -17,9 +17,9 @@ from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_stage import HeadStage
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S, StageFeeder
@@ -85,7 +85,7 @@ class LocalPipeline:
         limits: Limits | None = None,
         num_threads: tuple[int, int] | None = None,
         head_weights: WeightsSettings | None = None,
-        watch: Callable[[InFlightBatch], None] | None = None,
+        watch: Callable[[Batch], None] | None = None,
     ) -> None:
         self.notices: list[str] = []
         self._feeder = StageFeeder()
@@ -108,6 +108,11 @@ class LocalPipeline:
         self.backbone = BackboneStage(
             model, self._settings, transport, self._hear, watch=watch, num_threads=backbone_threads
         )
+
+    @property
+    def errors(self) -> list[Exception]:
+        """Errors that cost frames, the first one first."""
+        return self._feeder.errors
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()

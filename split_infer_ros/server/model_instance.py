@@ -16,8 +16,8 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame, Handle
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_making import make_plan
@@ -46,6 +46,7 @@ class ModelInstance:
         takes_pixels: whether images may be normalised by the backbone; see ``make_plan``.
 
     Attributes:
+        connection: the open way to its head.
         in_flight: batches that are not back yet, by their leases.
         failure: why a batch was lost; empty again once one was handed over.
         device_lost: set by whoever notices it; from then on batches fail as ``device_lost``.
@@ -60,7 +61,7 @@ class ModelInstance:
         advisor: MemoryAdvisor,
         changed: threading.Condition,
         on_error: Callable[[Exception], None],
-        watch: Callable[[InFlightBatch], None],
+        watch: Callable[[Batch], None],
         num_threads: int = 0,
         ring_memory: RingMemory | None = None,
         takes_pixels: bool = True,
@@ -68,7 +69,7 @@ class ModelInstance:
         self.key = key
         self.model = model
         self.advisor = advisor
-        self.in_flight: dict[Lease, InFlightBatch] = {}
+        self.in_flight: dict[Lease, Batch] = {}
         self.failure = ""
         self.device_lost = False
         self._changed = changed
@@ -80,7 +81,7 @@ class ModelInstance:
         self._plans: list[Plan] = []  # the last one is in force, the others are closed once they are empty
         self._collecting = threading.Lock()
         self._is_closed = False
-        self._connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
+        self.connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
 
     @property
     def plan(self) -> Plan:
@@ -100,7 +101,7 @@ class ModelInstance:
         return make_plan(
             model=self.model,
             settings=settings,
-            connection=self._connection,
+            connection=self.connection,
             advisor=self.advisor,
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
@@ -116,7 +117,7 @@ class ModelInstance:
         """
         name, size = plan.split_point.name, plan.settings.batch_size
         try:
-            self._connection.prepare_head(self.model.entry.name, name, size)
+            self.connection.prepare_head(self.model.entry.name, name, size)
         except ConfigurationError:
             raise
         except Exception as error:  # engines have errors of their own
@@ -158,7 +159,7 @@ class ModelInstance:
             "failure": self.failure,
         }
 
-    def open(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> InFlightBatch | None:
+    def start_batch(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> Batch | None:
         """Closes a batch, if a slot is free for it (lock held).
 
         Args:
@@ -170,26 +171,26 @@ class ModelInstance:
         lease = plan.pool.acquire()
         if lease is None:
             return None
-        batch = InFlightBatch(self, plan, lease, frames(), Timeline(closed=now))
+        batch = Batch(self, plan, lease, frames(), Timeline(closed=now))
         self.in_flight[lease] = batch
         return batch
 
-    def hand_over(self, batch: InFlightBatch) -> None:
+    def hand_over(self, batch: Batch) -> None:
         """Publishes the slot, in which the features are now, and tells the head."""
-        plan, lease, frames = batch.plan, batch.lease, tuple(batch.frames)
+        plan, lease, frames = batch.plan, batch.lease, batch.frames
         origins = tuple(frame.origin for frame in frames)
         capacity, segment = plan.settings.batch_size, plan.pool.segment
-        handle = Handle(lease, self.model.entry.name, plan.split_point.name, capacity, segment, origins, frames)
+        handle = Handle(lease, self.model.entry.name, plan.split_point.name, capacity, segment, origins, batch)
         if not self.device_lost:
             self.failure = ""
         plan.pool.publish(lease, time.monotonic())
         batch.mark_published()
-        if not self._connection.send(handle, plan.pool):
+        if not self.connection.send(handle, plan.pool):
             self.drop(batch, DropReason.NO_HEAD)
         batch.free_inputs()  # not earlier: giving memory back takes longer than to wake the head
         batch.leave_backbone()
 
-    def fail(self, batch: InFlightBatch, error: Exception) -> None:
+    def fail(self, batch: Batch, error: Exception) -> None:
         """Drops a batch that could not be computed or handed over, unless a head has it already."""
         self.failure = str(error)
         batch.leave_backbone()
@@ -197,7 +198,7 @@ class ModelInstance:
         self._report(error)  # first: whoever waits for the frames learns the cause when they are gone
         self.drop(batch, reason)
 
-    def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
+    def drop(self, batch: Batch, reason: DropReason) -> None:
         """Drops a batch under that name, unless a head has it already."""
         if batch.plan.pool.revoke(batch.lease):
             self._drop(batch, reason)
@@ -256,7 +257,7 @@ class ModelInstance:
         except Exception:  # the frames are settled in any case, and the thread serves the next batch
             _LOG.exception("An error could not be reported: %s", error)
 
-    def _drop(self, batch: InFlightBatch, reason: DropReason) -> None:
+    def _drop(self, batch: Batch, reason: DropReason) -> None:
         with self._changed:
             if self.in_flight.pop(batch.lease, None) is not None:
                 batch.drop(reason)

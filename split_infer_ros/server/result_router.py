@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Handle, Origin
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState
 from split_infer_ros.telemetry.trace import TraceFile
@@ -27,6 +27,7 @@ class ResultRouter:
         deliver: takes the tenant's name, a frame's origin, its detections, and the labels of the model.
         on_error: takes the tenant's name, and what ``deliver`` raised.
         trace: where each batch's times are written, if anywhere.
+        watch: takes each batch that a head gave back, its timeline complete; must not wait.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class ResultRouter:
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
         trace: TraceFile | None = None,
+        watch: Callable[[Batch], None] | None = None,
     ) -> None:
+        self._watch_also = watch
         self._changed = changed
         self._tenants = tenants
         self._models = models
@@ -49,11 +52,12 @@ class ResultRouter:
 
     def deliver(self, model: ServedModel, handle: Handle, index: int, detections: Detections) -> None:
         """Delivers one frame's detections, if its tenant is there and still wants that model's."""
-        frame = handle.frames[index]
+        batch = handle.batch
+        assert batch is not None, "the head is in this process"
+        frame = batch.frames[index]
         assert isinstance(frame, TenantFrame)
         tenant, name = frame.account, frame.account.tenant.name
         with self._changed:
-            batch = model.instance.in_flight[handle.lease]
             if self._tenants.get(name) is not tenant or self._models.get(tenant.model) is not model:
                 batch.settle(frame, time.monotonic(), DropReason.REMOVED)
                 return
@@ -67,9 +71,11 @@ class ResultRouter:
         if failure is not None:
             self._on_error(name, failure)
 
-    def watch(self, model: ServedModel, batch: InFlightBatch) -> None:
-        """Writes a batch that is back into the trace."""
+    def watch(self, model: ServedModel, batch: Batch) -> None:
+        """Writes a batch that is back into the trace, and shows it to who watches."""
         self._batches += 1
+        if self._watch_also is not None:
+            self._watch_also(batch)
         if self._trace is None:
             return
         # A row of its own for each slot, as several batches of a model may be in one stage at a time.

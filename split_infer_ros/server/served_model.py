@@ -11,28 +11,29 @@ from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import HandleError
-from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Task, batch_task
 from split_infer_ros.memory_cost.traffic import kernels_outside
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.co_run_plans import CoRunPlans
 from split_infer_ros.server.execution.compute import Backbone
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.memory.model_memory import PooledBackbone
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights, make_tried_plan
 from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant_state import TenantFrame
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.server.transport import Transport
+from split_infer_ros.server.warm_up import WarmUp
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
@@ -48,27 +49,28 @@ class Callbacks:
     """
 
     deliver: Callable[[ServedModel, Handle, int, Detections], None]
-    watch: Callable[[ServedModel, InFlightBatch], None]
+    watch: Callable[[ServedModel, Batch], None]
     on_error: Callable[[str, Exception], None]
 
 
 class ServedModel:
-    """A model that is loaded, with its head's threads; all tenants that want this model share it.
+    """A model that is loaded, with its head's threads if the head is here; all tenants that want it share it.
 
     Args:
         key: the name under which the scheduler knows it.
-        model: both of its partitions.
+        opened: the model, and how it is to run.
         settings: of its slots and staging.
         limits: what post-processing keeps.
         changed: guards what is shared with other threads.
         callbacks: whom it tells.
-        database: in which the machine's constants are kept.
+        advisor: chooses the memory policy where settings leave it open.
+        num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
+        transport: the way to heads elsewhere; None: the head is here.
 
     Attributes:
         instance: its plan and its batches in flight.
-        head: its head's threads.
-        ready: its costs are known.
+        head: its head's threads; None if it is elsewhere.
         failed: it could not run even once, though it could be loaded.
         co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
     """
@@ -77,39 +79,50 @@ class ServedModel:
         self,
         *,
         key: str,
-        model: SplitModel,
+        opened: OpenedModel,
         settings: SharedSettings,
         limits: Limits,
         changed: threading.Condition,
         callbacks: Callbacks,
-        database: Database,
+        advisor: MemoryAdvisor,
+        num_lanes: int = 0,
         ring_memory: RingMemory | None = None,
+        transport: Transport | None = None,
     ) -> None:
+        model = opened.model
         self.key = key
         self.model = model
-        self.ready = self.failed = False
+        self.failed = False
         self.co_run_plans = CoRunPlans()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
-        self.head = HeadStage.open(
-            model,
-            limits,
-            deliver=self._deliver,
-            on_error=self._report_head,
-            num_threads=settings.head_threads or default_head_threads(model.device),
-            batch_size=settings.max_batch_size,
-            split_point=settings.split_point,
-        )
+        self._warm_up = WarmUp(model, opened.num_threads, num_lanes)
+        self._tries_lanes = not settings.measures
+        self._lanes_pay = False
+        self.head: HeadStage | None = None
+        if transport is None:
+            self.head = HeadStage.open(
+                model,
+                limits,
+                deliver=self._deliver,
+                on_error=self._report_head,
+                num_threads=settings.head_threads or opened.head_threads or default_head_threads(model.device),
+                weights=opened.head_weights,
+                batch_size=settings.batch_size,
+                split_point=settings.split_point,
+            )
+            transport = LocalTransport(self.head)
         self.instance = ModelInstance(
             key=key,
             model=model,
-            transport=LocalTransport(self.head),
-            advisor=MemoryAdvisor(model.device, database, switches=True),
+            transport=transport,
+            advisor=advisor,
             changed=changed,
             on_error=self._report,
             watch=self._watch,
+            num_threads=opened.num_threads,
             ring_memory=ring_memory,
-            takes_pixels=False,  # models are timed, and join others, with images that are normalised
+            takes_pixels=not settings.measures,  # a stack joins images that are normalised
         )
 
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:
@@ -123,8 +136,15 @@ class ServedModel:
             ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
         """
         check_room_for_weights(self.key, [self.model], settings.split_point)
-        self.instance.use(self.make_plan(settings.stage, taken_bytes))
+        plan = self.make_plan(settings.stage, taken_bytes)
+        self.instance.use(plan)
         self.instance.report_notes()
+        self._lanes_pay = self._warm_up.lanes_serve_more(plan) if self._tries_lanes else self._warm_up.can_use_lanes
+
+    @property
+    def may_use_lanes(self) -> bool:
+        """Whether its batches may have a lane."""
+        return self._lanes_pay and self.plan.may_use_lanes
 
     @property
     def plan(self) -> Plan:
@@ -142,7 +162,7 @@ class ServedModel:
         return self._pooled
 
     @property
-    def in_flight(self) -> Collection[InFlightBatch]:
+    def in_flight(self) -> Collection[Batch]:
         """Its batches that are not back yet (lock held)."""
         return self.instance.in_flight.values()
 
@@ -159,7 +179,7 @@ class ServedModel:
         """What a report says of it, by the report's names."""
         facts = self.instance.facts()
         facts["memory_reason"] += self.co_run_plans.reason
-        return {**facts, "left_out": dict(self.head.left_out)}
+        return {**facts, "left_out": dict(self.head.left_out) if self.head is not None else {}}
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
         """Makes slots and staging for these settings, and tries them with blank images.
@@ -167,7 +187,7 @@ class ServedModel:
         Raises:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
-        return make_tried_plan(self.instance, settings, taken_bytes)
+        return make_tried_plan(self.instance, settings, taken_bytes, self._warm_up)
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
@@ -204,9 +224,9 @@ class ServedModel:
         """True while a slot is free."""
         return self.plan.pool.leases.used < len(self.plan.pool.leases)
 
-    def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> InFlightBatch:
+    def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
         """Gives a batch its slot, by that plan if not by the usual one (lock held); a slot is free."""
-        batch = self.instance.open(lambda: frames, now, plan)
+        batch = self.instance.start_batch(lambda: frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 
@@ -214,9 +234,53 @@ class ServedModel:
         """Settles what comes back by itself, and frees plans that no batch needs any more."""
         self.instance.collect(now)
 
+    def start_head(self) -> None:
+        """Starts the head's threads, if the head is here."""
+        if self.head is not None:
+            self.head.start()
+
+    def stop_head(self) -> None:
+        """Has the head finish its batches, and ends its threads."""
+        if self.head is not None:
+            self.head.stop()
+
+    def set_limits(self, limits: Limits) -> None:
+        """Changes what post-processing keeps."""
+        if self.head is not None:
+            self.head.limits = limits
+
+    def change_plan(self, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
+        """Returns the plan for other settings, ready to be used; the present one where that fits.
+
+        While frames flow, both partitions are compiled for it, unless they are those in force. With torch, blank
+        batches would only choose kernels, and a second team of its threads slows the first.
+
+        Args:
+            settings: of the plan.
+            taken_bytes: of the memory budget, what other models have.
+            is_running: whether frames flow.
+
+        Raises:
+            ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+        """
+        before = self.plan
+        plan = before.with_settings(settings)
+        if plan is not None:
+            return plan
+        if is_running and not isinstance(before.backbone, EnginePart):
+            plan = self.instance.make_plan(settings, taken_bytes)
+        else:
+            plan = self.make_plan(settings, taken_bytes)
+        try:
+            self.instance.prepare_head(plan)
+        except Exception:
+            plan.close()
+            raise
+        return plan
+
     def close(self) -> None:
         """Frees everything, once no batch is in flight."""
-        self.head.stop()
+        self.stop_head()
         self.co_run_plans.clear()
         self.instance.close()
         if self.model.device.type == "cuda":
@@ -225,7 +289,7 @@ class ServedModel:
     def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         self._callbacks.deliver(self, handle, index, detections)
 
-    def _watch(self, batch: InFlightBatch) -> None:
+    def _watch(self, batch: Batch) -> None:
         self._callbacks.watch(self, batch)
 
     def _report(self, error: Exception) -> None:

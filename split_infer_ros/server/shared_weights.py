@@ -22,7 +22,7 @@ def make_ring_memory(settings: SharedSettings, device: torch.device) -> RingMemo
     Raises:
         ConfigurationError: models run on a GPU.
     """
-    if not settings.weights_budget_bytes:
+    if not settings.shares_ring:
         return None
     if device.type != "cpu":
         raise ConfigurationError(

@@ -22,7 +22,8 @@ class Tenant:
     """What one tenant asks for.
 
     Attributes:
-        name: letters, digits and single underscores; begins with a letter.
+        name: letters, digits and single underscores; begins with a letter. It is empty for the only tenant of a
+            server of one model.
         model: the model that runs for it, named as for ``load_model``. Tenants with the same model share it.
         weights: of the model. Tenants share a model only if they use the same weights.
         deadline_s: seconds from a frame's arrival until its backbone should be done. With 0, no frame is late. Frames
@@ -44,7 +45,7 @@ class Tenant:
     onnx_options: OnnxOptions = field(default_factory=OnnxOptions)
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if self.name and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"A tenant cannot be named '{self.name}'; it takes letters and digits, with a letter in front, and "
                 "single underscores in between."

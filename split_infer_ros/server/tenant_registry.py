@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.precision import parse_precision
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import Callbacks, ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.model_engines import choose_precision, untuned_engine
-from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
+from split_infer_ros.server.transport import Transport
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
@@ -41,8 +38,11 @@ class TenantRegistry:
         dispatcher: serves the models.
         tables: costs of the models.
         callbacks: what models call.
+        open_model: loads the model of a tenant.
         database: in which measurements are kept.
+        num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
+        transport: the way to heads elsewhere; None: each model has its head here.
     """
 
     def __init__(
@@ -54,8 +54,11 @@ class TenantRegistry:
         dispatcher: Dispatcher,
         tables: CostTables,
         callbacks: Callbacks,
+        open_model: OpenModel,
         database: Database,
+        num_lanes: int,
         ring_memory: RingMemory | None,
+        transport: Transport | None,
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -65,7 +68,10 @@ class TenantRegistry:
         self._dispatcher = dispatcher
         self._tables = tables
         self._callbacks = callbacks
+        self._open_model = open_model
         self._database = database
+        self._num_lanes = num_lanes
+        self._transport = transport
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
 
@@ -101,8 +107,28 @@ class TenantRegistry:
             self._stack_builder.build()
             return refused
 
-    def plan_anew(self, settings: SharedSettings) -> dict[ServedModel, Plan]:
-        """Makes plans of all models for these settings.
+    def stop_models(self, reason: DropReason) -> None:
+        """Drops the batches in flight, for that reason, and ends the heads that are here.
+
+        A head that is here finishes the batches that it has. One elsewhere may be gone, so nothing is left to it.
+        """
+        with self._changed:
+            models = self._dispatcher.all_models
+        for model in models:
+            if model.head is None:
+                model.collect(time.monotonic())
+                model.instance.abandon(reason)
+                continue
+            for batch in list(model.instance.in_flight.values()):
+                model.instance.drop(batch, reason)
+            model.stop_head()
+
+    def plan_anew(self, settings: SharedSettings, is_running: bool) -> dict[ServedModel, Plan]:
+        """Makes plans of all models for these settings, or takes their present ones where these fit.
+
+        Args:
+            settings: of the server.
+            is_running: whether frames flow.
 
         Raises:
             ConfigurationError: there is no memory for all of it; nothing was kept.
@@ -111,12 +137,12 @@ class TenantRegistry:
         taken = 0
         try:
             for served in self._dispatcher.models.values():
-                plans[served] = served.make_plan(settings.stage, taken)
-                served.instance.prepare_head(plans[served])
+                plans[served] = served.change_plan(settings.stage, taken, is_running)
                 taken += served.budget_of(plans[served])
         except Exception:
-            for plan in plans.values():
-                plan.close()
+            for served, plan in plans.items():
+                if plan.pool is not served.plan.pool:
+                    plan.close()
             raise
         return plans
 
@@ -156,45 +182,33 @@ class TenantRegistry:
         key, models = tenant.model_key, self._dispatcher.models
         if key in models:
             return
-        model = self._load(tenant, current()[0])
+        opened = self._opened(tenant, current()[0])
         self._tables.load_costs()
         with self._changing:
             settings, limits = current()
             others = sum(served.budget_bytes for served in models.values())
             served = ServedModel(
                 key=key,
-                model=model,
+                opened=opened,
                 settings=settings,
                 limits=limits,
                 changed=self._changed,
                 callbacks=self._callbacks,
-                database=self._database,
+                advisor=MemoryAdvisor(opened.model.device, self._database, switches=settings.measures),
+                num_lanes=self._num_lanes,
                 ring_memory=self._ring_memory,
+                transport=self._transport,
             )
             served.open(settings, others)
             with self._changed:
-                served.head.limits = current()[1]
+                served.set_limits(current()[1])
                 self._dispatcher.add(served)
-        if model.note:
-            self._callbacks.on_error(key, Notice(model.note))
+        for note in opened.notes:
+            self._callbacks.on_error(key, Notice(note))
 
-    def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
-        spec = ModelSpec(
-            tenant.model,
-            weights=tenant.weights,
-            device=settings.device,
-            allow_user_code=settings.allow_user_code,
-            on_torch=settings.engine == Engine.TORCH.value,
-            **asdict(tenant.onnx_options),
-        )
+    def _opened(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         try:
-            model = load_streamable(spec, settings.stage)
-            precision, reason = choose_precision(model, parse_precision(settings.precision), settings.engine)
-            if reason:
-                self._callbacks.on_error(tenant.model_key, Notice(reason))
-            config = replace(model.execution_config, precision=precision)
-            config = config.with_engine(settings.engine, untuned_engine(model, precision))
-            return load_streamable(replace(spec, execution_config=config), settings.stage)
+            return self._open_model(tenant, settings)
         except ConfigurationError:
             raise
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.server.account import Account
 from split_infer_ros.server.frame import Frame
 from split_infer_ros.server.schedule.request import Request, RequestQueue, virtual_deadline_s
+from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.server.tenant import Tenant
 
 
@@ -45,18 +47,33 @@ def drop(frames: Iterable[Frame], reason: DropReason) -> None:
 class WaitingFrames:
     """Requests in order, and their frames; callers hold a lock.
 
+    With ``DropPolicy.LATEST``, frames give way when a tenant has more than ``max_waiting``: the oldest one of the
+    camera with the most waiting frames. So a camera that sends fast displaces only its own frames, and the newest frame
+    of each camera waits. With ``DropPolicy.BLOCK``, none gives way, and senders wait while a tenant is full.
+
     Args:
         max_waiting: how many frames of one tenant may wait.
+        drop_policy: what happens when a tenant has more.
     """
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> None:
         self._max_waiting = max_waiting
+        self._drop_policy = drop_policy
         self._queue = RequestQueue()
         self._frames: dict[int, TenantFrame] = {}
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether senders wait, rather than frames give way."""
+        return self._drop_policy is DropPolicy.BLOCK
+
+    def is_full(self, tenant: TenantState) -> bool:
+        """Returns whether the tenant's senders are to wait."""
+        return self.blocks and tenant.waiting >= self._max_waiting
 
     def add(self, frame: TenantFrame, now: float, execution_s: float) -> list[TenantFrame]:
         """Adds a frame; returns older frames of its tenant that it displaces.
@@ -73,6 +90,7 @@ class WaitingFrames:
             tenant.name,
             frame.account.model,
             arrival_s=now,
+            camera=frame.origin.source,
             deadline_s=now + tenant.deadline_s if tenant.deadline_s else math.inf,
             virtual_deadline_s=virtual_deadline_s(now, patience_s, tenant.priority),
             when_late=tenant.when_late,
@@ -82,9 +100,9 @@ class WaitingFrames:
         frame.account.waiting += 1
         return self._displace(frame.account)
 
-    def set_max_waiting(self, max_waiting: int) -> list[TenantFrame]:
-        """Lets so many frames of each tenant wait; returns those that are displaced."""
-        self._max_waiting = max_waiting
+    def configure(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> list[TenantFrame]:
+        """Changes the policy; returns the waiting frames that give way."""
+        self._max_waiting, self._drop_policy = max_waiting, drop_policy
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
@@ -97,8 +115,8 @@ class WaitingFrames:
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
-        """Removes requests that get their turn; returns their frames."""
-        requests = list(requests)
+        """Removes requests that get their turn; returns their frames, by arrival."""
+        requests = sorted(requests, key=lambda request: request.number)
         self._queue.remove(requests)
         return self._pop(requests)
 
@@ -111,17 +129,16 @@ class WaitingFrames:
         return self.take(list(self._queue))
 
     def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:
-        """Displaces the oldest frames; those behind take over their turns.
-
-        Otherwise a tenant that sends fast would never get a turn.
-        """
-        surplus = tenant_state.waiting - self._max_waiting
-        if surplus <= 0:
-            return []
-        requests = self._queue.remove_tenant(tenant_state.tenant.name)
-        for place, request in zip(requests, requests[surplus:], strict=False):
-            self._queue.add(replace(request, virtual_deadline_s=place.virtual_deadline_s))
-        return self._pop(requests[:surplus])
+        """Displaces the frames that are too many."""
+        displaced: list[Request] = []
+        while self._drop_policy is DropPolicy.LATEST and tenant_state.waiting > self._max_waiting + len(displaced):
+            name = tenant_state.tenant.name
+            counts = Counter(request.source for request in self._queue if request.tenant == name)
+            source, count = counts.most_common(1)[0]  # of equal ones, the first in order
+            if count == 1:
+                break
+            displaced.append(self._queue.remove_oldest(source))
+        return self._pop(displaced)
 
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:
         frames = [self._frames.pop(request.number) for request in requests]

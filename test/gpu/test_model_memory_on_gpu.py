@@ -169,11 +169,11 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, share
         weights = state_of(backbone)
         assert weights
         assert {kind_of(tensor) for tensor in weights.values()} == {policy}
-        made = kinds_of_images(pipeline.backbone._instance.plan.preprocessor)
+        made = kinds_of_images(pipeline.backbone.plan.preprocessor)
         pipeline.feed(map(picture, range(8)))
         pipeline.finish()
         assert set(made) == {policy}
-        recorded = pipeline.backbone._instance.plan.graphs
+        recorded = pipeline.backbone.plan.graphs
         if graphs:
             assert recorded is not None
             assert kind_of(recorded.input_of(0).images) is policy

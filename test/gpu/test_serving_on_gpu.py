@@ -23,7 +23,7 @@ from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.execution.model_streams import ModelStreams
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.load import load_model
@@ -77,7 +77,7 @@ def test_recorded_combinations_stay_within_their_memory() -> None:
 def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
     delivered: dict[str, list[int]] = {name: [] for name in "abcd"}
     errors: list[str] = []
-    pipeline = SharedPipeline(
+    pipeline = Server(
         SharedSettings(device=str(GPU), max_waiting=20, cuda_graphs=graphs, memory_policy="device"),
         Limits(),
         lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
@@ -88,7 +88,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     tenants = [Tenant(name, model, "random") for name, model in models.items()]
     models["d"] = "shapes"  # with other weights, so both may run as one network
     assert pipeline.set_tenants([*tenants, Tenant("d", "shapes")]) == {}
-    assert list(pipeline._dispatcher.stacks) == ["shapes with weights random + shapes"]
+    assert list(pipeline.stacks) == ["shapes with weights random + shapes"]
     pipeline.start()
     for number in range(10):
         for name in models:
@@ -175,7 +175,7 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
     def deliver(tenant: str, origin: Origin, detections: object, labels: object) -> None:
         delivered[tenant] += 1
 
-    pipeline = SharedPipeline(
+    pipeline = Server(
         SharedSettings(device=str(GPU), max_waiting=4, memory_policy="device"),
         Limits(),
         deliver,

@@ -58,7 +58,7 @@ class Bottleneck:
         """Returns whether only this batch holds a slot, and a frame waits for the next batch."""
         if self._pipeline is None:
             return True
-        leases = self._pipeline.backbone.stage._instance.plan.pool.leases
+        leases = self._pipeline.backbone.stage.plan.pool.leases
         return leases.used == 1 and self._pipeline.counts.in_flight > 1
 
     def _backbone_is_idle(self) -> bool:

@@ -30,7 +30,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 @pytest.fixture(scope="module")
 def handles(pipeline: Pipeline) -> Received:
     found = pipeline.client.subscribe(FeatureHandle, "features")
-    features = pipeline.backbone.stage._instance._connection._publisher
+    features = pipeline.backbone.stage.instance.connection._publisher
     wait_until(lambda: features.has_remote_subscribers, "a match")
     return found
 

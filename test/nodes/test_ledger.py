@@ -229,7 +229,7 @@ def test_frames_during_stop_drop_as_inactive(context: Context, gate: Gate) -> No
         stage = pipeline.backbone.stage
         stopping = threading.Thread(target=stage.stop, args=(WAIT_S,))
         stopping.start()
-        wait_until(lambda: not stage._queue.is_open, "the stage to stop")
+        wait_until(lambda: not stage.is_open, "the stage to stop")
         send(pipeline, 2)
         assert pipeline.counts.dropped == {"inactive": 2}
         gate.open()

@@ -57,7 +57,7 @@ def test_nodes_pass_all_lifecycle_states_repeatedly(context: Context) -> None:
 
 def test_cleanup_frees_the_nodes_memory(context: Context) -> None:
     with Pipeline(context, backbone={}) as pipeline:
-        held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage._instance.plan.pool.slots)]
+        held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage.plan.pool.slots)]
         assert pipeline.client.transition("backbone", "deactivate")
         assert pipeline.client.transition("backbone", "cleanup")
         assert [reference() for reference in held] == [None, None]

@@ -534,7 +534,7 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
     tenants |= {f"tenant.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
-        assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.models) == 3  # those on one model share it
+        assert len(pipeline.nodes["tenants"]._pipeline.models) == 3  # those on one model share it
         stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:

@@ -539,7 +539,7 @@ def test_forged_releases_settle_nothing(context: Context, folder: Path, transpor
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
-        leases = pipeline.backbone.stage._instance.plan.pool.leases
+        leases = pipeline.backbone.stage.plan.pool.leases
         for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (leases.pool, 1), (0, 2**64 - 1)):
             releases.publish(FeatureRelease(pool=pool, slot=slot, generation=generation, published=9, reason="x"))
         images.publish(image())

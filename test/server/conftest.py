@@ -11,13 +11,9 @@ from bright import LONG_S, BrightModel
 from running import SETTINGS, Running, Serve
 from stages import Stages, Start
 
-from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.server import tenant_registry
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 @pytest.fixture
@@ -36,27 +32,21 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     running: list[Running] = []
 
     def make(*tenants: Tenant, settings: SharedSettings = SETTINGS, **models: BrightModel) -> Running:
-        def load(spec: ModelSpec, weights: WeightsSettings) -> BrightModel:
-            if spec.name == "broken":
-                raise ValueError("what a factory raises")
-            if spec.name not in models:
-                raise UnknownModelError(f"There is no model '{spec.name}'.")
-            return models[spec.name]
-
-        monkeypatch.setattr(tenant_registry, "load_streamable", load)
         running.append(Running(tmp_path / "tuning.jsonl", models, settings))
         assert running[-1].set(*tenants) == {}
         running[-1].pipeline.start()
+        running[-1].measured()
         return running[-1]
 
     yield make
     for found in running:
         found.deliver_gate.set()
         for model in found.models.values():
+            assert isinstance(model, BrightModel)
             model.gate.set()
         found.pipeline.stop(LONG_S)
         found.check()

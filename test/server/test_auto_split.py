@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.planner import Objective
@@ -92,9 +92,7 @@ class Harness:
             times = Timeline(start, start, start, start + backbone_s, start + backbone_s)
             times.head_start, times.head_end, times.delivered = start + backbone_s, self.now, self.now
             plan = SimpleNamespace(settings=settings)
-            self.split.observe(
-                cast(InFlightBatch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times))
-            )
+            self.split.observe(cast(Batch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times)))
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from running import SETTINGS, A, B, C, Serve, until, use_lanes
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.server import tenant_registry
+from split_infer_ros.server.opened_model import OpenedModel
+from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 def test_a_tenant_that_goes_takes_what_waits_with_it(serve: Serve) -> None:
@@ -24,16 +23,16 @@ def test_a_tenant_that_goes_takes_what_waits_with_it(serve: Serve) -> None:
     run = serve(A, B, one=one)
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline._waiting)
+    until(lambda: not run.pipeline.num_waiting)
     run.send("a", 2, 3)
     run.send("b", 4)
     run.set(B)
-    (gone,) = run.states["a"]
-    assert gone.ledger.counts().dropped == {"removed": 2}
+    (gone,) = run.ledgers["a"]
+    assert gone.counts().dropped == {"removed": 2}
     one.gate.set()
     run.settled()
-    until(lambda: not gone.ledger.counts().in_flight)
-    assert gone.ledger.counts().dropped == {"removed": 3}
+    until(lambda: not gone.counts().in_flight)
+    assert gone.counts().dropped == {"removed": 3}
     assert run.delivered["a"] == []
     assert len(run.delivered["b"]) == 1
 
@@ -57,13 +56,13 @@ def test_a_model_goes_once_nobody_has_it_and_its_batches_are_back(serve: Serve) 
     run = serve(A, C, one=BrightModel("one"), two=two)
     two.gate.clear()
     run.send("c", 1)
-    until(lambda: not run.pipeline._waiting)
+    until(lambda: not run.pipeline.num_waiting)
     run.set(A)
     assert list(run.pipeline.tenants) == ["a"]
-    (line,) = run.pipeline._dispatcher._leaving
+    (line,) = run.pipeline.leaving
     assert line.plan.pool.bytes > 0
     two.gate.set()
-    until(lambda: not run.pipeline._dispatcher._leaving)
+    until(lambda: not run.pipeline.leaving)
     run.send("a", 2)
     run.settled()
     assert line.plan.pool.bytes == 0
@@ -103,7 +102,7 @@ def test_who_cannot_be_started_is_named_and_the_others_run(serve: Serve) -> None
 
 def test_models_that_together_take_too_much_are_refused_with_what_would_fit(serve: Serve) -> None:
     run = serve(A, one=BrightModel("one"), two=BrightModel("two"))
-    one = run.pipeline._dispatcher.models["one"]
+    one = run.pipeline.models["one"]
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * one.budget_bytes))
     refused = run.set(A, C)
     assert list(refused) == ["c"]
@@ -120,12 +119,12 @@ def test_settings_change_while_frames_flow(serve: Serve) -> None:
     for value in range(60):
         if value % 10 == 0:
             most, slots = value // 10 % 3 + 1, value // 20 + 1
-            run.pipeline.configure(replace(SETTINGS, max_batch_size=most, pool_slots=slots, max_waiting=60))
+            run.pipeline.configure(replace(SETTINGS, batch_size=most, pool_slots=slots, max_waiting=60))
         run.send("a", value)
         run.send("b", value)
     run.settled()
     assert run.counts("a").published == run.counts("b").published == 60
-    with pytest.raises(ConfigurationError, match="split_point, device cannot change"):
+    with pytest.raises(ConfigurationError, match="device cannot change"):
         run.pipeline.configure(replace(run.pipeline.settings, split_point="output", device="auto"))
 
 
@@ -133,16 +132,16 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(serve: Serve, mon
     two, loading, loaded = BrightModel("two"), threading.Event(), threading.Event()
     run = serve(A, one=BrightModel("one"))
 
-    def load(spec: ModelSpec, weights: WeightsSettings) -> BrightModel:
+    def open_slowly(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         loading.set()
         assert loaded.wait(LONG_S)
-        return two
+        return OpenedModel(two)
 
-    monkeypatch.setattr(tenant_registry, "load_streamable", load)
+    monkeypatch.setattr(run, "open_model", open_slowly)
     coming = threading.Thread(target=run.set, args=(A, C))
     coming.start()
     assert loading.wait(LONG_S)
-    run.pipeline.configure(replace(SETTINGS, max_batch_size=3, pool_slots=5))
+    run.pipeline.configure(replace(SETTINGS, batch_size=3, pool_slots=5))
     run.pipeline.limits = limits = Limits(max_detections=7)
     run.send("a", 1)
     run.settled()
@@ -155,8 +154,9 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(serve: Serve, mon
     run.send("c", 3)
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 1]
-    line = run.pipeline._dispatcher.models["two"]
+    line = run.pipeline.models["two"]
     assert (line.plan.settings.batch_size, line.plan.settings.pool_slots) == (3, 5)
+    assert line.head is not None
     assert line.head.limits is limits
 
 
@@ -191,8 +191,8 @@ def test_whatever_happens_each_frame_is_settled_once(
             assert all(not run.counts(name).in_flight for name in run.pipeline.tenants)
             run.pipeline.start()
         else:
-            run.pipeline.configure(replace(SETTINGS, max_batch_size=first, pool_slots=second))  # type: ignore[arg-type]
+            run.pipeline.configure(replace(SETTINGS, batch_size=first, pool_slots=second))  # type: ignore[arg-type]
     run.pipeline.stop(LONG_S)
     run.check()
-    for states in run.states.values():
-        assert all(state.ledger.counts().in_flight == 0 for state in states)
+    for ledgers in run.ledgers.values():
+        assert all(ledger.counts().in_flight == 0 for ledger in ledgers)

@@ -65,14 +65,14 @@ def test_frames_of_a_lost_device_are_dropped_by_reason(run: Run) -> None:
     assert len(run.delivered) == 2
     run.model.gate.clear()
     run.send(2)
-    until(lambda: len(run.stage._queue) == 0)
+    until(lambda: run.stage.num_waiting == 0)
     run.send(2)  # they wait for the batch that is in flight
     run.device.left = 0
     run.model.gate.set()
     until(lambda: run.is_settled)
     run.send(2)  # they arrive after the loss
     assert run.dropped == {"device_lost": 6}
-    errors = run.pipeline._feeder.errors
+    errors = run.pipeline.errors
     assert [type(error) for error in errors] == [AcceleratorError]  # reported once
     assert "illegal memory access" in run.stage.report(time.monotonic()).failure
 
@@ -99,7 +99,7 @@ def test_waiting_sender_gets_an_error(run: Run) -> None:
 def test_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
     run.device.left = 0
     run.send(2)
-    until(lambda: run.stage._instance.device_lost)
+    until(lambda: run.stage.is_lost)
     start = time.monotonic()
     run.stage.stop(LONG_S)
     assert time.monotonic() - start < LONG_S / 2  # it would wait only for frames in flight
@@ -117,7 +117,7 @@ def test_change_on_a_lost_device_ends_the_stage(run: Run, monkeypatch: pytest.Mo
         run.stage.configure(StageSettings(batch_size=4))
     run.send(1)
     assert run.dropped == {"device_lost": 1}
-    assert len(run.pipeline._feeder.errors) == 1
+    assert len(run.pipeline.errors) == 1
 
 
 @pytest.mark.parametrize(

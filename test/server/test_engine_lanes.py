@@ -19,8 +19,7 @@ from small_graphs import ROUNDING, images, in_torch, small_graph  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.openvino_part import OpenVinoPart  # noqa: E402
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads  # noqa: E402
-from split_infer_ros.server import worker_pool  # noqa: E402
-from split_infer_ros.server.worker_pool import WorkerPool  # noqa: E402
+from split_infer_ros.server.executor import Executor  # noqa: E402
 
 NUM_LANES = 2
 MEET_S = 60.0
@@ -77,14 +76,14 @@ class MeetingCore:
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: NUM_LANES)
-    pool = WorkerPool(threading.Condition(), torch.device("cpu"), graph_bytes=None)
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+    monkeypatch.setattr(executor, "max_threads", lambda: NUM_LANES)
+    pool = Executor(threading.Condition(), torch.device("cpu"), num_lanes=NUM_LANES)
     yield pool
     pool.close()
 
 
-def test_lanes_execute_at_the_same_time(pool: WorkerPool) -> None:
+def test_lanes_execute_at_the_same_time(pool: Executor) -> None:
     """If one execution waited for the other, the two would never meet, and the results would be no numbers.
 
     Results are equal to torch's up to rounding; see ``ROUNDING``.
@@ -99,7 +98,7 @@ def test_lanes_execute_at_the_same_time(pool: WorkerPool) -> None:
         assert (one - expected).abs().max() <= ROUNDING * expected.abs().max()
 
 
-def test_runners_of_lanes_tell_the_engine_how_many_they_are(pool: WorkerPool) -> None:
+def test_runners_of_lanes_tell_the_engine_how_many_they_are(pool: Executor) -> None:
     """All cores at once are one lane, on which an engine has all its threads."""
     pool.load({"one": OpenVinoPart(small_graph())}, {"one": 1.0}, {"one": Engine.OPENVINO})
 

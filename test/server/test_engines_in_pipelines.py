@@ -14,6 +14,7 @@ from running import until, use_lanes
 from torch import Tensor
 from two_roads import CPU, PREPROCESS, SIDE, two_roads
 
+from split_infer_ros.autotuning import opening
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines import precision_checks
 from split_infer_ros.engines.engine import Engine
@@ -28,15 +29,14 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.runtime.num_threads import engine_threads, max_threads
-from split_infer_ros.server import tenant_registry
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.server.preprocessing.pixel_preprocessor import PixelPreprocessor
+from split_infer_ros.server.server import Server
 from split_infer_ros.server.settings import DropPolicy, StageSettings
-from split_infer_ros.server.shared_pipeline import SharedPipeline
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.weight_streaming.residency import Residency
@@ -112,7 +112,7 @@ def test_images_are_normalised_in_each_way(name: str, preprocess: Preprocess) ->
 @pytest.mark.parametrize("engine", list(Engine))
 def test_openvino_alone_normalises_images_itself(engine: Engine) -> None:
     with LocalPipeline(two_roads(ExecutionConfig(engine=engine)), SETTINGS) as pipeline:
-        plan = pipeline.backbone._instance.plan
+        plan = pipeline.backbone.plan
         by_engine = engine is Engine.OPENVINO
         assert isinstance(plan.preprocessor, PixelPreprocessor if by_engine else HostPreprocessor)
         assert plan.preprocessor.bytes == SETTINGS.batch_size * 3 * SIDE * SIDE  # whole grey values
@@ -142,9 +142,9 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
     split = two_roads(ExecutionConfig(engine=Engine(name)))
     head = split.head("left")
     with LocalPipeline(split, SETTINGS) as pipeline:
-        backbone = pipeline.backbone._instance.plan.backbone
+        backbone = pipeline.backbone.plan.backbone
         calls.clear()  # of the comparison with torch, and of the warm-up
-        slots = pipeline.backbone._instance.plan.pool.slots
+        slots = pipeline.backbone.plan.pool.slots
         places = {
             tuple(view.data_ptr() for view in slots.views(slot, SETTINGS.batch_size))
             for slot in range(SETTINGS.pool_slots)
@@ -202,35 +202,37 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     base = two_roads(ExecutionConfig())
     writes: list[int] = []
     threads: set[tuple[int, int]] = set()
-    original, load = SlotMemory.write, InFlightBatch.load
+    original, load = SlotMemory.write, Batch.load
 
     def count(self: SlotMemory, slot: int, tensors: Sequence[Tensor], batched: bool = False) -> None:
         writes.append(slot)
         original(self, slot, tensors, batched)
 
-    def note_threads(self: InFlightBatch) -> LoadedBatch:
+    def note_threads(self: Batch) -> LoadedBatch:
         threads.add((torch.get_num_threads(), engine_threads()))
         return load(self)
 
     use_lanes(monkeypatch, False)
     monkeypatch.setattr(SlotMemory, "write", count)
-    monkeypatch.setattr(InFlightBatch, "load", note_threads)
-    monkeypatch.setattr(
-        tenant_registry, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config)
-    )
+    monkeypatch.setattr(Batch, "load", note_threads)
+    monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config))
     found: dict[int, Tensor] = {}
 
     def deliver(tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         found[origin.header] = detections.scores[detections.labels.argsort()]
 
     errors: list[str] = []
-    settings = SharedSettings(device="cpu", engine=name, max_batch_size=2, max_waiting=20)
+    settings = SharedSettings(device="cpu", engine=name, batch_size=2, max_waiting=20)
     limits = Limits(score_threshold=0.0)
-    pipeline = SharedPipeline(
-        settings, limits, deliver, lambda who, error: errors.append(f"{who}: {error}"), Database(tmp_path / "costs")
+    database = Database(tmp_path / "costs")
+    pipeline = Server(
+        *(settings, limits, deliver, lambda who, error: errors.append(f"{who}: {error}")),
+        device=CPU,
+        open_model=opening.tenant_opener(database),
+        database=database,
     )
     assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
-    (model,) = pipeline._dispatcher.models.values()
+    (model,) = pipeline.models.values()
     assert isinstance(model.plan.preprocessor, HostPreprocessor)  # as their costs are timed
     pipeline.start()
     try:
@@ -259,15 +261,17 @@ def test_tenants_take_precisions_as_the_processor_does(
     extensions: set[str], wanted: str, found: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = two_roads(ExecutionConfig())
-    monkeypatch.setattr(
-        tenant_registry, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config)
-    )
+    monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config))
     monkeypatch.setattr(precision_checks, "onednn_limit", str)
     monkeypatch.setattr(precision_checks, "cpu_extensions", lambda: frozenset(extensions))
     notes: list[str] = []
-    settings = SharedSettings(device="cpu", engine="torch", precision=wanted, max_batch_size=1)
-    pipeline = SharedPipeline(
-        settings, Limits(), lambda *result: None, lambda who, error: notes.append(str(error)), Database(tmp_path / "c")
+    settings = SharedSettings(device="cpu", engine="torch", precision=wanted, batch_size=1)
+    database = Database(tmp_path / "c")
+    pipeline = Server(
+        *(settings, Limits(), lambda *result: None, lambda who, error: notes.append(str(error))),
+        device=CPU,
+        open_model=opening.tenant_opener(database),
+        database=database,
     )
     try:
         assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from bright import BAD, LONG_S, BrightModel, frame
+from running import until
 from torch import Tensor
 
 from split_infer_ros.buffers import slot_memory
@@ -17,11 +18,15 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.server import executor as executor_module
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.execution.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.result_router import ResultRouter
+from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
 from split_infer_ros.server.served_model import Callbacks, ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -43,9 +48,10 @@ class Later(Fence):
 
 
 class SimulatedRunner:
-    """Leaves features at once; says so later."""
+    """Leaves features at once; says so later. It stands for a GPU that records executions."""
 
     is_asynchronous = True
+    graphs = stream = object()
 
     def __init__(self, models: Mapping[str, BrightModel]) -> None:
         self.backbones = {name: model.backbone("default") for name, model in models.items()}
@@ -91,18 +97,19 @@ class Bench:
             settings = SharedSettings(device="cpu")
             self.models[name] = ServedModel(
                 key=name,
-                model=model,
+                opened=OpenedModel(model),
                 settings=settings,
                 limits=Limits(),
                 changed=self.changed,
                 callbacks=callbacks,
-                database=Database(path),
+                advisor=MemoryAdvisor(model.device, Database(path)),
             )
             self.models[name].open(settings, 0.0)
-            self.models[name].head.start()
-        self.executor = Executor(self.changed, self.runner, torch.device("cpu"))  # type: ignore[arg-type]
+            self.models[name].start_head()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(executor_module, "MergeRunner", lambda *_, **__: self.runner)
+            self.executor = Executor(self.changed, torch.device("cpu"))
         self.executor.start()
-        self.ahead = 0
 
     def note(self, name: str, error: Exception) -> None:
         self.errors.append(f"{name}: {error}")
@@ -110,20 +117,17 @@ class Bench:
     def deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         self.delivered.append((tenant, round(detections.scores.item() * 255)))
 
-    def execute(self, **values: int) -> list[InFlightBatch]:
+    def execute(self, **values: int) -> list[Batch]:
         batches = []
         with self.changed:
             for name, value in values.items():
                 pixels, origin = frame(value, name)
                 tenant = self.tenants[name]
                 frames = [TenantFrame(pixels, origin, tenant.ledger.receive(0.0), tenant)]
-                batches.append(self.models[name].take_off(frames, 0.0))
-            self.ahead += 1
-        self.executor.execute(batches, self.over)
+                batches.append(self.models[name].start_batch(frames, 0.0))
+            execution = self.executor.begin(ScheduledExecution(), batches, None)
+        self.executor.run(execution)
         return batches
-
-    def over(self) -> None:
-        self.ahead -= 1
 
     def close(self) -> None:
         self.executor.stop()
@@ -146,12 +150,12 @@ def bench(tmp_path: Path) -> Bench:
 def test_the_next_is_launched_before_this_one_is_done(bench: Bench) -> None:
     bench.execute(one=1, two=2)
     bench.execute(one=3)
-    assert bench.ahead == bench.executor.depth == 2
+    until(lambda: len(bench.runner.marks) == 2)
     assert bench.delivered == []
     for mark in bench.runner.marks:
         mark.reached.set()
     bench.close()
-    assert bench.ahead == 0
+    assert bench.executor.lanes.is_idle
     assert [value for tenant, value in bench.delivered if tenant == "one"] == [1, 3]
     assert sorted(bench.delivered) == [("one", 1), ("one", 3), ("two", 2)]
     assert bench.errors == []
@@ -159,6 +163,7 @@ def test_the_next_is_launched_before_this_one_is_done(bench: Bench) -> None:
 
 def test_a_model_that_fails_costs_its_own_batch(bench: Bench) -> None:
     bench.execute(one=1, two=BAD)
+    until(lambda: bench.runner.marks)
     bench.runner.marks[0].reached.set()
     bench.close()
     assert bench.delivered == [("one", 1)]
@@ -168,6 +173,7 @@ def test_a_model_that_fails_costs_its_own_batch(bench: Bench) -> None:
 
 def test_a_device_that_fails_costs_what_was_launched(bench: Bench) -> None:
     bench.execute(one=1)
+    until(lambda: bench.runner.marks)
     bench.runner.marks[0].failure = RuntimeError("no such address")
     bench.runner.marks[0].reached.set()
     bench.runner.breaks = True
@@ -176,7 +182,7 @@ def test_a_device_that_fails_costs_what_was_launched(bench: Bench) -> None:
     assert bench.delivered == []
     assert bench.dropped("one") == {"backbone_error": 2}
     assert bench.dropped("two") == {"backbone_error": 1}
-    assert bench.ahead == 0
+    assert bench.executor.lanes.is_idle
     assert sorted(bench.errors) == ["one: no such address", "one: the driver is gone", "two: the driver is gone"]
 
 
@@ -189,20 +195,21 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
 
     monkeypatch.setattr(slot_memory, "allocate_at", managed)
     bench = Bench(tmp_path / "tuning.jsonl")
-    written = InFlightBatch.fetch
+    written = Batch.fetch
     marks: list[Fence | None] = []
 
-    def fetch(batch: InFlightBatch, copies: Stream) -> Fence | None:
+    def fetch(batch: Batch, copies: Stream) -> Fence | None:
         assert bench.runner.marks, "not within the execution"
         marks.append(written(batch, copies))
         return marks[-1]
 
-    monkeypatch.setattr(InFlightBatch, "fetch", fetch)
+    monkeypatch.setattr(Batch, "fetch", fetch)
     (batch,) = bench.execute(one=1)
+    until(lambda: len(marks) == 1)
     assert batch.features, "kept until they are in the slot, and it is handed over"
-    bench.execute(two=2)
-    bench.execute(one=3)
-    bench.execute(two=4)
+    for number, (name, value) in enumerate((("two", 2), ("one", 3), ("two", 4))):
+        bench.execute(**{name: value})
+        until(lambda count=number + 2: len(marks) == count)  # type: ignore[misc]
     of_one, of_two, *_ = marks
     assert [of_one in after for after in bench.runner.after] == [False, False, True, False]
     assert [of_two in after for after in bench.runner.after] == [False, False, False, True]
@@ -212,3 +219,13 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     assert not batch.features
     assert sorted(bench.delivered) == [("one", 1), ("one", 3), ("two", 2), ("two", 4)]
     assert bench.errors == []
+
+
+def test_an_execution_begins_when_the_one_before_has_ended(bench: Bench) -> None:
+    (first,) = bench.execute(one=1)
+    (second,) = bench.execute(one=2)
+    until(lambda: len(bench.runner.marks) == 2)
+    for mark in bench.runner.marks:
+        mark.reached.set()
+    bench.close()
+    assert second.timeline.backbone_start == first.timeline.backbone_end > first.timeline.backbone_start

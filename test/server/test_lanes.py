@@ -12,11 +12,11 @@ from bright import LONG_S
 from stages import Start
 
 from split_infer_ros.errors import SplitInferError
-from split_infer_ros.server import backbone_stage
-from split_infer_ros.server.backbone_runner import BackboneRunner
+from split_infer_ros.server import warm_up
 from split_infer_ros.server.plan import Plan
-from split_infer_ros.server.schedule.lane_choice import NUM_LANES, LaneChoice
+from split_infer_ros.server.schedule.lane_rule import LaneRule
 from split_infer_ros.server.settings import DropPolicy
+from split_infer_ros.server.warm_up import NUM_LANES, WarmUp
 
 COUNT = 60
 
@@ -51,9 +51,9 @@ class SlowPlan:
 @pytest.fixture
 def on_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes are always used, whatever this machine is and whatever the tests' threads are."""
-    monkeypatch.setattr(backbone_stage, "count_lanes", lambda model, num_threads: NUM_LANES)
-    monkeypatch.setattr(BackboneRunner, "_lanes_serve_more", lambda runner, plan: True)
-    monkeypatch.setattr(LaneChoice, "_note_begin", lambda choice, now: setattr(choice, "_is_busy", True))
+    monkeypatch.setattr(warm_up, "count_lanes", lambda model, num_threads, num_lanes: NUM_LANES)
+    monkeypatch.setattr(WarmUp, "lanes_serve_more", lambda trial, plan: plan.may_use_lanes)
+    monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: True)
 
 
 @pytest.mark.usefixtures("on_lanes")

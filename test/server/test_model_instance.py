@@ -18,8 +18,8 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.account import Account
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.model_instance import ModelInstance
@@ -48,7 +48,7 @@ class Bench:
         self.head = RecordingHead()
         self.sent = self.head.sent
         self.errors: list[Exception] = []
-        self.back: list[InFlightBatch] = []
+        self.back: list[Batch] = []
         self.changed = Changed()
         self.account = Account()
         self.instance = ModelInstance(
@@ -66,12 +66,12 @@ class Bench:
         account = account or self.account
         return [Frame(*frame(value, "a"), account.ledger.receive(1.0), account) for value in values]
 
-    def open(self, *frames: Frame) -> InFlightBatch:
+    def open(self, *frames: Frame) -> Batch:
         batch = self.instance.open(lambda: frames, 2.0)
         assert batch is not None
         return batch
 
-    def hand_over(self, *frames: Frame) -> InFlightBatch:
+    def hand_over(self, *frames: Frame) -> Batch:
         batch = self.open(*frames)
         loaded = batch.load()
         with torch.inference_mode():
@@ -152,7 +152,7 @@ def test_no_batch_is_closed_without_a_slot(bench: Bench) -> None:
 
 
 def test_a_batch_without_a_head_is_dropped_as_no_head(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.instance._connection, "send", lambda *_: 0)
+    monkeypatch.setattr(bench.instance.connection, "send", lambda *_: 0)
     bench.hand_over(*bench.frames(1, 2))
     assert bench.dropped() == {"no_head": 2}
     assert bench.instance.plan.pool.leases.used == 0
@@ -247,7 +247,7 @@ def test_a_callback_that_raises_costs_no_frame_its_end(bench: Bench, monkeypatch
 
 
 def test_a_watcher_that_raises_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(batch: InFlightBatch) -> None:
+    def fail(batch: Batch) -> None:
         raise RuntimeError("the disk is full")
 
     monkeypatch.setattr(bench.instance, "_watch", fail)

@@ -16,8 +16,8 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.server import served_model, worker_pool
-from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server import served_model, server
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, MemoryChoice, ReadKernels
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import ServedModel
@@ -69,14 +69,12 @@ class SimulatedGpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     gpu, take_off = SimulatedGpu(), ServedModel.take_off
 
-    def note_policy(
-        model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None
-    ) -> InFlightBatch:
+    def note_policy(model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None) -> Batch:
         batch = take_off(model, frames, now, plan)  # type: ignore[arg-type]
         gpu.batches.append((model.key, batch.plan.pool.slots.policy))
         return batch
 
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # without lanes
+    monkeypatch.setattr(server, "max_threads", lambda: 1)  # without lanes
     monkeypatch.setattr(ServedModel, "take_off", note_policy)
     monkeypatch.setattr(served_model, "MemoryAdvisor", SimulatedAdvisor)
     monkeypatch.setattr(slot_memory, "allocate_at", gpu.allocate)
@@ -93,7 +91,7 @@ def serve_while_both_wait(run: Running, first: int) -> None:
     gate = run.models["one"].gate
     gate.clear()
     run.send("a", first)
-    until(lambda: not run.pipeline._waiting)
+    until(lambda: not run.pipeline.num_waiting)
     run.send("a", first + 1)
     run.send("c", first + 2)
     gate.set()
@@ -101,12 +99,12 @@ def serve_while_both_wait(run: Running, first: int) -> None:
 
 
 def has_co_run_plans(run: Running) -> bool:
-    return any(model.co_run_plans.plans for model in run.pipeline._dispatcher.models.values())
+    return any(model.co_run_plans.plans for model in run.pipeline.models.values())
 
 
 def test_pair_runs_under_two_policies(gpu: SimulatedGpu, serve: Serve) -> None:
     run = serve(A, C, settings=SETTINGS, **models())
-    two = next(model for model in run.pipeline._dispatcher.models.values() if model.key == "two")
+    two = next(model for model in run.pipeline.models.values() if model.key == "two")
     alone = run.pipeline.report("c", 0.0)
     assert "also" not in alone.memory_reason
     serve_while_both_wait(run, 1)
@@ -161,9 +159,7 @@ def test_pairs_follow_a_change_of_settings(gpu: SimulatedGpu, serve: Serve) -> N
     run.pipeline.configure(replace(SETTINGS, pool_slots=3))
     assert not has_co_run_plans(run), "they would keep the memory of the plan that was replaced"
     serve_while_both_wait(run, 4)
-    (switched,) = [
-        plan for each in run.pipeline._dispatcher.models.values() for plan in each.co_run_plans.plans.values()
-    ]
+    (switched,) = [plan for each in run.pipeline.models.values() for plan in each.co_run_plans.plans.values()]
     assert len(switched.pool.leases) == 3
     assert gpu.batches[-1] == ("two", M)
 
@@ -177,7 +173,7 @@ def test_switch_is_undone_when_its_neighbour_leaves(
     run.send("a", 1)
     run.settled()
     monkeypatch.setattr(SimulatedAdvisor, "best", D)
-    used = {model.key: model for model in run.pipeline._dispatcher.models.values()}
+    used = {model.key: model for model in run.pipeline.models.values()}
     monkeypatch.setattr(
         SimulatedAdvisor, "breaks_guideline", property(lambda advisor: advisor is used["one"].instance.advisor)
     )
@@ -196,7 +192,7 @@ def test_switch_stays_without_memory_for_another_plan(
 ) -> None:
     monkeypatch.setattr(SimulatedAdvisor, "best", M)
     run = serve(A, C, settings=SETTINGS, **models())
-    budget = sum(model.budget_bytes for model in run.pipeline._dispatcher.models.values())
+    budget = sum(model.budget_bytes for model in run.pipeline.models.values())
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
     monkeypatch.setattr(SimulatedAdvisor, "best", D)
     monkeypatch.setattr(SimulatedAdvisor, "breaks_guideline", True)

@@ -14,7 +14,7 @@ from running import SETTINGS, A, B, C, Serve, until
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.server import worker_pool
+from split_infer_ros.server import server
 from split_infer_ros.server.costs import cost_table
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.schedule.execution_costs import Combination
@@ -48,7 +48,7 @@ def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:
     run = serve(A, B, one=one)
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline._waiting)
+    until(lambda: not run.pipeline.num_waiting)
     for value in range(2, 5):
         run.send("a", value)
         run.send("b", value)
@@ -175,17 +175,17 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) ->
 def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
+    monkeypatch.setattr(server, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    modes = run.pipeline._dispatcher._modes
+    modes = run.pipeline.costs
     assert modes.num_lanes == 2
     for costs in (modes.whole, modes.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 5]
     assert list(modes.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline._dispatcher._modes == modes
+    assert again.pipeline.costs == modes
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from bright import CPU, LONG_S, BrightModel, Brightness, frame
+from bright import CPU, LONG_S, BrightModel, Brightness
 from running import SETTINGS, Running, until
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.server import tenant_registry, worker_pool
+from split_infer_ros.server import server
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model_spec import ModelSpec
@@ -47,11 +47,10 @@ def know_costs(path: Path, stacked_s: float) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Running]:
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # all cores are the only execution mode
-    monkeypatch.setattr(tenant_registry, "load_streamable", load)
+    monkeypatch.setattr(server, "max_threads", lambda: 1)  # all cores are the only execution mode
     database = tmp_path / "tuning.jsonl"
     know_costs(database, request.param)
-    found = Running(database, {}, SETTINGS)
+    found = Running(database, {name: load(ModelSpec(name)) for name in NAMES}, SETTINGS)
     assert found.set(*TENANTS) == {}
     found.pipeline.start()
     yield found
@@ -60,12 +59,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def send_together(running: Running, *values: int) -> None:
-    """Has all tenants' frames wait before the dispatcher looks."""
-    with running.pipeline._changed:
+    """Has all tenants' frames wait before the server looks."""
+    with running.pipeline.held():
         for value in values:
             for tenant in TENANTS:
-                pixels, origin = frame(value, tenant.name)
-                running.pipeline.submit(tenant.name, pixels, origin, time.monotonic())
+                running.send(tenant.name, value)
 
 
 def check_results(running: Running, values: list[int]) -> None:
@@ -81,7 +79,7 @@ def check_results(running: Running, values: list[int]) -> None:
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)
 def test_each_tenant_gets_its_own_models_results_from_a_stack(running: Running) -> None:
-    assert list(running.pipeline._dispatcher.stacks) == ["one + two + three"]
+    assert list(running.pipeline.stacks) == ["one + two + three"]
     values = list(range(8, 208, 8))
     for value in values:
         send_together(running, value)
@@ -96,7 +94,7 @@ def test_each_tenant_gets_its_own_models_results_from_a_stack(running: Running) 
 
 @pytest.mark.parametrize("running", [0.0299], indirect=True)
 def test_stack_that_does_not_pay_is_not_even_built(running: Running) -> None:
-    assert running.pipeline._dispatcher.stacks == {}
+    assert running.pipeline.stacks == []
     send_together(running, 8, 16)
     running.settled()
     check_results(running, [8, 16])
@@ -107,8 +105,8 @@ def test_stack_that_does_not_pay_is_not_even_built(running: Running) -> None:
 def test_stack_goes_with_the_first_of_its_models(running: Running) -> None:
     send_together(running, 8)
     assert running.set(*TENANTS[1:]) == {}
-    until(lambda: not running.pipeline._dispatcher._leaving)
-    assert list(running.pipeline._dispatcher.stacks) in ([], ["two + three"])
+    until(lambda: not running.pipeline.leaving)
+    assert list(running.pipeline.stacks) in ([], ["two + three"])
     running.send("tw", 40)
     running.send("th", 40)
     running.settled()

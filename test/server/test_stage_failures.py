@@ -45,7 +45,7 @@ def test_head_that_never_takes_a_batch_loses_its_lease(start: Start) -> None:
     assert pipeline.head.refused == {"released": 1}
     assert isinstance(pipeline.errors[0], HandleError)
     pipeline.transport.publish = pipeline.publish
-    pipeline.backbone._instance.plan.pool.leases.lease_s = LONG_S  # for a living head that a busy machine holds up
+    pipeline.backbone.plan.pool.leases.lease_s = LONG_S  # for a living head that a busy machine holds up
     pipeline.send(2)
     pipeline.settle()
     pipeline.submit_to_head(unread[0])

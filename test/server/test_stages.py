@@ -15,9 +15,10 @@ from running import until
 from stages import Start, frame
 
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError
-from split_infer_ros.server.backbone_stage import TICK_S
+from split_infer_ros.server.dispatcher import TICK_S
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.report import PipelineMeters
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.timeline import Timeline
 
@@ -144,17 +145,17 @@ def test_settings_change_under_many_senders(start: Start) -> None:
     assert pipeline.errors == []
 
 
-def test_report_has_counts_and_times(start: Start) -> None:
+def test_report_has_counts_and_times(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=DropPolicy.BLOCK)
     timelines: list[Timeline] = []
-    original = pipeline.backbone._account.meters.batch_done
+    original = PipelineMeters.batch_done
 
-    def batch_done(timeline: Timeline, **others: Any) -> None:
+    def batch_done(meters: PipelineMeters, timeline: Timeline, **others: Any) -> None:
         timelines.append(timeline)
-        original(timeline, **others)
+        original(meters, timeline, **others)
 
-    pipeline.backbone._account.meters.batch_done = batch_done  # type: ignore[method-assign]
+    monkeypatch.setattr(PipelineMeters, "batch_done", batch_done)
     for pair in ((1, 2), (3, 4)):  # one batch after the other, so that their times in post-processing do not overlap
         pipeline.send(*pair)
         pipeline.settle()
@@ -217,8 +218,8 @@ def test_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
             queue.put(work)  # type: ignore[arg-type]
 
     pipeline.head._head_thread = Queue()  # type: ignore[assignment]
-    instance = pipeline.backbone._instance
-    instance._connection = LocalTransport(pipeline.head).connect(instance._released, lambda: None)
+    instance = pipeline.backbone.instance
+    instance.connection = LocalTransport(pipeline.head).connect(instance._released, lambda: None)
     pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2, batch_timeout_s=LONG_S))
     pipeline.send(1, 2)
     pipeline.settle()

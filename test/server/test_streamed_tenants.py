@@ -11,6 +11,7 @@ import pytest
 import torch
 from running import until
 
+from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError
@@ -18,15 +19,20 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.shared_weights import make_ring_memory
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 TENANTS = Tenant("a", "shapes"), Tenant("b", "shapes", "random")
-SETTINGS = SharedSettings(device="cpu", max_batch_size=1)
+SETTINGS = SharedSettings(device="cpu", batch_size=1)
 PICTURES = [torch.randint(0, 255, (48, 64, 3), generator=torch.Generator().manual_seed(i)).byte() for i in range(3)]
+
+
+def streamed_through(ring_bytes: float) -> SharedSettings:
+    return replace(SETTINGS, weights_residency=Residency.ASYNCHRONOUS, weights_budget_bytes=ring_bytes)
 
 
 class Run:
@@ -35,8 +41,12 @@ class Run:
     def __init__(self, folder: Path, settings: SharedSettings) -> None:
         self.found: dict[str, list[torch.Tensor]] = {"a": [], "b": []}
         self.errors: list[Exception] = []
-        self.pipeline = SharedPipeline(
-            *(settings, Limits(0.0), self._deliver, lambda _, error: self.errors.append(error)), Database(folder / "t")
+        database = Database(folder / "t")
+        self.pipeline = Server(
+            *(settings, Limits(0.0), self._deliver, lambda _, error: self.errors.append(error)),
+            device=torch.device("cpu"),
+            open_model=tenant_opener(database),
+            database=database,
         )
         self.refused = self.pipeline.set_tenants(TENANTS)
         self.pipeline.start()
@@ -65,7 +75,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     resident = Run(tmp_path, SETTINGS)
     resident.feed()
     resident.close()
-    streamed = Run(tmp_path, replace(SETTINGS, weights_budget_bytes=2e6))
+    streamed = Run(tmp_path, streamed_through(2e6))
     assert streamed.refused == {}
     streamed.feed()
     for name, expected in resident.found.items():
@@ -77,7 +87,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert report.weights.memory_bytes < 2.1e6
         assert report.failure == ""
     assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
-    for line in streamed.pipeline._dispatcher.models.values():
+    for line in streamed.pipeline.models.values():
         state = state_of(line.model.graph)
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
@@ -97,13 +107,13 @@ def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run = Run(tmp_path, replace(SETTINGS, weights_budget_bytes=50_000.0))
+    run = Run(tmp_path, streamed_through(50_000.0))
     assert set(run.refused) == {"a", "b"}
     assert all("needs a weights_budget_mb of" in str(error) for error in run.refused.values())
     run.close()
 
 
 def test_a_gpu_is_refused() -> None:
-    settings = replace(SETTINGS, weights_budget_bytes=1e6)
+    settings = streamed_through(1e6)
     with pytest.raises(ConfigurationError, match="on the CPU"):
         make_ring_memory(settings, torch.device("cuda:0"))

@@ -59,7 +59,7 @@ def test_only_live_settings_may_change() -> None:
     settings = SharedSettings()
     settings.check_change(replace(settings, **{name: getattr(settings, name) for name in LIVE}))
     settings.check_change(
-        replace(settings, window=8, max_batch_size=2, max_waiting=1, pool_slots=3, memory_policy="pinned")
+        replace(settings, window=8, batch_size=2, max_waiting=1, pool_slots=3, memory_policy="pinned")
     )
     with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
         settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))

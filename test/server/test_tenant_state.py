@@ -28,7 +28,7 @@ def test_a_tenants_oldest_gives_way_and_no_other_tenants() -> None:
     assert arrive(waiting, rear, 1, 0.0) == []
     assert [values(arrive(waiting, front, value, 1.0 + value)) for value in range(5)] == [[], [], [0], [1], [2]]
     assert len(waiting) == 3
-    assert values(waiting.set_max_waiting(1)) == [3]
+    assert values(waiting.configure(1)) == [3]
     assert values(waiting.take(waiting.of_models({"one"}))) == [1, 4]
     assert front.waiting == rear.waiting == len(waiting) == 0
 
@@ -76,7 +76,7 @@ def test_nothing_that_waits_is_lost(steps: list[tuple[str, str, int]]) -> None:
         elif kind == "forget":
             drop(waiting.forget(name), DropReason.REMOVED)
         else:
-            drop(waiting.set_max_waiting(number), DropReason.OVERRUN)
+            drop(waiting.configure(number), DropReason.OVERRUN)
         for member in members.values():
             counts = member.ledger.counts()
             assert counts.balanced

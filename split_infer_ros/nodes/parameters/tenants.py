@@ -18,8 +18,10 @@ from split_infer_ros.nodes.parameters.common import (
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, like, parameter
 from split_infer_ros.server.schedule.request import LatePolicy
+from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import MAX_PRIORITY, Tenant, check_unique_names
+from split_infer_ros.weight_streaming.residency import Residency
 
 TENANTS = "tenants"
 TENANT = "tenant"  # in front of a tenant's name and parameter
@@ -109,17 +111,24 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         minimum=1,
         maximum=1000,
     )
+    batch_timeout_ms: float = like(BackboneParameters, "batch_timeout_ms", default=0.0)
+    drop_policy: str = like(
+        BackboneParameters,
+        "drop_policy",
+        description="What happens when a tenant has more waiting images than max_waiting. latest: its newer images "
+        "replace older ones, for live cameras. block: senders wait, for recordings.",
+    )
     engine: str = like(
         ComputeParameters,
         "engine",
         description="What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, "
-        "onnxruntime:PROVIDER or openvino:DEVICE. auto: torch, or onnxruntime for an ONNX file.",
+        "onnxruntime:PROVIDER or openvino:DEVICE. auto: what was measured, else torch, or onnxruntime for an ONNX "
+        "file.",
     )
     split_point: str = parameter(
         "default",
-        "Where each model is split: at its own default, after its last block (output), or before its first (input).",
-        choices=("default", "output", "input"),
-        read_only=True,
+        "Where each model is split: at its own default (or the one that tuning found), after its last block (output), "
+        "before its first (input), or after the block of this name.",
     )
     pool_slots: int = like(
         BackboneParameters, "pool_slots", default=2, description="The most batches in flight of each model."
@@ -154,9 +163,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     @property
     def settings(self) -> SharedSettings:
         """The settings that all tenants share."""
+        streams = self.weights_budget_mb > 0
         return SharedSettings(
             window=self.window,
-            max_batch_size=self.max_batch_size,
+            batch_size=self.max_batch_size,
+            batch_timeout_s=self.batch_timeout_ms / 1e3,
+            drop_policy=DropPolicy(self.drop_policy),
             max_waiting=self.max_waiting,
             split_point=self.split_point,
             pool_slots=self.pool_slots,
@@ -165,7 +177,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             cuda_graphs=self.cuda_graphs,
             graph_bytes=int(1e6 * self.graph_memory_mb),
             head_threads=self.head_threads,
-            weights_budget_bytes=1e6 * self.weights_budget_mb,
+            weights_residency=Residency.ASYNCHRONOUS if streams else Residency.RESIDENT,
+            weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
             device=self.device,
             engine=self.engine,
             precision=self.precision,

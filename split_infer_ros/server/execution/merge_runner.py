@@ -59,6 +59,7 @@ class MergeRunner:
 
     Attributes:
         graphs: the recorded graphs; None if nothing is recorded.
+        stream: in which executions run.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class MergeRunner:
         self._image_s: dict[str, float] = {}
         self._engines: dict[str, Engine] = {}
         self._threads = ThreadPoolExecutor(self._num_threads, "core share")
-        self._stream = Stream(device)
-        self._model_streams = ModelStreams(device, self._stream)
+        self.stream = Stream(device)
+        self._model_streams = ModelStreams(device, self.stream)
         self.graphs: ForkedGraphs | None = None
         if self.is_asynchronous and graph_bytes is not None:
             self.graphs = ForkedGraphs(self._model_streams, graph_bytes)
@@ -83,7 +84,7 @@ class MergeRunner:
     @property
     def is_asynchronous(self) -> bool:
         """True if an execution may still run when ``launch`` returns."""
-        return self._stream.is_asynchronous
+        return self.stream.is_asynchronous
 
     def load(
         self,
@@ -116,7 +117,7 @@ class MergeRunner:
     def prepare(self, inputs: Inputs) -> None:
         """Records the execution, if executions are recorded and there is memory for it; takes tenths of a second."""
         if self.graphs is not None:
-            with self._stream.work("prepare"):
+            with self.stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs, stack: StackedModel | None = None) -> Outputs:
@@ -159,7 +160,7 @@ class MergeRunner:
                 not called for a stack.
             stack: computes all these models as one network; None if each model computes its own batch.
         """
-        if self._stream.is_asynchronous:
+        if self.stream.is_asynchronous:
             return self._launch_on_gpu(inputs, store_features, wait_for, stack)
         failed: dict[str, Exception] = {}
         if stack is not None:
@@ -180,7 +181,7 @@ class MergeRunner:
     def close(self) -> None:
         """Ends the threads, and releases the models."""
         self._threads.shutdown()
-        self._stream.fence().wait()
+        self.stream.fence().wait()
         self.load({}, {})
 
     def _launch_on_gpu(
@@ -193,8 +194,8 @@ class MergeRunner:
         failed: dict[str, Exception] = {}
         launcher = self._model_streams if self.graphs is None else self.graphs
         for fence in wait_for:
-            self._stream.wait_for(fence)
-        with self._stream.work("execution"):
+            self.stream.wait_for(fence)
+        with self.stream.work("execution"):
             if stack is not None:
                 name, backbone = stack.name, stack.backbone
 
@@ -209,7 +210,7 @@ class MergeRunner:
                         store_features(model, features)
                 except Exception as error:  # one launch for all: no model has its results
                     failed = dict.fromkeys(inputs, error)
-        return LaunchedExecution(self._stream.fence(), failed)
+        return LaunchedExecution(self.stream.fence(), failed)
 
     @torch.inference_mode()
     def _run_share(self, share: CoreShare, inputs: Inputs, compute: Compute, failed: dict[str, Exception]) -> None:

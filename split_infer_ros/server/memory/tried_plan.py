@@ -9,11 +9,11 @@ import torch
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.shortage import summarize_error
-from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.memory.budget import check_weights
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.warm_up import WarmUp
 from split_infer_ros.split.model import SplitModel
 
 
@@ -39,13 +39,14 @@ def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: 
         )
 
 
-def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_bytes: float) -> Plan:
+def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_bytes: float, warm_up: WarmUp) -> Plan:
     """Makes slots and staging for these settings, and tries them with blank images.
 
     Args:
         instance: the model's; it keeps nothing of the plan.
         settings: of slots and staging.
         taken_bytes: of the memory budget, what other models have.
+        warm_up: runs the blank images.
 
     Raises:
         ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
@@ -54,12 +55,15 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
     try:
         plan = instance.make_plan(settings, taken_bytes)
         try:
-            plan.warm_up(Stream(device), Stream(device))
+            warm_up.run(plan)
         except Exception:
             plan.close()
             raise
     except ConfigurationError as error:
         raise ConfigurationError(f"{instance.key}: {error}") from error
     except Exception as error:
-        raise ConfigurationError(f"{instance.key} cannot run on {device} ({summarize_error(error)}).") from error
+        raise ConfigurationError(
+            f"{instance.key} cannot run a batch of {settings.batch_size} up to {settings.split_point} on {device} "
+            f"({summarize_error(error)})."
+        ) from error
     return plan

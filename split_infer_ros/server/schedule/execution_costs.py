@@ -48,7 +48,7 @@ class StackCosts:
 
 @dataclass(frozen=True)
 class ExecutionCosts:
-    """Costs of the models that are loaded.
+    """Costs of the models that are loaded, as far as they are known.
 
     Attributes:
         parameters: the number of parameters of each model.
@@ -72,13 +72,19 @@ class ExecutionCosts:
             if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
                 raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
 
+    def knows(self, model: str) -> bool:
+        """Returns whether costs of the model are known."""
+        return model in self.alone_s
+
     def batch_s(self, model: str, count: int) -> float:
-        """Returns the seconds of one batch.
+        """Returns the seconds of one batch; 0 if no costs of the model are known.
 
         A size that was not measured is interpolated linearly between its neighbours. Beyond the largest measured size
         the cost grows in proportion.
         """
-        cached = self._batches_s[model]  # the scheduler asks for the same sizes again and again
+        cached = self._batches_s.get(model)  # the scheduler asks for the same sizes again and again
+        if cached is None:
+            return 0.0
         seconds = cached.get(count)
         if seconds is None:
             size = padded_size(count) if self.pads else count
@@ -88,9 +94,12 @@ class ExecutionCosts:
     def best_batch_size(self, model: str, max_batch_size: int) -> int:
         """Returns the smallest batch size whose cost an image is within ``NOISE_MARGIN`` of the lowest one.
 
-        A larger batch would save nothing, and would delay the results of the images that are done.
+        A larger batch would save nothing, and would delay the results of the images that are done. It is the largest
+        size if no costs of the model are known.
         """
-        cached = self._best_batch_sizes[model]
+        cached = self._best_batch_sizes.get(model)
+        if cached is None:
+            return max_batch_size
         best = cached.get(max_batch_size)
         if best is None:
             image_s = {size: self.batch_s(model, size) / size for size in range(1, max_batch_size + 1)}
@@ -137,7 +146,7 @@ class ExecutionCosts:
 
     @cached_property
     def _small(self) -> frozenset[str]:
-        mean = statistics.fmean(self.parameters.values())
+        mean = statistics.fmean(self.parameters.values() or [0])
         return frozenset(model for model, count in self.parameters.items() if count < mean)
 
     @cached_property

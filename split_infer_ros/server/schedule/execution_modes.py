@@ -1,4 +1,4 @@
-"""The two execution modes of a CPU, one execution on all cores or a lane on each core, and which mode is better.
+"""The two execution modes of a CPU, one execution on all cores or one on each lane, and which mode is better.
 
 Cores that share every operation wait for each other some fifty times a network. All of them also wait for memory while
 a large matrix is read. Lanes do not wait for each other, and while one reads, another computes. A single request,
@@ -23,13 +23,17 @@ class ExecutionModes:
 
     Attributes:
         whole: costs on all cores, or on the GPU.
-        num_lanes: one a core; 0 if there is one mode only: on a GPU, and on a single core.
+        num_lanes: 0 if there is one mode only: on a GPU, and on a single core.
         lane: costs on one lane, while all lanes are at work.
     """
 
     whole: ExecutionCosts
     num_lanes: int = 0
     lane: ExecutionCosts = field(default_factory=lambda: ExecutionCosts({}, {}))
+
+    def knows(self, model: str) -> bool:
+        """Returns whether costs of the model are known in every execution mode."""
+        return self.whole.knows(model) and (not self.num_lanes or self.lane.knows(model))
 
     @cached_property
     def lanes_serve_more(self) -> bool:

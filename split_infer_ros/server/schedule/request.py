@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -26,6 +27,7 @@ class Request:
         tenant: the name of the tenant that sent the frame.
         model: the key of the model that the frame waits for.
         arrival_s: when the frame came, in seconds of the steady clock.
+        camera: which of the tenant's cameras sent it.
         deadline_s: when the backbone should be done, in seconds of the steady clock; infinite without a deadline.
         virtual_deadline_s: the queue serves the earliest one first, and equal ones in the order of arrival.
         when_late: what becomes of the frame once it cannot meet its deadline.
@@ -36,9 +38,15 @@ class Request:
     model: str
     _: KW_ONLY
     arrival_s: float
+    camera: str = ""
     deadline_s: float = math.inf
     virtual_deadline_s: float = math.inf
     when_late: LatePolicy = LatePolicy.FINISH
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The tenant and its camera. No frame overtakes an earlier one of its source."""
+        return self.tenant, self.camera
 
     @property
     def order(self) -> tuple[float, int]:
@@ -63,10 +71,10 @@ def virtual_deadline_s(arrival_s: float, patience_s: float, priority: int) -> fl
 
 @dataclass
 class RequestQueue(Sequence[Request]):
-    """Waiting requests, ordered by virtual deadline; a tenant's requests stay in their order of arrival."""
+    """Waiting requests, ordered by virtual deadline; a source's requests stay in their order of arrival."""
 
     _waiting: list[Request] = field(default_factory=list)
-    _latest_virtual_deadline_s: dict[str, float] = field(default_factory=dict)
+    _latest_virtual_deadline_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -87,9 +95,9 @@ class RequestQueue(Sequence[Request]):
         A tenant whose patience was shortened does not overtake its own earlier frames. With n waiting requests this
         takes O(log n) comparisons and moves O(n) references.
         """
-        latest_s = self._latest_virtual_deadline_s.get(request.tenant, -math.inf)
+        latest_s = self._latest_virtual_deadline_s.get(request.source, -math.inf)
         deadline_s = max(request.virtual_deadline_s, latest_s)
-        self._latest_virtual_deadline_s[request.tenant] = deadline_s
+        self._latest_virtual_deadline_s[request.source] = deadline_s
         if deadline_s != request.virtual_deadline_s:
             request = replace(request, virtual_deadline_s=deadline_s)
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.order)
@@ -115,5 +123,18 @@ class RequestQueue(Sequence[Request]):
         """Removes and returns all requests of a tenant, and forgets their order."""
         removed = [request for request in self._waiting if request.tenant == tenant]
         self.remove(removed)
-        self._latest_virtual_deadline_s.pop(tenant, None)
+        for source in [source for source in self._latest_virtual_deadline_s if source[0] == tenant]:
+            del self._latest_virtual_deadline_s[source]
         return removed
+
+    def remove_oldest(self, source: tuple[str, str]) -> Request:
+        """Removes and returns a source's oldest request. Those behind it take over its turn, and each other's.
+
+        Otherwise a source that sends fast would never get a turn.
+        """
+        requests = [request for request in self._waiting if request.source == source]
+        self.remove(requests)
+        del self._latest_virtual_deadline_s[source]
+        for place, request in itertools.pairwise(requests):
+            self.add(replace(request, virtual_deadline_s=place.virtual_deadline_s))
+        return requests[0]

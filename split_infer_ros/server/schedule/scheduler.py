@@ -4,6 +4,8 @@ The scheduler looks at a window over the head of the queue. It merges the reques
 fuses models of one size class into one execution: models with fewer parameters than the mean, or the others. Models of
 one architecture may run as one network instead, a stack.
 
+A model whose costs are not known is served by rule: its requests are merged, and it is fused with no other one.
+
 The size class of the first request runs now. The other requests stay at the head of the queue, and newer requests may
 join them until they run. A window therefore takes at most two executions, or more where measurements show no gain. The
 first request is always served. No request waits for others: a single request runs alone, at once.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts
@@ -62,12 +64,35 @@ class Rules:
         max_batch_size: how many requests one batch may have.
         fuse: whether several models may run as one execution, each by its own network.
         stack: whether models of one architecture may run as one network.
+        timeout_s: how long a model's oldest request waits for others before a batch that is not full may run.
     """
 
     window: int = 5
     max_batch_size: int = 64
     fuse: bool = True
     stack: bool = True
+    timeout_s: float = 0.0
+
+
+def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dict[str, float]:
+    """Returns for each model when its next batch may run, in seconds of the steady clock.
+
+    A full batch may run since its oldest request arrived. It is full if more requests of the model would not run with
+    it: because of the rules, or because a larger batch would save nothing.
+
+    Args:
+        queue: requests that wait.
+        costs: of executions, as far as they are known.
+        rules: how requests may be combined.
+    """
+    arrivals_s: dict[str, list[float]] = {}
+    for request in queue:
+        arrivals_s.setdefault(request.model, []).append(request.arrival_s)
+    most = min(rules.window, rules.max_batch_size)
+    return {
+        model: min(found) + (0.0 if len(found) >= costs.best_batch_size(model, most) else rules.timeout_s)
+        for model, found in arrivals_s.items()
+    }
 
 
 def decide(
@@ -76,7 +101,6 @@ def decide(
     *,
     now: float,
     rules: Rules,
-    busy_tenants: Collection[str] = (),
     fastest_costs: ExecutionCosts | None = None,
 ) -> Decision:
     """Returns the next execution, and requests that are too late.
@@ -88,8 +112,6 @@ def decide(
         costs: of every model in the queue.
         now: seconds of the steady clock.
         rules: how requests may be combined.
-        busy_tenants: tenants with a frame in execution on another lane. Their requests are skipped, so that no frame
-            overtakes an earlier one of its tenant.
         fastest_costs: the costs of a faster execution mode, if there is one. Only the first request is late by
             ``costs``. The others may still run in the faster mode, so they are late by ``fastest_costs``.
     """
@@ -97,8 +119,6 @@ def decide(
     window: list[Request] = []
     late: list[Request] = []
     for request in queue:
-        if request.tenant in busy_tenants:
-            continue
         alone_s = (fastest_costs if window else costs).batch_s(request.model, 1)
         if request.when_late is _DROP and now + alone_s > request.deadline_s:
             late.append(request)
@@ -132,19 +152,22 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
     max_counts = {
         model: min(rules.max_batch_size, costs.best_batch_size(model, count)) for model, count in waiting.items()
     }
-    is_small = costs.is_small(first.model)
+    is_small, knows_first = costs.is_small(first.model), costs.knows(first.model)
     chosen: dict[str, list[Request]] = {first.model: []}
     counts: dict[str, int] = {}
     execution_s = 0.0  # of the requests chosen so far
     tightest_deadline_s = math.inf  # the earliest deadline that the requests chosen so far meet
-    skipped_tenants: set[str] = set()  # a request of theirs was not chosen, so later ones may not overtake it
+    skipped: set[tuple[str, str]] = set()  # sources with a request that was not chosen: later ones may not overtake it
     for request in window:
         model = request.model
         count = counts.get(model, 0)
         may_join = (
-            request.tenant not in skipped_tenants
+            request.source not in skipped
             and count < max_counts[model]
-            and (model in chosen or (rules.fuse and costs.is_small(model) == is_small))
+            and (
+                model in chosen
+                or (rules.fuse and knows_first and costs.knows(model) and costs.is_small(model) == is_small)
+            )
         )
         if may_join:
             counts[model] = count + 1
@@ -165,7 +188,7 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
                 counts[model] = count
             else:
                 del counts[model]
-        skipped_tenants.add(request.tenant)
+        skipped.add(request.source)
     return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())
 
 

@@ -24,11 +24,8 @@ from simulated_settings import drawn
 from split_infer_ros.buffers import native_library, pool_allocators
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.server import tenant_registry
-from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 
 pytestmark = [
@@ -86,7 +83,7 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, seed:
                 run.feed(12)
                 run.check()
             assert set(made) == {KIND[policy]}, "temporary images and activations"
-            recorded = run.pipeline.backbone._instance.plan.graphs
+            recorded = run.pipeline.backbone.plan.graphs
             if graphs:
                 assert recorded is not None
                 assert kind_of(gpu, recorded.input_of(0).images) == KIND[policy]
@@ -167,24 +164,20 @@ def test_without_a_compiler_the_model_runs_and_says_so(
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policy_covers_the_memory_of_tenants(gpu: Gpu, policy: Policy, graphs: bool, tmp_path: Path) -> None:
-    def load(spec: ModelSpec, _: StageSettings) -> TorchModel:
-        return TorchModel(BrightModel(spec.name).entry, Brightness(1), CPU).placed(torch.device("cuda", 0))
-
+    model = TorchModel(BrightModel("model_a").entry, Brightness(1), CPU).placed(torch.device("cuda", 0))
     tenants = [Tenant("a", "model_a")]  # fused models of one architecture compute in torch's common memory
     settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy.value, cuda_graphs=graphs)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tenant_registry, "load_streamable", load)
-        running = Running(tmp_path / "tuning.jsonl", {}, settings)
-        assert running.set(*tenants) == {}
-        running.pipeline.start()
-        with allocations(gpu) as made:
-            for value in (10, 60, 110):
-                for tenant in tenants:
-                    running.send(tenant.name, value)
-            running.settled()
-        assert set(made) <= {KIND[policy]}
-        assert running.pipeline.report("a", 0.0).model_bytes > 0
-        running.pipeline.stop(60.0)
-        running.check()
-        assert running.errors == []
-        running.pipeline.close()
+    running = Running(tmp_path / "tuning.jsonl", {"model_a": model}, settings)
+    assert running.set(*tenants) == {}
+    running.pipeline.start()
+    with allocations(gpu) as made:
+        for value in (10, 60, 110):
+            for tenant in tenants:
+                running.send(tenant.name, value)
+        running.settled()
+    assert set(made) <= {KIND[policy]}
+    assert running.pipeline.report("a", 0.0).model_bytes > 0
+    running.pipeline.stop(60.0)
+    running.check()
+    assert running.errors == []
+    running.pipeline.close()

@@ -12,8 +12,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.in_flight import InFlightBatch
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
@@ -123,7 +123,7 @@ def test_a_local_pipeline_gives_each_image_its_result(split_point: str) -> None:
 
 def test_a_restarted_pipeline_reports_every_batch() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    batches: list[InFlightBatch] = []
+    batches: list[Batch] = []
     settings = StageSettings(batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
@@ -146,7 +146,7 @@ def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     pipeline = LocalPipeline(
         model, StageSettings(batch_size=1, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK), lambda *_: None
     )
-    pool = pipeline.backbone._instance.plan.pool
+    pool = pipeline.backbone.plan.pool
     lease = pool.acquire()
     assert lease is not None
     pool.publish(lease, 0.0)

@@ -27,15 +27,15 @@ class BatchOwner(Protocol):
 
     key: str
 
-    def hand_over(self, batch: InFlightBatch) -> None:
+    def hand_over(self, batch: Batch) -> None:
         """Publishes the slot and tells the head."""
 
-    def fail(self, batch: InFlightBatch, error: Exception) -> None:
+    def fail(self, batch: Batch, error: Exception) -> None:
         """Drops the batch, unless a head has it already, and reports the error."""
 
 
 @dataclass(slots=True, eq=False)
-class InFlightBatch:
+class Batch:
     """Frames of one model that share a slot.
 
     Attributes:
@@ -73,6 +73,28 @@ class InFlightBatch:
         self.loaded = self.plan.load([frame.pixels for frame in self.frames], self.lease)
         self.timeline.preprocessed = time.monotonic()
         return self.loaded
+
+    @property
+    def images(self) -> Tensor:
+        """The pre-processed images, as the backbone takes them; there are some from ``load`` on."""
+        assert self.loaded is not None
+        return self.loaded.images
+
+    @property
+    def ready(self) -> Fence:
+        """From here on the images are there."""
+        assert self.loaded is not None
+        return self.loaded.ready
+
+    def run(self, stream: Stream, copies: Stream) -> Fence:
+        """Gives the backbone to the device by its own plan; returns the fence from which on features are in the slot.
+
+        Args:
+            stream: on which the backbone runs.
+            copies: on which features are copied to the host, if they are.
+        """
+        assert self.loaded is not None
+        return self.plan.run(self.loaded, self.lease, count=len(self.frames), stream=stream, copy_stream=copies)
 
     @property
     def maps(self) -> bool:

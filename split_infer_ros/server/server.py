@@ -1,9 +1,12 @@
-"""Many cameras and models on one processor: frames of named tenants in, each tenant's own detections out."""
+"""Frames of one or many cameras in, detections out, for one or many models on one processor."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
@@ -11,25 +14,33 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission
+from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.ledger import Ledger
+from split_infer_ros.server.opened_model import OpenModel
 from split_infer_ros.server.report import PipelineReport
 from split_infer_ros.server.result_router import Deliver, ResultRouter
-from split_infer_ros.server.served_model import Callbacks
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.served_model import Callbacks, ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.shared_weights import make_ring_memory
 from split_infer_ros.server.tenant import Tenant, check_unique_names
 from split_infer_ros.server.tenant_registry import TenantRegistry
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.server.worker_pool import WorkerPool
-from split_infer_ros.split.load import choose_device
+from split_infer_ros.server.transport import Transport
+from split_infer_ros.server.warm_up import NUM_LANES
 from split_infer_ros.telemetry.trace import TraceFile
 
 
-class SharedPipeline:
+class Server:
     """Serves tenants, which share models; may be used from any thread.
+
+    A single pipeline is a server with one tenant that has no name.
 
     Args:
         settings: the first ones.
@@ -39,15 +50,19 @@ class SharedPipeline:
             for a tenant that was removed or got another model. An exception costs that frame alone, as ``head_error``.
             It must not change tenants, settings or state.
         on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice. After an
-            exception for which ``faults.is_sticky`` is true, no frame is taken any more; stop the pipeline then.
+            exception for which ``faults.is_sticky`` is true, no frame is taken any more; stop the server then.
+        device: where backbones run.
+        open_model: loads the model of a tenant.
         database: keeps costs of executions; the user's own if None.
         trace: where each batch's times are written, if anywhere.
+        watch: takes each batch that a head gave back, its timeline complete; must not wait.
+        transport: the way to heads elsewhere. None: each model has its head here.
 
     Attributes:
         limits: may be replaced at any time.
 
     Raises:
-        ConfigurationError: this machine has no such device, or weights cannot be streamed to it.
+        ConfigurationError: weights cannot be streamed to the device.
     """
 
     def __init__(
@@ -56,34 +71,45 @@ class SharedPipeline:
         limits: Limits,
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
+        *,
+        device: torch.device,
+        open_model: OpenModel,
         database: Database | None = None,
         trace: TraceFile | None = None,
+        watch: Callable[[Batch], None] | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._settings = settings
         self._limits = limits
         database = database or Database()
-        device = choose_device(settings.device)
         ring_memory = make_ring_memory(settings, device)
-        graphs = settings.cuda_graphs and device.type == "cuda"
+        records = settings.cuda_graphs and device.type == "cuda" and settings.graph_bytes > 0
+        num_lanes = max_threads() if settings.measures else NUM_LANES
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._workers = WorkerPool(
-            changed=self._changed,
-            device=device,
-            graph_bytes=settings.graph_bytes if graphs else None,
-            lanes=ring_memory is None,
+        self._executor = Executor(
+            self._changed,
+            device,
+            graph_bytes=settings.graph_bytes if records else None,
+            num_lanes=0 if ring_memory is not None else num_lanes,
         )
         self._tables = CostTables(
             Key.here(str(device)),
             database,
             max_batch_size=settings.largest_batch,
-            graphs=graphs,
-            num_lanes=self._workers.num_lanes,
+            graphs=records,
+            num_lanes=self._executor.num_lanes,
         )
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._tenants: dict[str, TenantState] = {}
-        self._waiting = WaitingFrames(settings.max_waiting)
+        self._waiting = WaitingFrames(settings.max_waiting, settings.drop_policy)
         self._dispatcher = Dispatcher(
-            self._changed, self._waiting, self._workers, self._tables, settings.rules, self._failed
+            self._changed,
+            self._waiting,
+            self._executor,
+            self._tables,
+            settings.rules,
+            self._failed,
+            measures=settings.measures,
         )
         self._admission = Admission(self._changed, self._tenants, self._waiting, self._dispatcher, on_error)
         self._router = ResultRouter(
@@ -91,8 +117,9 @@ class SharedPipeline:
             tenants=self._tenants,
             models=self._dispatcher.models,
             deliver=deliver,
-            on_error=on_error,
+            on_error=self._failed,
             trace=trace,
+            watch=watch,
         )
         self._registry = TenantRegistry(
             changed=self._changed,
@@ -102,8 +129,11 @@ class SharedPipeline:
             dispatcher=self._dispatcher,
             tables=self._tables,
             callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
+            open_model=open_model,
             database=database,
+            num_lanes=self._executor.num_lanes,
             ring_memory=ring_memory,
+            transport=transport,
         )
         self._running = False
 
@@ -122,7 +152,7 @@ class SharedPipeline:
         with self._changed:
             self._limits = limits
             for model in self._dispatcher.all_models:
-                model.head.limits = limits
+                model.set_limits(limits)
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
@@ -130,10 +160,68 @@ class SharedPipeline:
         with self._changed:
             return {name: state.tenant for name, state in self._tenants.items()}
 
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The models that are served, by key."""
+        with self._changed:
+            return dict(self._dispatcher.models)
+
+    @property
+    def leaving(self) -> Collection[ServedModel]:
+        """Models that no tenant wants any more, until their last batch is back."""
+        with self._changed:
+            return [
+                model for model in self._dispatcher.all_models if self._dispatcher.models.get(model.key) is not model
+            ]
+
+    @property
+    def stacks(self) -> Collection[str]:
+        """The names of the stacks: models of one architecture that may run as one network."""
+        with self._changed:
+            return list(self._dispatcher.stacks)
+
+    @property
+    def costs(self) -> ExecutionModes:
+        """What executions cost, as far as it is known."""
+        with self._changed:
+            return self._dispatcher.costs
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames are taken."""
+        return self._admission.is_open
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the device was lost, and all frames with it."""
+        return self._admission.is_lost
+
+    @property
+    def num_waiting(self) -> int:
+        """How many frames wait for their turn."""
+        with self._changed:
+            return len(self._waiting)
+
+    @property
+    def is_measured(self) -> bool:
+        """True once no cost of an execution is left to measure."""
+        with self._changed:
+            return self._dispatcher.settled
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no frame waits, no batch is in flight, and no cost is left to measure."""
+        with self._changed:
+            return self._admission.is_idle and self._dispatcher.settled
+
     def labels(self, tenant: str) -> Sequence[str]:
         """Label names of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
+        return self.model_of(tenant).model.entry.labels
+
+    def model_of(self, tenant: str) -> ServedModel:
+        """The model that serves a tenant; raises ConfigurationError if there is no such tenant."""
         with self._changed:
-            return self._dispatcher.models[self._find(tenant).model].model.entry.labels
+            return self._dispatcher.models[self._find(tenant).model]
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
@@ -154,37 +242,41 @@ class SharedPipeline:
         self._admission.report_loss(refused)
         with self._changing:
             if not self._running:
-                self._dispatcher.look_round()
+                self._dispatcher.reconcile()
         return refused
 
     def configure(self, settings: SharedSettings) -> None:
-        """Changes settings while frames flow; only those in ``shared_settings.LIVE`` may change.
+        """Changes settings while frames flow; those in ``shared_settings.FIXED`` cannot change.
 
-        The call does not wait for models that are being loaded.
+        Batches in flight keep the old settings. The call does not wait for models that are being loaded.
 
         Raises:
-            ConfigurationError: another one would change, or there is no memory for it; the old ones stay in force.
+            ConfigurationError: another one would change, or a model refuses it; the old ones stay in force.
         """
         with self._changing:
             self._settings.check_change(settings)
             try:
-                plans = self._registry.plan_anew(settings) if settings.stage != self._settings.stage else {}
+                changed = settings.stage != self._settings.stage
+                plans = self._registry.plan_anew(settings, self._running) if changed else {}
             except Exception as error:
                 self._admission.report_loss({"settings": error})
                 raise
             with self._changed:
+                moved = {model for model, plan in plans.items() if plan.pool is not model.plan.pool}
                 for model, plan in plans.items():
                     model.instance.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
+                for model in moved:
+                    self._tables.add_model(model.key, model.model, model.plan.cost_key)
                 self._tables.set_max_batch_size(settings.largest_batch)
-                drop(self._waiting.set_max_waiting(settings.max_waiting), DropReason.OVERRUN)
+                drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._dispatcher.renew()
-            for model in plans:
+            for model in moved:
                 model.instance.report_notes()
 
     def start(self) -> None:
-        """Accepts frames, once unknown costs of models are measured (some seconds); may be started again."""
+        """Accepts frames; may be started again. Unknown costs of models are measured meanwhile."""
         with self._changing:
             if not self._running:
                 self._dispatcher.start()
@@ -201,24 +293,32 @@ class SharedPipeline:
                 return
             reason = self._admission.end(drain_s)
             self._dispatcher.stop()
-            with self._changed:
-                models = self._dispatcher.all_models
-                for model in models:
-                    for batch in list(model.in_flight):
-                        model.instance.drop(batch, reason)
-            for model in models:
-                model.head.stop()
+            self._registry.stop_models(reason)
             self._running = False
-            self._dispatcher.look_round()
+            self._dispatcher.reconcile()
 
     def close(self) -> None:
-        """Frees models and memory, once stopped; the pipeline cannot be used any more."""
+        """Frees models and memory, once stopped; the server cannot be used any more."""
         self.set_tenants([])
-        self._workers.close()
+        self._executor.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""
         self._admission.submit(tenant, pixels, origin, now)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds decisions back meanwhile, so that frames which are submitted together are looked at together."""
+        with self._changed:
+            yield
+
+    def is_full(self, tenant: str) -> bool:
+        """Returns whether the tenant's senders are asked to wait (drop_policy ``block``)."""
+        return self._admission.is_full(tenant)
+
+    def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
+        """Waits while the tenant is full, on a thread of the sender; returns whether there is room."""
+        return self._admission.wait_for_room(tenant, timeout_s)
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
         """Counts a frame of a tenant that cannot be read."""
@@ -227,6 +327,11 @@ class SharedPipeline:
     def missed(self, tenant: str, count: int, reason: DropReason) -> None:
         """Counts frames of a tenant that were sent and never arrived."""
         self._admission.missed(tenant, count, reason)
+
+    def ledger(self, tenant: str) -> Ledger:
+        """Counts what became of a tenant's frames; raises ConfigurationError if there is no such tenant."""
+        with self._changed:
+            return self._find(tenant).ledger
 
     def report(self, tenant: str, now: float) -> PipelineReport:
         """Reports a tenant's counts and times at this moment, and the memory of its model.

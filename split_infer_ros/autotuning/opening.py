@@ -1,0 +1,126 @@
+"""Opens a model as it runs best on this machine: by the engine, the precision and the settings that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
+from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
+from split_infer_ros.autotuning.trial_process import TrialProcess
+from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.precision import Precision, parse_precision
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.server.opened_model import OpenedModel, OpenModel
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model as it runs best, and what is known about it.
+
+    Attributes:
+        model: loaded with its engine.
+        best_known: what tuning found.
+        notes: sentences for the user: why it runs in another precision, or by another engine.
+    """
+
+    model: SplitModel
+    best_known: BestKnown
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What may be measured before a model runs for the first time.
+
+    Attributes:
+        say: is called with a line before and after a measurement.
+        compares: whether engines are compared, with engine ``auto``, unless that was done before.
+        tune_s: seconds for which the model is tuned if nothing is known; 0: it is not.
+    """
+
+    say: Callable[[str], object]
+    compares: bool = True
+    tune_s: float = 0.0
+
+
+def open_model(
+    spec: ModelSpec,
+    weights: WeightsSettings,
+    database: Database,
+    *,
+    engine: str,
+    precision: str,
+    batch_size: int = 0,
+    measuring: Measuring | None = None,
+    accepts: Callable[[SplitModel], tuple[Precision, ...]] | None = None,
+) -> Opened:
+    """Loads a model by the engine and in the precision in which it runs best.
+
+    Args:
+        spec: of the model.
+        weights: where the weights of the partition are for which it is loaded.
+        database: where measurements are.
+        engine: what executes it, as ``parse_engine`` reads it, or ``auto``.
+        precision: as ``parse_precision`` reads it.
+        batch_size: images a batch, 0 for a single image.
+        measuring: what may be measured first; None: nothing.
+        accepts: returns the precisions that will do for a model; those of ``precision`` if None.
+
+    Raises:
+        ConfigurationError: as for ``load_model``; or the model cannot run in that precision or by that engine.
+    """
+    model = load_streamable(spec, weights)
+    wanted = parse_precision(precision) if accepts is None else accepts(model)
+    chosen, reason = choose_precision(model, wanted, engine)
+    engines = open_engines(engine, weights.weights_residency)
+
+    def find() -> BestKnown:
+        return find_best_known(model, database, chosen, batch_size, engines)
+
+    found = find()
+    if measuring is not None:
+        on_device = replace(spec, device=str(model.device))
+        if found.network is None and measuring.tune_s:
+            measuring.say(f"tuning {spec.name} for {measuring.tune_s:g} s")
+            with TrialProcess(on_device) as runner:
+                Tuner(model, runner, database, precisions=(chosen,), engines=engines).tune(measuring.tune_s)
+            found = find()
+        elif measuring.compares and found.pipeline is None and not engines:
+            compare_engines_once(
+                model, on_device, database, precision=chosen, batch_size=batch_size or 1, say=measuring.say
+            )
+            found = find()
+    config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
+    model = load_streamable(replace(spec, execution_config=config), weights)
+    return Opened(model, found, tuple(note for note in (reason, model.note) if note))
+
+
+def tenant_opener(database: Database) -> OpenModel:
+    """Returns what opens the models of a server's tenants as they run best, as far as that was measured before.
+
+    Args:
+        database: where measurements are.
+    """
+
+    def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        spec = ModelSpec(
+            tenant.model,
+            weights=tenant.weights,
+            device=settings.device,
+            allow_user_code=settings.allow_user_code,
+            on_torch=settings.engine == Engine.TORCH.value,
+            **asdict(tenant.onnx_options),
+        )
+        opened = open_model(spec, settings.stage, database, engine=settings.engine, precision=settings.precision)
+        return OpenedModel(opened.model, opened.notes, head_threads=opened.best_known.num_threads[1])
+
+    return open_tenant

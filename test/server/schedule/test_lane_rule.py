@@ -1,0 +1,165 @@
+"""When executions have lanes as long as their costs are not known. Time is drawn, so the tests depend on no clock."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.lane_rule import MAX_PAUSE_S, PAUSE_S
+from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.scheduler import Rules
+
+WHOLE_S, LANE_S = 0.020, 0.032  # an execution alone on all cores, and beside another one on half of them
+NUM_LANES = 2
+RULES = Rules(window=1, max_batch_size=1)
+Served = list[tuple[float, float, int | None]]
+
+
+def modes(num_lanes: int = NUM_LANES) -> ExecutionModes:
+    return ExecutionModes(ExecutionCosts({}, {}), num_lanes)
+
+
+def next_of(
+    scheduler: LaneScheduler, now: float, on_lanes: bool = True, num_lanes: int = NUM_LANES
+) -> ScheduledExecution | None:
+    """Begins the next execution if one may begin."""
+    queue = [Request(0, "", "m", arrival_s=now)]
+    found = scheduler.choose(queue, modes(num_lanes), now=now, rules=RULES, on_lanes={"m"} if on_lanes else ())
+    if not found.decision.batches:
+        return None
+    scheduler.begin(found, now)
+    return found
+
+
+def serve(
+    scheduler: LaneScheduler,
+    arrivals: list[float],
+    keeps_newest: bool = False,
+    processor_share: float = 1.0,
+    num_lanes: int = NUM_LANES,
+) -> Served:
+    """Serves requests in order. Returns for each when it began, when it ended, and its lane."""
+    served: Served = []
+    running: list[tuple[float, ScheduledExecution]] = []
+    waiting = list(arrivals)
+    now = 0.0
+    while waiting:
+        now = max(now, waiting[0])
+        for each in sorted(running, key=lambda each: each[0]):
+            if each[0] <= now:
+                running.remove(each)
+                seconds = WHOLE_S if each[1].lane is None else LANE_S
+                scheduler.end(each[1], each[0], processor_share * seconds)
+        begun = next_of(scheduler, now, num_lanes=num_lanes)
+        if begun is None:
+            now = min(end for end, _ in running)
+            continue
+        if keeps_newest:
+            while len(waiting) > 1 and waiting[1] <= now:
+                waiting.pop(0)
+        waiting.pop(0)
+        end = now + (WHOLE_S if begun.lane is None else LANE_S)
+        running.append((end, begun))
+        served.append((now, end, begun.lane))
+    return served
+
+
+def every(interval_s: float, count: int = 100, begin: float = 0.0) -> list[float]:
+    return [begin + index * interval_s for index in range(count)]
+
+
+@pytest.mark.parametrize("keeps_newest", [False, True])
+def test_fast_batches_get_lanes_and_more_of_them_are_served(keeps_newest: bool) -> None:
+    served = serve(LaneScheduler(NUM_LANES), every(0.01), keeps_newest)
+    lanes = [lane for _, _, lane in served]
+    assert set(lanes[20:]) == {0, 1}
+    begins = [begin for begin, _, _ in served[20:]]
+    mean_s = (begins[-1] - begins[0]) / (len(begins) - 1)
+    assert mean_s == pytest.approx(LANE_S / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("hz", [1.0, 10.0, 30.0])
+def test_slow_batches_have_all_cores(hz: float) -> None:
+    assert {lane for _, _, lane in serve(LaneScheduler(NUM_LANES), every(1 / hz))} == {None}
+
+
+def test_all_cores_again_once_batches_come_slowly() -> None:
+    fast = every(0.01)
+    served = serve(LaneScheduler(NUM_LANES), fast + every(0.05, begin=fast[-1] + 3.0))
+    assert {lane for _, _, lane in served[-80:]} == {None}
+
+
+@pytest.mark.parametrize("interval_s", [0.035, 0.05, 0.08])
+def test_one_disturbed_batch_keeps_no_lanes_in_use(interval_s: float) -> None:
+    """The only batch on all cores takes ten times as long as usual. A camera is too fast, and then it slows down."""
+    scheduler, disturbed_s = LaneScheduler(NUM_LANES), 10 * WHOLE_S
+    first = next_of(scheduler, 0.0)
+    assert first is not None
+    scheduler.end(first, disturbed_s)
+    fast = every(0.01, begin=disturbed_s)
+    served = serve(scheduler, fast + every(interval_s, begin=fast[-1] + 3.0))
+    assert 0 in {lane for _, _, lane in served[:80]}
+    assert {lane for _, _, lane in served[-60:]} == {None}
+
+
+def test_without_lanes_every_batch_has_all_cores() -> None:
+    assert {lane for _, _, lane in serve(LaneScheduler(0), every(0.001), num_lanes=0)} == {None}
+
+
+def test_a_model_that_has_no_lanes_waits_until_it_has_all_cores() -> None:
+    scheduler = LaneScheduler(NUM_LANES)
+    now = serve(scheduler, every(0.001))[-1][0] + 10.0
+    on_lane = []
+    for _ in range(8):  # until executions come fast again
+        begun = next_of(scheduler, now)
+        assert begun is not None
+        if begun.lane is not None:
+            on_lane.append(begun)
+            break
+        scheduler.end(begun, now + WHOLE_S)
+        now += 0.001
+    (begun,) = on_lane
+    assert next_of(scheduler, now, on_lanes=False) is None
+    scheduler.end(begun, now + LANE_S)
+    whole = next_of(scheduler, now + LANE_S, on_lanes=False)
+    assert whole is not None
+    assert whole.lane is None
+
+
+def test_a_gpu_takes_as_many_executions_as_it_is_deep() -> None:
+    scheduler = LaneScheduler(depth=3)
+    begun = [next_of(scheduler, 0.0, num_lanes=0) for _ in range(3)]
+    assert [each is not None and each.lane is None for each in begun] == [True] * 3
+    assert next_of(scheduler, 0.0, num_lanes=0) is None
+    assert begun[0] is not None
+    scheduler.end(begun[0], 0.02)
+    assert next_of(scheduler, 0.02, num_lanes=0) is not None
+
+
+def test_lanes_are_left_alone_while_others_use_the_cores() -> None:
+    """Every execution on a lane gets half of the processor time; later all of it."""
+    scheduler = LaneScheduler(NUM_LANES)
+    fast = every(0.01, count=3000)
+    served = serve(scheduler, fast, keeps_newest=True, processor_share=0.5)
+    assert sum(lane is not None for _, _, lane in served) < 0.1 * len(served)
+    later = [fast[-1] + MAX_PAUSE_S + PAUSE_S + at for at in every(0.01, count=1000)]
+    served = serve(scheduler, later, keeps_newest=True)
+    assert {lane for _, _, lane in served[20:]} == {0, 1}
+
+
+@given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=200))
+def test_no_two_batches_share_a_lane_and_none_runs_beside_one_on_all_cores(pauses_s: list[float]) -> None:
+    arrivals = [sum(pauses_s[: index + 1]) for index in range(len(pauses_s))]
+    served = serve(LaneScheduler(NUM_LANES), arrivals)
+    assert len(served) == len(arrivals)
+    for (_, first_end, first), (second_begin, _, second) in pairwise(served):
+        if second_begin < first_end:
+            assert first is not None
+            assert second is not None
+            assert first != second
