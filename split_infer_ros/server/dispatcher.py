@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.server.costs.cost_measurer import CostMeasurer
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.execution.model_streams import Backbone
@@ -189,10 +188,7 @@ class Dispatcher:
         return backbones, image_s, engines
 
     def _loop(self) -> None:
-        if self._executor.whole.is_asynchronous:
-            use_one_thread()
-        else:
-            use_all_threads()
+        self._executor.set_up_thread()
         while self._running:
             try:
                 self._take_turns()

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
+from split_infer_ros.runtime.num_threads import max_threads, use_all_threads, use_one_thread
+from split_infer_ros.runtime.priority import BACKBONE, give_way
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
@@ -82,10 +83,10 @@ class Executor:
         behind = self.whole.is_asynchronous
         count = num_lanes if num_lanes > 1 and device.type == "cpu" else 0
         lane_threads = max(1, max_threads() // max(1, count))
-        self._runners = [MergeRunner(device, num_threads=lane_threads, num_lanes=count) for _ in range(count)]
-        self.concurrent = ConcurrentLanes(self._runners) if count else None
+        self.lane_runners = [MergeRunner(device, num_threads=lane_threads, num_lanes=count) for _ in range(count)]
+        self.concurrent = ConcurrentLanes(self.lane_runners) if count else None
         self.lanes = LaneScheduler(count, GPU_DEPTH if behind else 1)
-        self._lane_threads = [WorkerThread(f"lane {number}", self._load, use_one_thread) for number in range(count)]
+        self._lane_threads = [WorkerThread(f"lane {number}", self._load, _set_up_lane) for number in range(count)]
         self._launch = WorkerThread("launch", self._compute, use_one_thread) if behind else None
         self._handover = WorkerThread("handover", self._finish, use_one_thread) if behind else None
         self._copies = Stream(device)
@@ -96,13 +97,13 @@ class Executor:
     @property
     def num_lanes(self) -> int:
         """Number of lanes; 0 if there are none."""
-        return len(self._runners)
+        return len(self.lane_runners)
 
     def load(
         self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float], engines: Mapping[str, Engine]
     ) -> None:
         """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay."""
-        for runner in (self.whole, *self._runners):
+        for runner in (self.whole, *self.lane_runners):
             runner.load(backbones, image_s, engines)
 
     def start(self) -> None:
@@ -120,6 +121,14 @@ class Executor:
         self.whole.close()
         if self.concurrent is not None:
             self.concurrent.close()
+
+    def set_up_thread(self) -> None:
+        """Prepares the calling thread to call ``run``."""
+        if self._launch is not None:
+            use_one_thread()
+        else:
+            use_all_threads()
+            give_way(BACKBONE)
 
     def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
         """Notes that an execution begins; ``run`` follows (lock held)."""
@@ -144,7 +153,7 @@ class Executor:
 
     def _runner_of(self, execution: Execution) -> MergeRunner:
         lane = execution.scheduled.lane
-        return self.whole if lane is None else self._runners[lane]
+        return self.whole if lane is None else self.lane_runners[lane]
 
     def _load(self, execution: Execution) -> None:
         runner, processor_s = self._runner_of(execution), time.thread_time()
@@ -232,3 +241,8 @@ class Executor:
             self._under_way.remove(execution)
             self.lanes.end(execution.scheduled, time.monotonic(), execution.processor_s)
             self._changed.notify_all()
+
+
+def _set_up_lane() -> None:
+    use_one_thread()
+    give_way(BACKBONE)

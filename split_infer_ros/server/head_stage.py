@@ -14,10 +14,12 @@ from torch import Tensor
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.priority import HEAD, give_way
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_partitions import HeadPartitions
@@ -84,7 +86,7 @@ class HeadStage:
         self._partitions = partitions
         self._deliver = deliver
         self._on_error = on_error
-        self._head_thread = WorkerThread("head", self._run, partial(model.head_engine.use_threads, num_threads))
+        self._head_thread = WorkerThread("head", self._run, partial(_set_up, model.head_engine, num_threads))
         self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
 
     @classmethod
@@ -236,3 +238,8 @@ class HeadStage:
             batch.reader.release(batch.handle.lease, outcome)
         except HandleError as error:
             self.refuse(error)
+
+
+def _set_up(engine: Engine, num_threads: int) -> None:
+    engine.use_threads(num_threads)
+    give_way(HEAD)

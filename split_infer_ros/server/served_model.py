@@ -29,7 +29,8 @@ from split_infer_ros.server.memory.tried_plan import check_room_for_weights, mak
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
-from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.schedule.flow import Flow
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant_state import TenantFrame
 from split_infer_ros.server.transport import Transport
@@ -94,6 +95,7 @@ class ServedModel:
         self.model = model
         self.failed = False
         self.co_run_plans = CoRunPlans()
+        self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
         self._warm_up = WarmUp(model, opened.num_threads, num_lanes)
@@ -221,8 +223,14 @@ class ServedModel:
 
     @property
     def has_room(self) -> bool:
-        """True while a slot is free."""
-        return self.plan.pool.leases.used < len(self.plan.pool.leases)
+        """True while a slot is free, and with drop policy ``latest`` while the head can follow (lock held)."""
+        plan = self.plan
+        if plan.pool.leases.used >= len(plan.pool.leases):
+            return False
+        if plan.settings.drop_policy is DropPolicy.BLOCK:
+            return True
+        behind = sum(batch.timeline.published > 0.0 for batch in self.in_flight)
+        return self._flow.admits(len(self.in_flight) - behind, behind)
 
     def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
         """Gives a batch its slot, by that plan if not by the usual one (lock held); a slot is free."""
@@ -290,6 +298,9 @@ class ServedModel:
         self._callbacks.deliver(self, handle, index, detections)
 
     def _watch(self, batch: Batch) -> None:
+        times = batch.timeline
+        backbone_s = times.preprocessed - times.closed + times.backbone_end - times.backbone_start
+        self._flow.note(backbone_s, times.head_end - times.head_start, times.delivered - times.head_end)
         self._callbacks.watch(self, batch)
 
     def _report(self, error: Exception) -> None:

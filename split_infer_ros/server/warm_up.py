@@ -10,6 +10,7 @@ from functools import partial
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler
 from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
+from split_infer_ros.runtime.priority import BACKBONE, give_way
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.split.model import SplitModel
@@ -35,10 +36,10 @@ class WarmUp:
     def __init__(self, model: SplitModel, num_threads: int, num_lanes: int) -> None:
         config, self._device = model.execution_config, model.device
         self._num_lanes = count_lanes(model, num_threads, num_lanes)
-        on_all = partial(config.engine.use_threads, num_threads)
+        on_all = partial(_set_up, config.engine, num_threads)
         self._on_all_cores: Callable[[], None] = on_all if model.device.type == "cpu" else use_one_thread
         lane_threads = max(1, max_threads() // max(1, num_lanes))
-        self._on_lane = partial(config.engine.use_threads, lane_threads, max(1, num_lanes))
+        self._on_lane = partial(_set_up, config.engine, lane_threads, max(1, num_lanes))
         self._engine = config.engine
 
     @property
@@ -77,6 +78,12 @@ class WarmUp:
             for each in runs:
                 each.result()
             return time.monotonic() - begin
+
+
+def _set_up(engine: Engine, num_threads: int, num_lanes: int = 1) -> None:
+    """Prepares a thread as those that compute. An engine's own threads inherit its nice value."""
+    engine.use_threads(num_threads, num_lanes)
+    give_way(BACKBONE)
 
 
 def count_lanes(model: SplitModel, num_threads: int, num_lanes: int = NUM_LANES) -> int:

@@ -19,6 +19,7 @@ from small_graphs import ROUNDING, images, in_torch, small_graph  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.openvino_part import OpenVinoPart  # noqa: E402
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads  # noqa: E402
+from split_infer_ros.server import executor  # noqa: E402
 from split_infer_ros.server.executor import Executor  # noqa: E402
 
 NUM_LANES = 2
@@ -107,5 +108,5 @@ def test_runners_of_lanes_tell_the_engine_how_many_they_are(pool: Executor) -> N
         return engine_threads(), engine_lanes()
 
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(told, pool._lane_runners[0]).result() == (1, NUM_LANES)
+        assert thread.submit(told, pool.lane_runners[0]).result() == (1, NUM_LANES)
         assert thread.submit(told, pool.whole).result()[1] == 1
