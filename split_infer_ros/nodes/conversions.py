@@ -118,6 +118,8 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
         model_bytes=report.model_bytes,
         latency_p50_ms=1e3 * report.latency_p50_s,
         latency_p99_ms=1e3 * report.latency_p99_s,
+        age_p50_ms=1e3 * report.age_p50_s,
+        age_p99_ms=1e3 * report.age_p99_s,
         queueing_mean_ms=1e3 * report.queueing_mean_s,
         queueing_p99_ms=1e3 * report.queueing_p99_s,
         preprocess_p50_ms=1e3 * report.preprocess_s,

@@ -128,6 +128,8 @@ class PipelineHealth:
             "energy an image (J)": f"{rates.joules_per_image:.2f}",
             "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
+            "age p50 (ms)": f"{report.age_p50_ms:.1f}",
+            "age p99 (ms)": f"{report.age_p99_ms:.1f}",
             "slots in use": f"{report.slots_used} of {report.pool_slots}",
             "memory": f"{report.memory}: {report.memory_reason}",
             "memory of features (bytes)": f"{report.pool_bytes:,}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -159,7 +160,13 @@ class ImageInput:
             if not error.reason.intended:
                 self._node.warn(error)
             return
-        self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
+        age_s = self._age_s(message.header.stamp)
+        self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels, age_s), now)
+
+    def _age_s(self, stamp: Any) -> float:
+        """Returns how old an image is by its stamp, in seconds; NaN if it has none."""
+        taken = stamp.sec * 10**9 + stamp.nanosec
+        return (self._node.get_clock().now().nanoseconds - taken) / 1e9 if taken else math.nan
 
     def _read_any(self, message: Any) -> Pixels:
         """Reads an image, or raises ImageError whatever went wrong, so that the frame is counted."""

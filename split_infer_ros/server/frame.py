@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ class Origin:
         source: which camera it came from.
         height, width: of the source image, in pixels.
         pixels: the source image itself, for pictures of results; None where the head is elsewhere.
+        age_s: how old the image was when it came in, in seconds by its own stamp; NaN if that is not known.
     """
 
     header: Any
@@ -29,6 +31,7 @@ class Origin:
     height: int
     width: int
     pixels: Pixels | None = None
+    age_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,10 @@ class Frame:
 
     def publish(self, now: float) -> None:
         """Settles the frame: its result went out at ``now``. Once it is settled, the meters have its latency."""
-        self.account.meters.latency.add(now - self.ticket.received_at, now)
+        latency_s = now - self.ticket.received_at
+        self.account.meters.latency.add(latency_s, now)
+        if not math.isnan(self.origin.age_s):
+            self.account.meters.age.add(self.origin.age_s + latency_s, now)
         self.ticket.publish()
 
     def drop(self, reason: DropReason) -> None:

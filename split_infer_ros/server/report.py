@@ -65,6 +65,7 @@ class PipelineReport:
         memory: the memory policy of the model, or the kind of memory on a CPU.
         memory_reason: why they have it.
         latency_p50_s, latency_p99_s: from receiving a frame until its detections are published.
+        age_p50_s, age_p99_s: from the image's own stamp until its detections are published.
         queueing_mean_s, queueing_p99_s: from receiving a frame until its batch is closed and its execution begins.
         preprocess_s, backbone_s, head_s: median time of a batch in each stage.
         hop_s: median time from publishing the handle until the head starts. With a head on another host, it includes
@@ -98,6 +99,8 @@ class PipelineReport:
     memory_reason: str
     latency_p50_s: float
     latency_p99_s: float
+    age_p50_s: float
+    age_p99_s: float
     queueing_mean_s: float
     queueing_p99_s: float
     preprocess_s: float
@@ -116,6 +119,7 @@ class PipelineMeters:
 
     Attributes:
         latency: of frames.
+        age: of frames whose images have a stamp, when their detections are published.
         queueing: delays of frames, from their receipt to the start of their execution.
         busy: counts the seconds in which each stage has a batch.
         batches: finished by heads so far.
@@ -125,6 +129,7 @@ class PipelineMeters:
 
     def __init__(self) -> None:
         self.latency = Window()
+        self.age = Window()
         self.queueing = Window()
         self.busy = BusyStages()
         self._stages = {name: Window() for name in Timeline().slices()}
@@ -174,6 +179,7 @@ class PipelineMeters:
     ) -> PipelineReport:
         """Returns the report at ``now``. The other arguments are fields of it."""
         p50_s, p99_s = self.latency.percentiles(50, 99, now=now)
+        age_p50_s, age_p99_s = self.age.percentiles(50, 99, now=now)
         (queueing_p99_s,) = self.queueing.percentiles(99, now=now)
         stacked = self.fusions[FusionKind.STACKED]
         stages_s = {name: _median(window, now) for name, window in self._stages.items()}
@@ -202,6 +208,8 @@ class PipelineMeters:
             failure=failure,
             latency_p50_s=p50_s,
             latency_p99_s=p99_s,
+            age_p50_s=age_p50_s,
+            age_p99_s=age_p99_s,
             queueing_mean_s=self.queueing.mean(now=now),
             queueing_p99_s=queueing_p99_s,
             preprocess_s=stages_s["preprocess"],
