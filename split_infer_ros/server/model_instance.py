@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
@@ -21,6 +20,7 @@ from split_infer_ros.server.frame import Frame, Handle
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_making import make_plan
+from split_infer_ros.server.report import ModelReport
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.server.transport import Transport
@@ -139,25 +139,25 @@ class ModelInstance:
         for note in self.plan.notes:
             self._report(Notice(note))
 
-    def facts(self) -> dict[str, Any]:
-        """What a report says of the model and its memory, by the report's names."""
+    def report(self) -> ModelReport:
+        """Reports the model and its memory."""
         plan = self.plan
-        return {
-            "model": self.model.entry.name,
-            "device": str(self.model.device),
-            "engine": self.model.execution_config.engine_text,
-            "precision": self.model.precision.value,
-            "split_point": plan.split_point.name,
-            "settings": plan.settings,
-            "slots_used": plan.pool.leases.used,
-            "pool_bytes": plan.pool.bytes,
-            "staging_bytes": plan.preprocessor.bytes,
-            "model_bytes": plan.model_bytes,
-            "memory": plan.pool.memory,
-            "memory_reason": plan.memory_reason,
-            "weights": plan.weights,
-            "failure": self.failure,
-        }
+        return ModelReport(
+            model=self.model.entry.name,
+            device=str(self.model.device),
+            engine=self.model.execution_config.engine_text,
+            precision=self.model.precision.value,
+            split_point=plan.split_point.name,
+            settings=plan.settings,
+            slots_used=plan.pool.leases.used,
+            pool_bytes=plan.pool.bytes,
+            staging_bytes=plan.preprocessor.bytes,
+            model_bytes=plan.model_bytes,
+            memory=plan.pool.memory,
+            memory_reason=plan.memory_reason,
+            weights=plan.weights,
+            failure=self.failure,
+        )
 
     def start_batch(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> Batch | None:
         """Closes a batch, if a slot is free for it (lock held).

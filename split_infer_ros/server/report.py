@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from split_infer_ros.server.busy_stages import BusyStages
 from split_infer_ros.server.fusion_kind import FusionKind
@@ -38,18 +38,11 @@ class WeightsReport:
         return cls(memory_bytes=streamed.weight_bytes, bandwidth=stats.bandwidth, stalled_s=stats.stalled_s)
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineReport:
-    """Counts since the start, and times over the last seconds. Times are NaN while there are no samples.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """A model that serves, and the memory that it has.
 
     Attributes:
-        time: of the report, seconds of the steady clock.
-        counts: of the ledger.
-        batches: finished by heads so far.
-        merged_batches: those of them that had several frames.
-        fused_batches: those of them whose execution computed batches of other models as well.
-        stacked_batches: those of ``fused_batches`` that were computed with the others by one network.
-        backbone_busy_s, head_busy_s: seconds in which each stage worked on at least one batch; see ``BusyStages``.
         model: name of the running model.
         device: of its backbone.
         engine: that executes its backbone.
@@ -64,27 +57,11 @@ class PipelineReport:
             ``device``, activations count only in recorded graphs. Others lie in memory that all models share.
         memory: the memory policy of the model, or the kind of memory on a CPU.
         memory_reason: why they have it.
-        latency_p50_s, latency_p99_s: from receiving a frame until its detections are published.
-        age_p50_s, age_p99_s: from the image's own stamp until its detections are published.
-        queueing_mean_s, queueing_p99_s: from receiving a frame until its batch is closed and its execution begins.
-        preprocess_s, backbone_s, head_s: median time of a batch in each stage.
-        hop_s: median time from publishing the handle until the head starts. With a head on another host, it includes
-            the way back.
-        postprocess_s: median time of a batch in post-processing, including publishing.
-        batch_fill: mean number of frames in a batch.
         weights: of a backbone whose weights are streamed; otherwise None.
         failure: why the backbone lost a batch; empty again once a later batch passed.
         left_out: number of impossible detections by name. Empty if they are not counted where the report is made.
     """
 
-    time: float
-    counts: LedgerCounts
-    batches: int
-    merged_batches: int
-    fused_batches: int
-    stacked_batches: int
-    backbone_busy_s: float
-    head_busy_s: float
     model: str
     device: str
     engine: str
@@ -97,6 +74,41 @@ class PipelineReport:
     model_bytes: int
     memory: str
     memory_reason: str
+    weights: WeightsReport | None = None
+    failure: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReport(ModelReport):
+    """Counts since the start, and times over the last seconds. Times are NaN while there are no samples.
+
+    Attributes:
+        time: of the report, seconds of the steady clock.
+        counts: of the ledger.
+        batches: finished by heads so far.
+        merged_batches: those of them that had several frames.
+        fused_batches: those of them whose execution computed batches of other models as well.
+        stacked_batches: those of ``fused_batches`` that were computed with the others by one network.
+        backbone_busy_s, head_busy_s: seconds in which each stage worked on at least one batch; see ``BusyStages``.
+        latency_p50_s, latency_p99_s: from receiving a frame until its detections are published.
+        age_p50_s, age_p99_s: from the image's own stamp until its detections are published.
+        queueing_mean_s, queueing_p99_s: from receiving a frame until its batch is closed and its execution begins.
+        preprocess_s, backbone_s, head_s: median time of a batch in each stage.
+        hop_s: median time from publishing the handle until the head starts. With a head on another host, it includes
+            the way back.
+        postprocess_s: median time of a batch in post-processing, including publishing.
+        batch_fill: mean number of frames in a batch.
+    """
+
+    time: float
+    counts: LedgerCounts
+    batches: int
+    merged_batches: int
+    fused_batches: int
+    stacked_batches: int
+    backbone_busy_s: float
+    head_busy_s: float
     latency_p50_s: float
     latency_p99_s: float
     age_p50_s: float
@@ -109,9 +121,6 @@ class PipelineReport:
     head_s: float
     postprocess_s: float
     batch_fill: float
-    weights: WeightsReport | None = None
-    failure: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class PipelineMeters:
@@ -156,34 +165,16 @@ class PipelineMeters:
         self._hop.add(timeline.head_start - timeline.published, now)
         self._fill.add(frames, now)
 
-    def report(
-        self,
-        now: float,
-        *,
-        counts: LedgerCounts,
-        model: str,
-        device: str,
-        engine: str,
-        precision: str,
-        split_point: str,
-        settings: StageSettings,
-        slots_used: int,
-        pool_bytes: int,
-        staging_bytes: int,
-        model_bytes: int,
-        memory: str,
-        memory_reason: str,
-        weights: WeightsReport | None = None,
-        failure: str = "",
-        left_out: Mapping[str, int] | None = None,
-    ) -> PipelineReport:
-        """Returns the report at ``now``. The other arguments are fields of it."""
-        p50_s, p99_s = self.latency.percentiles(50, 99, now=now)
+    def report(self, now: float, counts: LedgerCounts, model: ModelReport) -> PipelineReport:
+        """Returns the report at ``now``, in seconds of the steady clock."""
+        latency_p50_s, latency_p99_s = self.latency.percentiles(50, 99, now=now)
         age_p50_s, age_p99_s = self.age.percentiles(50, 99, now=now)
         (queueing_p99_s,) = self.queueing.percentiles(99, now=now)
         stacked = self.fusions[FusionKind.STACKED]
-        stages_s = {name: _median(window, now) for name, window in self._stages.items()}
+        stages_s = {f"{name}_s": _median(window, now) for name, window in self._stages.items()}
         return PipelineReport(
+            **{each.name: getattr(model, each.name) for each in fields(model)},
+            **stages_s,
             time=now,
             counts=counts,
             batches=self.batches,
@@ -192,33 +183,14 @@ class PipelineMeters:
             stacked_batches=stacked,
             backbone_busy_s=self.busy.backbone_s(now),
             head_busy_s=self.busy.head_s(now),
-            model=model,
-            device=device,
-            engine=engine,
-            precision=precision,
-            split_point=split_point,
-            settings=settings,
-            slots_used=slots_used,
-            pool_bytes=pool_bytes,
-            staging_bytes=staging_bytes,
-            model_bytes=model_bytes,
-            memory=memory,
-            memory_reason=memory_reason,
-            weights=weights,
-            failure=failure,
-            latency_p50_s=p50_s,
-            latency_p99_s=p99_s,
+            latency_p50_s=latency_p50_s,
+            latency_p99_s=latency_p99_s,
             age_p50_s=age_p50_s,
             age_p99_s=age_p99_s,
             queueing_mean_s=self.queueing.mean(now=now),
             queueing_p99_s=queueing_p99_s,
-            preprocess_s=stages_s["preprocess"],
-            backbone_s=stages_s["backbone"],
             hop_s=_median(self._hop, now),
-            head_s=stages_s["head"],
-            postprocess_s=stages_s["postprocess"],
             batch_fill=self._fill.mean(now=now),
-            left_out=left_out or {},
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
@@ -29,6 +28,7 @@ from split_infer_ros.server.memory.tried_plan import check_room_for_weights, mak
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.report import ModelReport
 from split_infer_ros.server.schedule.flow import Flow
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -177,11 +177,14 @@ class ServedModel:
         """What a plan takes of the memory budget."""
         return plan.pool.bytes + plan.preprocessor.bytes
 
-    def facts(self) -> dict[str, Any]:
-        """What a report says of it, by the report's names."""
-        facts = self.instance.facts()
-        facts["memory_reason"] += self.co_run_plans.reason
-        return {**facts, "left_out": dict(self.head.left_out) if self.head is not None else {}}
+    def report(self) -> ModelReport:
+        """Reports the model and its memory."""
+        report = self.instance.report()
+        return replace(
+            report,
+            memory_reason=report.memory_reason + self.co_run_plans.reason,
+            left_out=dict(self.head.left_out) if self.head is not None else {},
+        )
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
         """Makes slots and staging for these settings, and tries them with blank images.

@@ -343,8 +343,8 @@ class Server:
         """
         with self._changed:
             state = self._find(tenant)
-            facts = self._dispatcher.models[state.model].facts()
-        return state.meters.report(now, counts=state.ledger.counts(), **facts)
+            model = self._dispatcher.models[state.model].report()
+        return state.meters.report(now, state.ledger.counts(), model)
 
     def _find(self, tenant: str) -> TenantState:
         if tenant not in self._tenants:

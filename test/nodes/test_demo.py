@@ -54,6 +54,8 @@ def report(**counts: Any) -> PipelineReport:
         memory_reason="",
         latency_p50_s=0.0123,
         latency_p99_s=nothing,
+        age_p50_s=nothing,
+        age_p99_s=nothing,
         queueing_mean_s=nothing,
         queueing_p99_s=nothing,
         backbone_s=nothing,
