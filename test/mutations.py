@@ -35,11 +35,9 @@ FILES = {
         "server/plan.py",
         "server/preprocessing/device_preprocessor.py",
         "server/preprocessing/image_buffer.py",
-        "server/backbone_runner.py",
         "server/execution/merge_runner.py",
         "server/executor.py",
         "server/batch.py",
-        "server/handover.py",
         "server/execution/forked_graphs.py",
         "server/execution/model_streams.py",
         "weight_streaming/copy_stage.py",
@@ -50,12 +48,12 @@ FILES = {
 }
 TESTS = [
     "runtime/test_captures_on_simulated_gpu.py",
-    "runtime/test_preprocessor_on_simulated_gpu.py",
-    "runtime/test_forks_on_simulated_gpu.py",
+    "server/preprocessing/test_preprocessor_on_simulated_gpu.py",
+    "server/execution/test_forks_on_simulated_gpu.py",
     "buffers/test_memory.py",
-    "runtime/test_streaming_on_simulated_gpu.py",
-    "runtime/test_pipeline_on_simulated_gpu.py",
-    "runtime/test_tenants_on_simulated_gpu.py",
+    "weight_streaming/test_streaming_on_simulated_gpu.py",
+    "server/test_pipeline_on_simulated_gpu.py",
+    "server/test_tenants_on_simulated_gpu.py",
 ]
 FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
 # Calls that order work, if nothing is done with what they return.
