@@ -177,15 +177,15 @@ class Dispatcher:
         for model in idle:
             model.close()
 
-    def _loads(self) -> tuple[dict[str, Backbone], dict[str, float], dict[str, Engine]]:
-        """Returns what the executor is to have: by name the backbones, an image's seconds, and the engines."""
+    def _loads(self) -> tuple[dict[str, Backbone], dict[str, float], dict[str, Engine], dict[str, int]]:
+        """Returns what the executor is to have, by name: backbones, an image's seconds, engines and threads."""
         loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
         backbones = {key: model.backbone for key, model in loaded.items()}
         engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
         image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
         for name, stack in self.stacks.items():  # measured like a model
             backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
-        return backbones, image_s, engines
+        return backbones, image_s, engines, {key: model.num_threads for key, model in loaded.items()}
 
     def _loop(self) -> None:
         self._executor.set_up_thread()

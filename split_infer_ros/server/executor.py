@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
@@ -36,7 +37,6 @@ class Execution:
         failed: the batches that are lost, and why.
         began: when it was given to the device, in seconds of the steady clock.
         done: from here on the features are in the slots.
-        processor_s: the processor time of its thread; None if others computed as well.
         is_over: its batches are handed over or lost.
     """
 
@@ -47,7 +47,6 @@ class Execution:
     failed: dict[Batch, Exception] = field(default_factory=dict)
     began: float = 0.0
     done: Fence = field(default_factory=Fence)
-    processor_s: float | None = None
     is_over: bool = False
 
     @property
@@ -100,10 +99,18 @@ class Executor:
         return len(self.lane_runners)
 
     def load(
-        self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float], engines: Mapping[str, Engine]
+        self,
+        backbones: Mapping[str, Backbone],
+        image_s: Mapping[str, float],
+        engines: Mapping[str, Engine],
+        num_threads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay."""
-        for runner in (self.whole, *self.lane_runners):
+        """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay.
+
+        ``num_threads`` is for executions on all cores, by model; 0 or none: all threads.
+        """
+        self.whole.load(backbones, image_s, engines, num_threads)
+        for runner in self.lane_runners:
             runner.load(backbones, image_s, engines)
 
     def start(self) -> None:
@@ -132,7 +139,7 @@ class Executor:
 
     def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
         """Notes that an execution begins; ``run`` follows (lock held)."""
-        self.lanes.begin(scheduled, time.monotonic())
+        self.lanes.begin(scheduled, time.monotonic(), time.process_time())
         sources = scheduled.sources
         before = [each for each in self._under_way if not sources.isdisjoint(each.scheduled.sources)]
         execution = Execution(batches, scheduled, stack, before)
@@ -156,7 +163,7 @@ class Executor:
         return self.whole if lane is None else self.lane_runners[lane]
 
     def _load(self, execution: Execution) -> None:
-        runner, processor_s = self._runner_of(execution), time.thread_time()
+        runner = self._runner_of(execution)
         with torch.inference_mode():
             for batch in execution.batches:
                 try:
@@ -168,21 +175,19 @@ class Executor:
         if self._launch is not None:
             self._launch.put(execution)
         else:
-            self._compute(execution, processor_s)
+            self._compute(execution)
 
-    def _compute(self, execution: Execution, processor_s: float | None = None) -> None:
+    def _compute(self, execution: Execution) -> None:
         execution.began = time.monotonic()
         try:
             if execution.left:
                 execution.done = self._given(execution)
         except Exception as error:
             execution.failed |= dict.fromkeys(execution.left, error)
-        if processor_s is not None:
-            execution.processor_s = time.thread_time() - processor_s
-        if execution.before:
+        if execution.scheduled.lane is not None:
             with self._changed:
                 self._changed.wait_for(lambda: all(each.is_over for each in execution.before))
-            execution.before = ()
+        execution.before = ()  # each would else keep all that were before it
         if self._handover is not None:
             self._handover.put(execution)
         else:
@@ -239,7 +244,7 @@ class Executor:
         with self._changed:
             execution.is_over = True
             self._under_way.remove(execution)
-            self.lanes.end(execution.scheduled, time.monotonic(), execution.processor_s)
+            self.lanes.end(execution.scheduled, time.monotonic(), time.process_time())
             self._changed.notify_all()
 
 

@@ -73,6 +73,7 @@ class ServedModel:
         instance: its plan and its batches in flight.
         head: its head's threads; None if it is elsewhere.
         failed: it could not run even once, though it could be loaded.
+        num_threads: of its backbone on all cores; 0: all.
         co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
     """
 
@@ -94,6 +95,7 @@ class ServedModel:
         self.key = key
         self.model = model
         self.failed = False
+        self.num_threads = opened.num_threads
         self.co_run_plans = CoRunPlans()
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None

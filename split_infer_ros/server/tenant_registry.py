@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
@@ -137,7 +137,8 @@ class TenantRegistry:
         taken = 0
         try:
             for served in self._dispatcher.models.values():
-                plans[served] = served.change_plan(settings.stage, taken, is_running)
+                with self._naming(served.key):
+                    plans[served] = served.change_plan(settings.stage, taken, is_running)
                 taken += served.budget_of(plans[served])
         except Exception:
             for served, plan in plans.items():
@@ -199,12 +200,23 @@ class TenantRegistry:
                 ring_memory=self._ring_memory,
                 transport=self._transport,
             )
-            served.open(settings, others)
+            with self._naming(key):
+                served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])
                 self._dispatcher.add(served)
         for note in opened.notes:
             self._callbacks.on_error(key, Notice(note))
+
+    @contextmanager
+    def _naming(self, key: str) -> Iterator[None]:
+        """Names the model in front of errors where there may be several."""
+        try:
+            yield
+        except ConfigurationError as error:
+            if self._transport is not None:
+                raise
+            raise ConfigurationError(f"{key}: {error}") from error
 
     def _opened(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         try:

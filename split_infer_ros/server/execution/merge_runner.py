@@ -74,6 +74,7 @@ class MergeRunner:
         self._backbones: dict[str, Backbone] = {}
         self._image_s: dict[str, float] = {}
         self._engines: dict[str, Engine] = {}
+        self._model_threads: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(self._num_threads, "core share")
         self.stream = Stream(device)
         self._model_streams = ModelStreams(device, self.stream)
@@ -91,6 +92,7 @@ class MergeRunner:
         backbones: Mapping[str, Backbone],
         image_s: Mapping[str, float],
         engines: Mapping[str, Engine] = MappingProxyType({}),
+        num_threads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Replaces the models by exactly these.
 
@@ -98,20 +100,23 @@ class MergeRunner:
             backbones: by the model's name; each maps (n, 3, h, w) to the features at its split point.
             image_s: the seconds that an image of each model takes on one core. They decide how models share cores.
             engines: what executes each model; torch those that are not named.
+            num_threads: how many each model uses alone on a CPU; all threads of the runner if 0 or not named.
         """
         removed = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
         if self.graphs is not None:
             self.graphs.remove_models(removed)
         self._backbones, self._image_s, self._engines = dict(backbones), dict(image_s), dict(engines)
+        self._model_threads = dict(num_threads)
 
     def set_threads(self, model: str, num_threads: int | None = None) -> None:
         """Sets how many threads the calling thread uses for a model, by the model's engine.
 
         Args:
             model: what is pre-processed or computed next.
-            num_threads: on a CPU; None for all threads of the runner.
+            num_threads: on a CPU; None for those that it uses alone.
         """
-        self._engines.get(model, Engine.TORCH).use_threads(num_threads or self._num_threads, self._num_lanes)
+        count = num_threads or self._model_threads.get(model) or self._num_threads
+        self._engines.get(model, Engine.TORCH).use_threads(count, self._num_lanes)
 
     @torch.inference_mode()
     def prepare(self, inputs: Inputs) -> None:

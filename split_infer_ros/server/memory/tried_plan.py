@@ -59,8 +59,8 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
         except Exception:
             plan.close()
             raise
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{instance.key}: {error}") from error
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             f"{instance.key} cannot run a batch of {settings.batch_size} up to {settings.split_point} on {device} "

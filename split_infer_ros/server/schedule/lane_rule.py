@@ -8,7 +8,8 @@ BUSY, CALM = 0.85, 0.7  # utilisation of all cores from which on lanes are used,
 WEIGHT = 0.25  # of the newest sample in a moving average
 MAX_ALONE = 2  # executions in a row that begin on a lane while no other one runs; the next has all cores
 MAX_INTERVAL = 2.0  # times an execution's time: longer pauses count as long as this, so that they are soon forgotten
-CONTENDED = 0.75  # below this share of processor time, others use a lane's cores
+CONTENDED = 0.75  # below this share of the processor time that all lanes could have, others use their cores
+MEMORY_S = 0.5  # over which that share is averaged
 PAUSE_S, MAX_PAUSE_S = 2.0, 32.0  # for which lanes are not used after that: first, and at most
 
 
@@ -19,9 +20,9 @@ class LaneRule:
     than one after the other on all cores. An execution alone is done sooner on all cores. Lanes are used while
     executions come nearly as fast as all cores can serve them one by one, or faster.
 
-    Lanes need cores that are free. If others use them, executions side by side only take longer. The processor time of
-    an execution tells: on a free core it is the time that passes. Lanes are then left alone for a while, and longer
-    each time.
+    Lanes need cores that are free. If other processes use them, executions side by side only take longer. The processor
+    time of the process tells: while all lanes are at work on free cores, it is the time that passes on all of them.
+    Lanes are otherwise left alone for a while, and longer each time.
     """
 
     def __init__(self) -> None:
@@ -57,26 +58,27 @@ class LaneRule:
         self._last_begin = now
         self._alone = self._alone + 1 if on_lane and is_idle else 0
 
-    def end(self, took_s: float, now: float, *, on_lane: bool, processor_s: float | None = None) -> None:
-        """Notes that an execution is over.
-
-        Args:
-            took_s: from its beginning to its end.
-            now: seconds of the steady clock.
-            on_lane: whether it had a lane.
-            processor_s: the processor time of its threads; None if that is not known.
-        """
+    def end(self, took_s: float, *, on_lane: bool) -> None:
+        """Notes that an execution is over, which took so many seconds from its beginning to its end."""
         if not on_lane:
             self._whole_s = _average(self._whole_s, took_s) if self._whole_s else took_s
             return
         # All cores take no longer than a lane. Otherwise one disturbed execution on all cores would count for as long
         # as lanes are used, and keep them in use.
         self._whole_s = min(self._whole_s, took_s)
-        if processor_s is not None and took_s > 0:
-            self._share = _average(self._share, processor_s / took_s)
-            if self._share < CONTENDED:
-                self._share, self._paused_until = 1.0, now + self._pause_s
-                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+
+    def note_share(self, share: float, seconds: float, now: float) -> None:
+        """Notes the processor time that the process got while all lanes were at work.
+
+        Args:
+            share: of what the lanes' cores have.
+            seconds: for which that was.
+            now: seconds of the steady clock.
+        """
+        self._share += min(1.0, seconds / MEMORY_S) * (min(1.0, share) - self._share)
+        if self._share < CONTENDED:
+            self._share, self._paused_until = 1.0, now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def _interval_at(self, now: float) -> float:
         interval_s = min(now - self._last_begin, MAX_INTERVAL * self._whole_s or math.inf)

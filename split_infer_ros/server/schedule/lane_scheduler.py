@@ -51,7 +51,9 @@ class LaneScheduler:
     """
 
     def __init__(self, num_lanes: int = 0, depth: int = 1) -> None:
+        self._num_lanes = num_lanes
         self._free_lanes = list(range(num_lanes))
+        self._use: tuple[float, float | None] | None = None  # time and processor time at the last change
         self._depth = depth
         self._running: dict[ScheduledExecution, tuple[float, float]] = {}  # when each began, and is expected to end
         self._latest_begin_s = math.inf
@@ -92,8 +94,15 @@ class LaneScheduler:
         decision = decide(able, modes.lane, now=now, rules=replace(rules, fuse=False), fastest_costs=modes.whole)
         return _scheduled(decision, min(self._free_lanes), modes)
 
-    def begin(self, execution: ScheduledExecution, now: float) -> None:
-        """Notes that the execution starts."""
+    def begin(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
+        """Notes that the execution starts.
+
+        Args:
+            execution: that starts.
+            now: seconds of the steady clock.
+            processor_s: the processor time of the process so far; None if it is not known.
+        """
+        self._note_use(now, processor_s)
         self._rule.begin(now, on_lane=execution.lane is not None, is_idle=self.is_idle)
         self._running[execution] = now, now + execution.seconds
         self._latest_begin_s = now
@@ -101,18 +110,21 @@ class LaneScheduler:
             self._free_lanes.remove(execution.lane)
 
     def end(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
-        """Notes that the execution ended.
-
-        Args:
-            execution: that was begun.
-            now: seconds of the steady clock.
-            processor_s: the processor time of its threads; None if that is not known.
-        """
+        """Notes that the execution ended; arguments as for ``begin``."""
+        self._note_use(now, processor_s)
         began, _ = self._running.pop(execution)
-        on_lane = execution.lane is not None
-        self._rule.end(now - began, now, on_lane=on_lane, processor_s=processor_s)
+        self._rule.end(now - began, on_lane=execution.lane is not None)
         if execution.lane is not None:
             self._free_lanes.append(execution.lane)
+
+    def _note_use(self, now: float, processor_s: float | None) -> None:
+        """Notes how much processor time the process got since the last change, if all lanes were at work."""
+        before, self._use = self._use, (now, processor_s)
+        if before is None or processor_s is None or before[1] is None:
+            return
+        seconds = now - before[0]
+        if self._num_lanes and not self._free_lanes and seconds > 0:
+            self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds, now)
 
     def _needs_all_cores(
         self, window: Sequence[Request], modes: ExecutionModes, now: float, on_lanes: Collection[str] | None

@@ -26,14 +26,18 @@ def modes(num_lanes: int = NUM_LANES) -> ExecutionModes:
 
 
 def next_of(
-    scheduler: LaneScheduler, now: float, on_lanes: bool = True, num_lanes: int = NUM_LANES
+    scheduler: LaneScheduler,
+    now: float,
+    on_lanes: bool = True,
+    num_lanes: int = NUM_LANES,
+    processor_s: float | None = None,
 ) -> ScheduledExecution | None:
     """Begins the next execution if one may begin."""
     queue = [Request(0, "", "m", arrival_s=now)]
     found = scheduler.choose(queue, modes(num_lanes), now=now, rules=RULES, on_lanes={"m"} if on_lanes else ())
     if not found.decision.batches:
         return None
-    scheduler.begin(found, now)
+    scheduler.begin(found, now, processor_s)
     return found
 
 
@@ -41,7 +45,7 @@ def serve(
     scheduler: LaneScheduler,
     arrivals: list[float],
     keeps_newest: bool = False,
-    processor_share: float = 1.0,
+    processor_share: float = 1.0,  # that the process gets of both cores
     num_lanes: int = NUM_LANES,
 ) -> Served:
     """Serves requests in order. Returns for each when it began, when it ended, and its lane."""
@@ -54,9 +58,8 @@ def serve(
         for each in sorted(running, key=lambda each: each[0]):
             if each[0] <= now:
                 running.remove(each)
-                seconds = WHOLE_S if each[1].lane is None else LANE_S
-                scheduler.end(each[1], each[0], processor_share * seconds)
-        begun = next_of(scheduler, now, num_lanes=num_lanes)
+                scheduler.end(each[1], each[0], processor_share * NUM_LANES * each[0])
+        begun = next_of(scheduler, now, num_lanes=num_lanes, processor_s=processor_share * NUM_LANES * now)
         if begun is None:
             now = min(end for end, _ in running)
             continue
