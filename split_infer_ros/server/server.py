@@ -60,6 +60,7 @@ class Server:
 
     Attributes:
         limits: may be replaced at any time.
+        executor: runs what was decided.
 
     Raises:
         ConfigurationError: weights cannot be streamed to the device.
@@ -86,7 +87,7 @@ class Server:
         records = settings.cuda_graphs and device.type == "cuda" and settings.graph_bytes > 0
         num_lanes = max_threads() if settings.measures else NUM_LANES
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._executor = Executor(
+        self.executor = Executor(
             self._changed,
             device,
             graph_bytes=settings.graph_bytes if records else None,
@@ -97,7 +98,7 @@ class Server:
             database,
             max_batch_size=settings.largest_batch,
             graphs=records,
-            num_lanes=self._executor.num_lanes,
+            num_lanes=self.executor.num_lanes,
         )
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._tenants: dict[str, TenantState] = {}
@@ -105,7 +106,7 @@ class Server:
         self._dispatcher = Dispatcher(
             self._changed,
             self._waiting,
-            self._executor,
+            self.executor,
             self._tables,
             settings.rules,
             self._failed,
@@ -131,7 +132,7 @@ class Server:
             callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
             open_model=open_model,
             database=database,
-            num_lanes=self._executor.num_lanes,
+            num_lanes=self.executor.num_lanes,
             ring_memory=ring_memory,
             transport=transport,
         )
@@ -300,7 +301,7 @@ class Server:
     def close(self) -> None:
         """Frees models and memory, once stopped; the server cannot be used any more."""
         self.set_tenants([])
-        self._executor.close()
+        self.executor.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""

@@ -16,7 +16,7 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.server import served_model, server
+from split_infer_ros.server import server, tenant_registry
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, MemoryChoice, ReadKernels
 from split_infer_ros.server.plan import Plan
@@ -67,16 +67,16 @@ class SimulatedGpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
-    gpu, take_off = SimulatedGpu(), ServedModel.take_off
+    gpu, start_batch = SimulatedGpu(), ServedModel.start_batch
 
     def note_policy(model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None) -> Batch:
-        batch = take_off(model, frames, now, plan)  # type: ignore[arg-type]
+        batch = start_batch(model, frames, now, plan)  # type: ignore[arg-type]
         gpu.batches.append((model.key, batch.plan.pool.slots.policy))
         return batch
 
     monkeypatch.setattr(server, "max_threads", lambda: 1)  # without lanes
-    monkeypatch.setattr(ServedModel, "take_off", note_policy)
-    monkeypatch.setattr(served_model, "MemoryAdvisor", SimulatedAdvisor)
+    monkeypatch.setattr(ServedModel, "start_batch", note_policy)
+    monkeypatch.setattr(tenant_registry, "MemoryAdvisor", SimulatedAdvisor)
     monkeypatch.setattr(slot_memory, "allocate_at", gpu.allocate)
     return gpu
 

@@ -10,7 +10,7 @@ network, a ``StackedModel``, whose kernels each do the work of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -86,6 +86,11 @@ class MergeRunner:
     def is_asynchronous(self) -> bool:
         """True if an execution may still run when ``launch`` returns."""
         return self.stream.is_asynchronous
+
+    @property
+    def models(self) -> Collection[str]:
+        """The names of the loaded models."""
+        return self._backbones.keys()
 
     def load(
         self,

@@ -71,7 +71,7 @@ def test_a_camera_that_floods_displaces_itself_alone(serve: Serve) -> None:
     run.send("a", *range(100))
     run.send("b", 8)
     assert run.counts("a").dropped == {"overrun": run.counts("a").dropped["overrun"]}
-    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.max_batch_size
+    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.batch_size
     one.gate.set()
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]][-2:] == [98, 99]
@@ -126,7 +126,7 @@ def test_a_round_that_fails_does_not_end_the_next_ones(serve: Serve, monkeypatch
 
 def test_what_was_not_foreseen_is_recorded_once_nothing_comes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     run = serve(A, one=BrightModel("one"))
-    runner = run.pipeline._workers.whole
+    runner = run.pipeline.executor.whole
     most_missed = [(("one", 4),)]
     recorded: list[dict[str, int]] = []
 
@@ -172,9 +172,7 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) ->
     assert run.counts("b").published == 2
 
 
-def test_a_model_is_measured_before_it_is_served_and_once_for_all(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_measured_once_for_all(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
