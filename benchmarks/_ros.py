@@ -187,6 +187,14 @@ class Observer:
                     raise RuntimeError(f"Nobody publishes or subscribes to {topic} after {START_S:g} s.")
                 time.sleep(0.05)
 
+    def wait_for_subscriber(self, topic: str) -> None:
+        """Waits until somebody subscribes to a topic; raises RuntimeError after ``START_S`` seconds."""
+        end = time.monotonic() + START_S
+        while not self._node.count_subscribers(topic):
+            if time.monotonic() > end:
+                raise RuntimeError(f"Nobody subscribes to {topic} after {START_S:g} s.")
+            time.sleep(0.05)
+
     def _call(self, service: type, name: str, request: Any) -> Any:
         if name not in self._clients:  # finding a service takes longer than calling it
             self._clients[name] = self._node.create_client(service, name)
@@ -238,6 +246,15 @@ class Arrivals:
         end = time.monotonic()
         ages = [age for at, age in self._arrivals[first:] if at < end]
         return len(ages) / (end - begin), ages
+
+    @property
+    def count(self) -> int:
+        """How many detections arrived so far."""
+        return len(self._arrivals)
+
+    def ages_since(self, count: int) -> list[float]:
+        """Returns the ages of all arrivals but the first ``count``, in seconds."""
+        return [age for _, age in self._arrivals[count:]]
 
     def wait_for_quiet(self) -> None:
         """Waits until nothing has arrived for a while, so that the next rival has the machine for itself."""

@@ -24,8 +24,8 @@ from _two_processes import TwoProcessPipeline
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
-from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S

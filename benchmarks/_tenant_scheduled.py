@@ -51,7 +51,7 @@ class Scheduled:
                 with changed:
                     now = arrivals.now()
                     log.end_s.update({request.number: now for request in decision.requests})
-                    scheduler.end(execution)
+                    scheduler.end(execution, now)
                     changed.notify()
 
         with ThreadPoolExecutor(max(1, len(lanes))) as threads:

@@ -23,6 +23,7 @@ TITLES = {
     "engines": "Engine auto against each engine alone",
     "transports": "From backbone to head: the three transports",
     "overload": "More frames than the pipeline can take",
+    "two_pipelines": "Two pipelines that share the cores",
     "unified_splitting": "Unified splitting (paper 000)",
     "multi_tenant": "Kernel merge and fusion (paper 001)",
     "demand_layering": "Demand layering (paper 002)",

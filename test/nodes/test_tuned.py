@@ -11,6 +11,7 @@ import pytest
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 
+from split_infer_ros.autotuning import opening
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -18,7 +19,6 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.nodes import backbone as backbone_node
 from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
@@ -72,7 +72,7 @@ def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, mo
         def tune(self, seconds: float) -> None:
             self._database.add(self._found)
 
-    monkeypatch.setattr(backbone_node, "Tuner", Simulated)
+    monkeypatch.setattr(opening, "Tuner", Simulated)
     values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
     for _ in range(2):
         configure(context, **values)
@@ -87,7 +87,7 @@ def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tun
     def compare(*_: object, batch_size: int, **__: object) -> None:
         compared.append(batch_size)
 
-    monkeypatch.setattr(backbone_node, "compare_engines_once", compare)
+    monkeypatch.setattr(opening, "compare_engines_once", compare)
     path = tmp_path / "tuning.jsonl"
     network, pipeline = found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32)
     for record in (network, pipeline):
@@ -105,7 +105,7 @@ def test_head_of_the_process_follows_what_its_backbone_measured(
         network = {**network_space(num_cores()).default, "convolutions": Convolutions.CONTIGUOUS.value}
         database.add([Key.here("cpu").record(network_task(model, 1), network, (1.0,), time=0.0)])
 
-    monkeypatch.setattr(backbone_node, "compare_engines_once", compare)
+    monkeypatch.setattr(opening, "compare_engines_once", compare)
     values = {"weights": "none", "tuning_database": str(tmp_path / "tuning.jsonl")}
     states: list[str] = []
     head, backbone = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts, combination_of
 from split_infer_ros.server.schedule.request import LatePolicy, Request, RequestQueue, virtual_deadline_s
-from split_infer_ros.server.schedule.scheduler import MAX_LATE, Decision, Rules, decide
+from split_infer_ros.server.schedule.scheduler import MAX_LATE, Decision, Rules, decide, due_at
 
 DROP, FINISH = LatePolicy.DROP, LatePolicy.FINISH
 # The mean of the parameters is 40: a and b are small, c and d are large.
@@ -345,15 +345,34 @@ def test_decision_drops_a_bounded_number_of_late_requests() -> None:
     assert numbers_by_model(second) == {"b": [MAX_LATE + 10]}, "late requests keep no other one waiting"
 
 
-def test_busy_tenants_requests_are_skipped() -> None:
-    queue = queue_of(("1", "a"), ("2", "a"), ("1", "a"), ("3", "c"))
+UNKNOWN = ExecutionCosts({}, {})
 
-    def decide_with_busy(*tenants: str) -> Decision:
-        return decide(queue, COSTS, now=0.0, rules=RULES, busy_tenants=set(tenants))
 
-    assert numbers_by_model(decide_with_busy("1")) == {"a": [1]}
-    assert numbers_by_model(decide_with_busy("1", "2")) == {"c": [3]}
-    assert decide_with_busy("1", "2", "3") == Decision()
+def test_without_costs_a_models_requests_are_merged_and_none_is_fused() -> None:
+    queue = queue_of(("1", "a"), ("2", "b"), ("3", "a"), ("4", "a"), ("5", "a"))
+    decision = decide(queue, UNKNOWN, now=0.0, rules=Rules(window=5, max_batch_size=3))
+    assert numbers_by_model(decision) == {"a": [0, 2, 3]}
+    queue.remove(decision.requests)
+    assert numbers_by_model(decide(queue, UNKNOWN, now=0.0, rules=RULES)) == {"b": [1]}
+
+
+def test_a_model_without_costs_is_fused_with_no_known_one() -> None:
+    costs = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 1.0}}, fused_s={(("a", 1), ("b", 1)): 0.1})
+    queue = queue_of(("1", "a"), ("2", "b"))
+    assert numbers_by_model(decide(queue, costs, now=0.0, rules=RULES)) == {"a": [0]}
+
+
+def test_a_batch_is_due_once_it_is_full_or_its_oldest_request_waited() -> None:
+    rules = Rules(window=8, max_batch_size=2, timeout_s=3.0)
+    queue = [request(0, "1", "a", 1.0), request(1, "2", "b", 1.5), request(2, "3", "a", 2.0)]
+    assert due_at(queue, UNKNOWN, rules) == {"a": 1.0, "b": 4.5}
+    assert due_at([], UNKNOWN, rules) == {}
+
+
+def test_a_batch_is_full_where_one_more_would_save_nothing() -> None:
+    """Two images of a cost twice as much as one, so none waits for another."""
+    costs = ExecutionCosts({"a": 1}, {"a": {1: 1.0, 2: 2.0}})
+    assert due_at([request(0, "1", "a", 1.0)], costs, Rules(max_batch_size=2, timeout_s=3.0)) == {"a": 1.0}
 
 
 def test_idle_processor_begins_at_once_with_any_window() -> None:
