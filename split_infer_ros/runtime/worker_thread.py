@@ -33,22 +33,35 @@ class WorkerThread(Generic[Work]):
 
     def start(self) -> None:
         """Starts the thread. A stopped thread can be started again."""
-        self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._loop, args=(self._queue,), name=self._name, daemon=True)
         self._thread.start()
 
     def put(self, work: Work) -> None:
         """Appends a piece of work, from any thread; never waits."""
         self._queue.put(work)
 
-    def stop(self) -> None:
-        """Waits until all work in the queue is processed, then ends the thread."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Waits until all work in the queue is processed, then ends the thread.
 
-    def _loop(self) -> None:
+        Args:
+            timeout_s: how long that may take; None: as long as it takes. A thread that takes longer is left alone with
+                its queue: it ends by itself, if it ever does. ``start`` begins with an empty one.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return True
+        self._queue.put(None)
+        thread.join(timeout_s)
+        if thread.is_alive():
+            self._queue = SimpleQueue()
+            return False
+        return True
+
+    def _loop(self, queue: SimpleQueue[Work | None]) -> None:
         self._set_up()
-        while (work := self._queue.get()) is not None:
+        while (work := queue.get()) is not None:
             self._process(work)
             del work  # frees its memory while the queue is empty

@@ -145,7 +145,9 @@ class Batch:
             account.meters.busy.leave(self.lease, self.timeline, now)
 
     def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
-        """Settles one frame: published at ``now``, or dropped if there is a reason."""
+        """Settles one frame: published at ``now``, or dropped if there is a reason; nothing if it is settled already."""
+        if frame not in self.unsettled:
+            return
         self.unsettled.remove(frame)
         if reason is None:
             frame.publish(now)

@@ -67,6 +67,7 @@ class LocalBatch(Protocol):
     """The batch of a handle, in the process of its backbone."""
 
     frames: Sequence[Frame]
+    unsettled: set[Frame]
 
     def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
         """Settles one frame: published at ``now``, or dropped if there is a reason."""

@@ -172,11 +172,20 @@ class HeadStage:
         self.refused[error.reason] += 1
         self._on_error(error)
 
-    def stop(self) -> None:
-        """Finishes the submitted handles, then ends the threads."""
-        self._head_thread.stop()
-        self._postprocess_thread.stop()
-        self._partitions.close()
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Finishes the submitted handles, then ends the threads.
+
+        Args:
+            timeout_s: how long each thread may take; None: as long as it takes. One that takes longer is left alone.
+
+        Returns:
+            Whether both threads have ended.
+        """
+        has_ended = self._head_thread.stop(timeout_s)
+        has_ended = self._postprocess_thread.stop(timeout_s) and has_ended
+        if has_ended:
+            self._partitions.close()
+        return has_ended
 
     def _run(self, batch: _SubmittedBatch) -> None:
         handle, reader = batch.handle, batch.reader

@@ -58,6 +58,8 @@ class ResultRouter:
         assert isinstance(frame, TenantFrame)
         tenant, name = frame.account, frame.account.tenant.name
         with self._changed:
+            if frame not in batch.unsettled:  # it was given up meanwhile
+                return
             if self._tenants.get(name) is not tenant or self._models.get(tenant.model) is not model:
                 batch.settle(frame, time.monotonic(), DropReason.REMOVED)
                 return

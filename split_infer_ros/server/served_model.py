@@ -38,6 +38,8 @@ from split_infer_ros.server.warm_up import WarmUp
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
+HEAD_S = 2.0  # a thread of a head that takes longer to end is left alone: a user's decoder may hang
+
 
 @dataclass(frozen=True)
 class Callbacks:
@@ -252,10 +254,9 @@ class ServedModel:
         if self.head is not None:
             self.head.start()
 
-    def stop_head(self) -> None:
-        """Has the head finish its batches, and ends its threads."""
-        if self.head is not None:
-            self.head.stop()
+    def stop_head(self) -> bool:
+        """Has the head finish its batches, and ends its threads; returns whether it did so within ``HEAD_S``."""
+        return self.head is None or self.head.stop(HEAD_S)
 
     def set_limits(self, limits: Limits) -> None:
         """Changes what post-processing keeps."""

@@ -110,7 +110,8 @@ class TenantRegistry:
     def stop_models(self, reason: DropReason) -> None:
         """Drops the batches in flight, for that reason, and ends the heads that are here.
 
-        A head that is here finishes the batches that it has. One elsewhere may be gone, so nothing is left to it.
+        A head that is here finishes the batches that it has, unless it hangs. One elsewhere may be gone, so nothing is
+        left to it.
         """
         with self._changed:
             models = self._dispatcher.all_models
@@ -121,7 +122,8 @@ class TenantRegistry:
                 continue
             for batch in list(model.instance.in_flight.values()):
                 model.instance.drop(batch, reason)
-            model.stop_head()
+            if not model.stop_head():
+                model.instance.abandon(reason)
 
     def plan_anew(self, settings: SharedSettings, is_running: bool) -> dict[ServedModel, Plan]:
         """Makes plans of all models for these settings, or takes their present ones where these fit.

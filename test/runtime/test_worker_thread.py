@@ -33,3 +33,22 @@ def test_a_worker_can_be_stopped_twice_and_restarted() -> None:
         stage.stop()
         stage.stop()
     assert done == [0, 1, 2]
+
+
+def test_a_worker_that_hangs_is_left_alone() -> None:
+    gate, done = threading.Event(), list[int]()
+
+    def process(work: int) -> None:
+        if work == 0:
+            assert gate.wait(LONG_S)
+        done.append(work)
+
+    stage: WorkerThread[int] = WorkerThread("s", process, lambda: None)
+    stage.start()
+    stage.put(0)
+    assert not stage.stop(0.01)
+    stage.start()
+    stage.put(1)
+    assert stage.stop(LONG_S)
+    assert done == [1]
+    gate.set()

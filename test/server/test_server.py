@@ -14,7 +14,7 @@ from running import SETTINGS, A, B, C, Serve, until
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.server import server
+from split_infer_ros.server import served_model, server
 from split_infer_ros.server.costs import cost_table
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.schedule.execution_costs import Combination
@@ -204,3 +204,22 @@ def test_what_is_not_done_in_time_is_dropped_at_the_end_and_it_can_begin_again(s
     run.send("a", 2)
     run.settled()
     assert run.counts("a").published == before + 1
+
+
+def test_a_decoder_that_hangs_keeps_no_frame_open_at_the_end(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_model, "HEAD_S", 0.05)
+    run = serve(A, one=BrightModel("one"))
+    run.deliver_gate.clear()
+    run.send("a", 1, 2, 3)
+    until(lambda: not run.pipeline.num_waiting)
+    run.pipeline.stop(0.05)
+    counts = run.counts("a")
+    assert counts.balanced
+    assert (counts.in_flight, sum(counts.dropped.values())) == (0, 3)
+    run.deliver_gate.set()
+    run.delivered.clear()
+    run.pipeline.start()
+    run.send("a", 4)
+    run.settled()
+    assert [origin.header[1] for origin, _ in run.delivered["a"]][-1] == 4
+    run.ledgers.clear()  # what was given up may have been delivered since
