@@ -145,7 +145,7 @@ class Batch:
             account.meters.busy.leave(self.lease, self.timeline, now)
 
     def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
-        """Settles one frame: published at ``now``, or dropped if there is a reason; nothing if it is settled already."""
+        """Settles one frame: published at ``now``, or dropped for a reason. A frame that is settled stays so."""
         if frame not in self.unsettled:
             return
         self.unsettled.remove(frame)
