@@ -15,7 +15,7 @@ from bright import BAD, LONG_S, frame
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.server import server
+from split_infer_ros.server import server, warm_up
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger, LedgerCounts
 from split_infer_ros.server.opened_model import OpenedModel
@@ -53,7 +53,7 @@ class Running:
             self.deliver,
             self.note,
             device=torch.device(settings.device),
-            open_model=self.open_model,
+            open_model=lambda tenant, settings: self.open_model(tenant, settings),
             database=Database(database),
         )
 
@@ -112,7 +112,8 @@ class Running:
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Makes all models run on two lanes, or with all cores, whatever their measured costs are."""
-    monkeypatch.setattr(server, "max_threads", lambda: 2)
+    for module in (server, warm_up):
+        monkeypatch.setattr(module, "max_threads", lambda: 2)
     monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: lanes)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
     monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.server.account import Account
@@ -24,11 +24,13 @@ class TenantState(Account):
         tenant: what it asks for now.
         model: the key of its model.
         waiting: how many of its frames wait.
+        turns: its cameras in the order of their turns. One without frames keeps its turn.
     """
 
     tenant: Tenant
     model: str
     waiting: int = 0
+    turns: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +100,11 @@ class WaitingFrames:
         self._queue.add(request)
         self._frames[request.number] = frame
         frame.account.waiting += 1
-        return self._displace(frame.account)
+        frame.account.turns.setdefault(request.camera)
+        displaced = self._displace(frame.account)
+        if len(frame.account.turns) > 1:
+            self._queue.take_turns(tenant.name, list(frame.account.turns))
+        return displaced
 
     def configure(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> list[TenantFrame]:
         """Changes the policy; returns the waiting frames that give way."""
@@ -118,7 +124,12 @@ class WaitingFrames:
         """Removes requests that get their turn; returns their frames, by arrival."""
         requests = sorted(requests, key=lambda request: request.number)
         self._queue.remove(requests)
-        return self._pop(requests)
+        frames = self._pop(requests)
+        for frame in frames:  # its camera is now behind all others
+            turns = frame.account.turns
+            turns.pop(frame.origin.source, None)
+            turns[frame.origin.source] = None
+        return frames
 
     def forget(self, tenant: str) -> list[TenantFrame]:
         """Removes all requests of a tenant; returns their frames."""

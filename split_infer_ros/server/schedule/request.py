@@ -31,6 +31,7 @@ class Request:
         deadline_s: when the backbone should be done, in seconds of the steady clock; infinite without a deadline.
         virtual_deadline_s: the queue serves the earliest one first, and equal ones in the order of arrival.
         when_late: what becomes of the frame once it cannot meet its deadline.
+        turn: decides among requests of one virtual deadline; see ``RequestQueue.take_turns``.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Request:
     deadline_s: float = math.inf
     virtual_deadline_s: float = math.inf
     when_late: LatePolicy = LatePolicy.FINISH
+    turn: int = 0
 
     @property
     def source(self) -> tuple[str, str]:
@@ -49,9 +51,9 @@ class Request:
         return self.tenant, self.camera
 
     @property
-    def order(self) -> tuple[float, int]:
+    def order(self) -> tuple[float, int, int]:
         """The key by which the queue sorts requests."""
-        return self.virtual_deadline_s, self.number
+        return self.virtual_deadline_s, self.turn, self.number
 
 
 def virtual_deadline_s(arrival_s: float, patience_s: float, priority: int) -> float:
@@ -132,9 +134,28 @@ class RequestQueue(Sequence[Request]):
 
         Otherwise a source that sends fast would never get a turn.
         """
-        requests = [request for request in self._waiting if request.source == source]
+        places = [request for request in self._waiting if request.source == source]
+        requests = sorted(places, key=lambda request: request.number)
         self.remove(requests)
         del self._latest_virtual_deadline_s[source]
-        for place, request in itertools.pairwise(requests):
-            self.add(replace(request, virtual_deadline_s=place.virtual_deadline_s))
+        for place, request in zip(places, requests[1:], strict=False):
+            self.add(replace(request, virtual_deadline_s=place.virtual_deadline_s, turn=place.turn))
         return requests[0]
+
+    def take_turns(self, tenant: str, cameras: Sequence[str]) -> None:
+        """Has a tenant's cameras take its places in the queue in turns.
+
+        By arrival alone, of cameras that send at the same moments, the first one would be served most.
+
+        Args:
+            tenant: whose requests stay at the places that they have together.
+            cameras: all of the tenant's, the one whose turn it is first.
+        """
+        places = [request for request in self._waiting if request.tenant == tenant]
+        by_age = sorted(places, key=lambda request: request.number)
+        own = {camera: [request for request in by_age if request.camera == camera] for camera in cameras}
+        rounds = itertools.zip_longest(*own.values())
+        order = [request for each in rounds for request in each if request is not None]
+        self.remove_tenant(tenant)
+        for turn, (place, request) in enumerate(zip(places, order, strict=True)):
+            self.add(replace(request, virtual_deadline_s=place.virtual_deadline_s, turn=turn))

@@ -47,10 +47,14 @@ def serve(
     keeps_newest: bool = False,
     processor_share: float = 1.0,  # that the process gets of both cores
     num_lanes: int = NUM_LANES,
+    running: list[tuple[float, ScheduledExecution]] | None = None,
 ) -> Served:
-    """Serves requests in order. Returns for each when it began, when it ended, and its lane."""
+    """Serves requests in order. Returns for each when it began, when it ended, and its lane.
+
+    What is not over then is in ``running``.
+    """
     served: Served = []
-    running: list[tuple[float, ScheduledExecution]] = []
+    running = [] if running is None else running
     waiting = list(arrivals)
     now = 0.0
     while waiting:
@@ -116,20 +120,13 @@ def test_without_lanes_every_batch_has_all_cores() -> None:
 
 
 def test_a_model_that_has_no_lanes_waits_until_it_has_all_cores() -> None:
-    scheduler = LaneScheduler(NUM_LANES)
-    now = serve(scheduler, every(0.001))[-1][0] + 10.0
-    on_lane = []
-    for _ in range(8):  # until executions come fast again
-        begun = next_of(scheduler, now)
-        assert begun is not None
-        if begun.lane is not None:
-            on_lane.append(begun)
-            break
-        scheduler.end(begun, now + WHOLE_S)
-        now += 0.001
-    (begun,) = on_lane
+    scheduler, running = LaneScheduler(NUM_LANES), []
+    now = serve(scheduler, every(0.001), running=running)[-1][0]
+    assert running
+    assert all(begun.lane is not None for _, begun in running)
     assert next_of(scheduler, now, on_lanes=False) is None
-    scheduler.end(begun, now + LANE_S)
+    for end, begun in running:
+        scheduler.end(begun, end)
     whole = next_of(scheduler, now + LANE_S, on_lanes=False)
     assert whole is not None
     assert whole.lane is None
@@ -149,10 +146,11 @@ def test_lanes_are_left_alone_while_others_use_the_cores() -> None:
     """Every execution on a lane gets half of the processor time; later all of it."""
     scheduler = LaneScheduler(NUM_LANES)
     fast = every(0.01, count=3000)
-    served = serve(scheduler, fast, keeps_newest=True, processor_share=0.5)
+    running: list[tuple[float, ScheduledExecution]] = []
+    served = serve(scheduler, fast, keeps_newest=True, processor_share=0.5, running=running)
     assert sum(lane is not None for _, _, lane in served) < 0.1 * len(served)
     later = [fast[-1] + MAX_PAUSE_S + PAUSE_S + at for at in every(0.01, count=1000)]
-    served = serve(scheduler, later, keeps_newest=True)
+    served = serve(scheduler, later, keeps_newest=True, running=running)
     assert {lane for _, _, lane in served[20:]} == {0, 1}
 
 
