@@ -108,22 +108,23 @@ def capture(
         CaptureError: the work cannot be recorded. The device works as before.
         Exception: any error that ``run`` raises before it is recorded.
     """
-    with stream.work("warm up"):
-        for _ in range(warm_ups):
-            run()
-    stream.fence().wait()
+    if warm_ups:
+        with _WHOLE_DEVICE:  # compiled work is benchmarked at its first runs, which synchronises the device
+            with stream.work("warm up"):
+                for _ in range(warm_ups):
+                    run()
+            stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
-    with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
+    with _WHOLE_DEVICE, without_collector(), keeping_pools():
         try:
-            with (
-                stream.work("record"),
-                # thread_local: other threads may use the GPU meanwhile
-                torch.cuda.graph(
-                    graph, pool=pool.id, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
-                ),
-            ):
-                results = run()
+            # torch.cuda.graph would synchronise the device and empty its caches first, at every recording
+            with stream.work("record"):
+                graph.capture_begin(pool.id, capture_error_mode="thread_local")  # other threads may use the GPU
+                try:
+                    results = run()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:
             _leave_recording(graph, stream.device, pool.id)
             # the end of the capture raises as well and hides the first error
@@ -152,18 +153,15 @@ def empty_cache() -> None:
 
 
 @contextmanager
-def without_collector(may_skip: bool = False) -> Iterator[None]:
-    """Collects garbage now, and not inside the block, whatever thread makes it.
+def without_collector() -> Iterator[None]:
+    """Collects garbage now, unless this thread is inside such a block already, and not inside the block.
 
-    Freeing a graph or page-locked memory would spoil a recording. A collection takes a tenth of a second and more, so
-    who makes several recordings does so inside one block.
-
-    Args:
-        may_skip: whether nothing is collected now if this thread is inside such a block already.
+    Freeing a graph or page-locked memory would spoil a recording, whatever thread makes it. A collection takes a tenth
+    of a second and more, so who makes several recordings does so inside one block.
     """
     global _num_blocks, _was_enabled
     depth = getattr(_blocks_of_thread, "depth", 0)
-    if not (may_skip and depth):
+    if not depth:
         gc.collect()
     with _COLLECTOR:
         if not _num_blocks:
