@@ -15,7 +15,8 @@ from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.grids import read_anchors
 from split_infer_ros.models.decoders.layout import BoxEncoding, OutputLayout
-from split_infer_ros.models.decoders.recognition import Reading, count_boxes, recognise
+from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.decoders.shape_checks import count_boxes
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels

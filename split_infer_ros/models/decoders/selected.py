@@ -45,7 +45,7 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
     return [
-        _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts, images=Part(name, 0, 1))
+        _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts)
         for output in facts.outputs
         if output.rank == 2 and not output.is_integer and output.shape[1] == 7 and (name := (output.name,))
     ]
@@ -163,15 +163,12 @@ def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
     ]
 
 
-def _layout(
-    name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts, images: Part | None = None
-) -> OutputLayout:
+def _layout(name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts) -> OutputLayout:
     return OutputLayout(
         name,
         boxes,
         scores,
         labels=labels,
-        images=images,
         range=BoxRange.AUTO,
         suppression=Suppression.NONE,
         classes=facts.classes,
