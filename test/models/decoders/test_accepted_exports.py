@@ -198,6 +198,15 @@ EXPORTS = {
             "boxes": values.corners_of_selected(300),
         },
     ),
+    "ssd of tensorflow without its number": Export(
+        "torchvision",
+        {"detection_boxes": (1, 100, 4), "detection_classes": (1, 100), "detection_scores": (1, 100)},
+        {
+            "detection_boxes": values.corners_of_selected(100, 1),
+            "detection_classes": values.labels_of_selected(100, 90, np.float32),
+            "detection_scores": values.scores_of_selected(100),
+        },
+    ),
     # Classifiers
     "torch's resnet": single("classifier", (1, 1000), values.logits(1000), name="495"),
     "timm's of 21k": single("classifier", ("batch", 21841), values.logits(21841), name="output"),
