@@ -217,6 +217,10 @@ EXPORTS = {
     "classifier of two classes": single("classifier", (1, 2), values.logits(2), name="linear"),
     "classifier of 37 probabilities": single("classifier", (1, 37), values.probabilities(37), name="x"),
     "classifier of 64 logits": single("classifier", (1, 64), values.logits(64), name="logits"),
+    "timm's of 12k": single("classifier", ("batch", 11821), values.logits(11821), name="output"),
+    "classifier of a hundred classes": single("classifier", ("batch", 100), values.logits(100), name="output"),
+    "classifier of places": single("classifier", ("batch", 365), values.logits(365), name="output"),
+    "classifier of five images": single("classifier", (1, 5), values.logits(5), name="image_logits"),
     "classifier with named classes": single("classifier", (1, 3), values.logits(3), THREE, name="x"),
 }
 
