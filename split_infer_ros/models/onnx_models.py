@@ -15,7 +15,9 @@ from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.grids import read_anchors
 from split_infer_ros.models.decoders.layout import BoxEncoding, OutputLayout
-from split_infer_ros.models.decoders.recognition import Reading, count_boxes, recognise
+from split_infer_ros.models.decoders.queries import RF_DETR
+from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.decoders.shape_checks import count_boxes
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
@@ -29,8 +31,6 @@ from split_infer_ros.runtime.user_files import user_path
 SUFFIX = ".onnx"
 MAX_UNNAMED = 1000  # classes of a model that neither names nor counts them
 NEUTRAL = "stretch"  # how an image is pre-processed before it is known what the outputs are
-
-_MAY_LACK_NAMES = ("detr", "detr_softmax")  # whose last logits may mean nothing: RF-DETR keeps one for the background
 
 
 def is_onnx_file(name: str) -> bool:
@@ -222,7 +222,7 @@ class OnnxFile:
                 f"The outputs of {self.graph.name} have {classes:,} classes ({outputs}); at most {MAX_LABELS:,} are "
                 "possible."
             )
-        is_short = len(labels) < classes and layout.name not in _MAY_LACK_NAMES
+        is_short = len(labels) < classes and RF_DETR not in layout.outputs  # its last logits may mean nothing
         if labels and (len(labels) > classes or is_short):
             raise ConfigurationError(
                 f"There are {len(labels)} labels for {self.graph.name}, whose outputs have {classes} classes "

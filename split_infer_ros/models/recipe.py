@@ -40,10 +40,14 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """Reads words that commas separate, in any order. Words that are not there mean what the short form means.
+        """Reads words that commas separate, in any order. Where no word decides, the short form or the geometry does.
+
+        There are two exceptions. A word for the range drops the short form's mean and std. A mean or std without such
+        a word is on the range 0..1, also beside a short form of another range.
 
         Raises:
-            ConfigurationError: a word is unknown, two words contradict each other, or none names the geometry.
+            ConfigurationError: a word is unknown, two words contradict each other, none names the geometry, or no
+                values in the range have such a mean or std.
         """
         return _read(Words(text))
 
@@ -155,9 +159,23 @@ def _with_values(recipe: Recipe, words: Words) -> Recipe:
         recipe = replace(recipe, range=Range(words["range"]), mean=_ZERO, std=_ONE)
     elif named:
         recipe = replace(recipe, range=Range.UNIT)
+    low, high = recipe.range.ends
     if "mean" in words:
-        recipe = replace(recipe, mean=words.numbers("mean"))
-    return replace(recipe, std=words.numbers("std")) if "std" in words else recipe
+        recipe = replace(recipe, mean=_within(words, "mean", recipe.range, low, high))
+    if "std" in words:
+        recipe = replace(recipe, std=_within(words, "std", recipe.range, 0.0, high - low))
+    return recipe
+
+
+def _within(words: Words, key: str, range: Range, least: float, most: float) -> Colour:
+    """Returns a mean or std. With one that no values in the range have, all images would be nearly the same."""
+    numbers = words.numbers(key)
+    if not all(least <= number <= most for number in numbers):
+        raise words.refusal(
+            f"says '{words[key]}', which values in {range.value} cannot have; numbers of grey values need the word "
+            f"{Range.LEVELS.value} beside them"
+        )
+    return numbers
 
 
 def _ordered(values: Colour, order: Order) -> Colour:

@@ -66,6 +66,12 @@ class Range(str, Enum):
         """Factor and offset that bring 0..1 to this range."""
         return {Range.UNIT: (1.0, 0.0), Range.LEVELS: (255.0, 0.0), Range.SIGNED: (2.0, -1.0)}[self]
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values of black and white."""
+        factor, offset = self.line
+        return offset, offset + factor
+
 
 _CHOICES: dict[str, type[Enum]] = {
     "short form": ShortForm,

@@ -33,7 +33,7 @@ from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIAB
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
-FORMAT = 3  # of what an inspection does; a change raises it, and files are then inspected again
+FORMAT = 4  # of what an inspection does; a change raises it, and files are then inspected again
 PROGRAM = "split_infer_ros.split.inspector"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
 MAX_DESCRIPTION_BYTES = 2**26  # of a file of labels or anchors; one that is larger is not read

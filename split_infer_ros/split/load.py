@@ -14,9 +14,10 @@ from torch import nn
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.decoders.recognition import AUTO, Reading
+from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
+from split_infer_ros.models.onnx_options import AUTO
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.models.weights_source import weights_source

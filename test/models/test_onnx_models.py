@@ -219,7 +219,7 @@ def test_a_networks_outputs_are_decoded_for_each_image(layout: str) -> None:
 def test_a_classifiers_softmax_is_not_computed_twice(operators: list[str], is_probability: bool) -> None:
     graph = hollow({"y0": (1, 3)}, operators=operators)  # "y0" is what the node gives
     values = torch.tensor([[0.2, 0.7, 0.1]])
-    (found,) = entry_of(graph).decode((values,), Limits(0.0))
+    (found,) = entry_of(graph, decoder="classifier").decode((values,), Limits(0.0))
     assert found.labels.tolist() == [1, 0, 2]
     expected = torch.tensor([0.7, 0.2, 0.1]) if is_probability else values[0].softmax(0)[[1, 0, 2]]
     torch.testing.assert_close(found.scores, expected)

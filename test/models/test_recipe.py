@@ -49,17 +49,31 @@ PRESENT = {
         bgr=True,
     ),
 }
-NUMBERS = st.tuples(*[st.floats(-300, 300)] * 3)
-RECIPES = st.builds(
-    Recipe,
-    geometry=st.sampled_from(Geometry),
-    resizing=st.sampled_from(Resizing),
-    order=st.sampled_from(Order),
-    range=st.sampled_from(Range),
-    mean=st.one_of(st.just(ZERO), NUMBERS),
-    std=st.one_of(st.just(ONE), st.tuples(*[st.floats(0.01, 300)] * 3)),
-    fill=st.one_of(st.none(), st.just(GREY), st.tuples(*[st.floats(0, 255)] * 3)),
-).map(lambda recipe: recipe if recipe.geometry.is_letterbox else Recipe.parse(str(recipe)))
+
+
+def triples(least: float, most: float) -> st.SearchStrategy[tuple[float, ...]]:
+    return st.tuples(*[st.floats(least, most)] * 3)
+
+
+def recipes_of(range: Range) -> st.SearchStrategy[Recipe]:
+    black, white = range.ends
+    return st.builds(
+        Recipe,
+        geometry=st.sampled_from(Geometry),
+        resizing=st.sampled_from(Resizing),
+        order=st.sampled_from(Order),
+        range=st.just(range),
+        mean=st.one_of(st.just(ZERO), triples(black, white)),
+        std=st.one_of(st.just(ONE), triples(0.01, white - black)),
+        fill=st.one_of(st.none(), st.just(GREY), triples(0, 255)),
+    )
+
+
+RECIPES = (
+    st.sampled_from(Range)
+    .flatmap(recipes_of)
+    .map(lambda recipe: recipe if recipe.geometry.is_letterbox else Recipe.parse(str(recipe)))
+)
 SIZES = st.tuples(st.integers(1, 50), st.integers(1, 50))
 
 
@@ -106,6 +120,8 @@ def test_words_may_come_in_any_order(recipe: Recipe, random: Random) -> None:
         ("stretch_imagenet,std=1", "stretch,smooth,rgb,0..1,mean=0.485/0.456/0.406"),
         ("yolox,mean=0.5,std=0.25", "letterbox_corner,opencv,bgr,0..1,mean=0.5,std=0.25,fill=114"),
         ("crop,0..255,mean=128,std=64", "crop,smooth,rgb,0..255,mean=128,std=64"),
+        ("stretch,0..255,mean=127.5,std=127.5", "stretch,opencv,rgb,0..255,mean=127.5,std=127.5"),
+        ("stretch,-1..1,mean=-1,std=2", "stretch,opencv,rgb,-1..1,mean=-1,std=2"),
         ("crop_imagenet,bicubic", "crop_resized,bicubic,rgb,imagenet"),
         ("stretch_smooth,letterbox", "letterbox,smooth,rgb,0..1,fill=114"),
     ],
@@ -140,6 +156,25 @@ def test_words_replace_what_a_short_form_means(text: str, canonical: str) -> Non
 )
 def test_words_that_mean_nothing_are_refused(text: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=f"preprocessing '.*' {reason}.*; it takes auto, or words with commas"):
+        Recipe.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "range"),
+    [
+        ("stretch,mean=127.5,std=127.5", "mean=127.5", "0..1"),
+        ("stretch,std=127.5", "std=127.5", "0..1"),
+        ("yolox,mean=103/116/123", "mean=103/116/123", "0..1"),
+        ("stretch,0..1,mean=0.5/0.5/1.5", "mean=0.5/0.5/1.5", "0..1"),
+        ("stretch_imagenet,mean=-0.1", "mean=-0.1", "0..1"),
+        ("stretch,-1..1,mean=-2", "mean=-2", "-1..1"),
+        ("stretch,-1..1,std=3", "std=3", "-1..1"),
+        ("stretch,0..255,mean=300", "mean=300", "0..255"),
+    ],
+)
+def test_a_mean_or_std_off_its_range_is_refused(text: str, word: str, range: str) -> None:
+    """All images would be nearly the same."""
+    with pytest.raises(ConfigurationError, match=f"says '{word}', which values in {range} cannot have; .* 0..255"):
         Recipe.parse(text)
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from split_infer_ros.models.decoders.facts import OutputFacts, rows_sum_to_one
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, rows_sum_to_one
 from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.layout import Activation, OutputLayout, Part, PerBox, Suppression
 from split_infer_ros.models.decoders.selected import are_rows_of_yolov7, has_batch_in_front
 
-IMAGENET = (1000, 1001, 21_841, 21_843)  # numbers of classes
-EMBEDDING_STEP = 64  # of the usual lengths of embeddings: 64, 128, 256, 384, 512, 768, ...
+IMAGENET = (1000, 1001, 10_450, 11_221, 11_821, 21_841, 21_843)  # numbers of classes, of its parts and versions as well
+OTHER_DATA = (2, 10, 37, 100, 365)  # numbers of classes: yes or no, digits or CIFAR-10, Pets, CIFAR-100, Places
 MIN_PLACES = 10  # numbers of five landmarks. As many logits are not all positive, and coordinates are
 MAX_OF_BOX = 7  # numbers
 _NAMES = ("logit", "prob", "class", "score", "softmax", "pred")
-_OTHERS = ("embed", "feat", "hidden", "descriptor", "landmark", "keypoint", "pose", "depth", "vector", "latent", "age")
+_OTHERS = {
+    *("embed", "embedding", "feat", "feature", "hidden", "descriptor", "vector", "latent"),
+    *("landmark", "pose", "depth", "age"),
+}
 
 
 def _find(facts: OutputFacts) -> list[OutputLayout]:
@@ -24,14 +29,12 @@ def _find(facts: OutputFacts) -> list[OutputLayout]:
         classes = output.shape[1] or facts.classes if is_flat else None
         if output.is_integer or classes in (None, 1) or facts.classes not in (None, classes):
             continue
-        are_scores = facts.gives_probabilities(output.name)
-        are_scores = are_scores or (output.values is not None and rows_sum_to_one(output.values.reshape(1, -1)))
         found.append(
             OutputLayout(
                 "classifier",
                 None,
                 Part((output.name,)),
-                activation=Activation.NONE if are_scores else Activation.SOFTMAX,
+                activation=Activation.NONE if _are_scores(output, facts) else Activation.SOFTMAX,
                 per_box=PerBox.ALL,
                 suppression=Suppression.NONE,
                 classes=classes,
@@ -40,40 +43,57 @@ def _find(facts: OutputFacts) -> list[OutputLayout]:
     return found
 
 
+def _are_scores(output: Output, facts: OutputFacts) -> bool:
+    """Whether numbers are probabilities: a softmax or a sigmoid makes them, or they sum to 1."""
+    values = output.values
+    return facts.gives_probabilities(output.name) or (values is not None and rows_sum_to_one(values.reshape(1, -1)))
+
+
 def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the file says so, or the output looks like classes: one row for each image, and no embedding."""
     (name,) = layout.outputs
-    if layout.classes is None or not _is_of_image(name, layout.classes, facts):
+    output = facts.output(name)
+    if layout.classes is None or not _is_of_image(output, layout.classes, facts):
         return False
     if facts.task:
         return facts.task == "classify"
-    if len(facts.outputs) > 1 or any(word in name.lower() for word in _OTHERS):
+    if len(facts.outputs) > 1:
         return False
-    if facts.classes == layout.classes or facts.gives_probabilities(name):
+    if facts.classes == layout.classes:
         return True
-    values = facts.outputs[0].values
-    if values is not None and not rows_sum_to_one(values.reshape(1, -1)):
-        is_of_length_one = abs(float(np.linalg.norm(values)) - 1) < 1e-3  # an embedding
-        if is_of_length_one or are_rows_of_yolov7(values):
-            return False
-    if layout.classes in IMAGENET or any(word in name.lower() for word in _NAMES):
-        return True
-    if (
-        values is not None
-        and layout.classes >= MIN_PLACES
-        and values.min() > 0
-        and not rows_sum_to_one(values.reshape(1, -1))
-    ):
+    if _names_something_else(output):
         return False
-    return layout.classes % EMBEDDING_STEP != 0
+    return _are_scores(output, facts) or (not _is_vector(output) and _is_named_or_counted(output, layout.classes))
 
 
-def _is_of_image(name: str, classes: int, facts: OutputFacts) -> bool:
+def _names_something_else(output: Output) -> bool:
+    """Whether one of the name's words is that of other numbers. A part of a word is not: "image" is no age."""
+    return any(word.removesuffix("s") in _OTHERS for word in re.split(r"[^a-z]+", output.name.lower()))
+
+
+def _is_vector(output: Output) -> bool:
+    """Whether a row is an embedding of length 1, or a box."""
+    if output.values is None:
+        return False
+    return abs(float(np.linalg.norm(output.values)) - 1) < 1e-3 or are_rows_of_yolov7(output.values)
+
+
+def _is_named_or_counted(output: Output, classes: int) -> bool:
+    """Whether numbers have the name of scores, or are as many as a well-known data set has classes.
+
+    Any other number may be that of angles, landmarks or parameters, which lie around 0 as logits do.
+    """
+    if classes in IMAGENET or output.mentions(*_NAMES):
+        return True
+    are_places = output.values is not None and classes >= MIN_PLACES and output.values.min() > 0
+    return classes in OTHER_DATA and not are_places
+
+
+def _is_of_image(output: Output, classes: int, facts: OutputFacts) -> bool:
     """Whether an output has one row for each image. Without that, few numbers may be those of a box."""
-    values = facts.output(name).values
-    if values is not None and len(values) != 1:
+    if output.values is not None and len(output.values) != 1:
         return False
-    return has_batch_in_front(name, facts) or classes > MAX_OF_BOX or facts.gives_probabilities(name)
+    return has_batch_in_front(output.name, facts) or classes > MAX_OF_BOX or facts.gives_probabilities(output.name)
 
 
 def _recipe(layout: OutputLayout, facts: OutputFacts) -> str:

@@ -35,7 +35,6 @@ _PARTS = {  # by key
     "objectness": "objectness",
     "centres": "centres",
     "counts": "counts",
-    "images": "images",
 }
 _CHOICES: dict[str, tuple[str, type[Enum]]] = {
     "rows": ("rows", Rows),
@@ -48,6 +47,7 @@ _CHOICES: dict[str, tuple[str, type[Enum]]] = {
 }
 _GRID = ("strides", "offset", "bins", "anchors", "variances")
 _OTHERS = ("peaks", "first_class", "num_classes", "name")
+_OF_CLASSIFIERS = ("scores", "activation", "background", "num_classes")
 KEYS = (*_PARTS, *_CHOICES, *_GRID, *_OTHERS[:-1])
 _SLICE = re.compile(r"(.+)\[(\d{0,6}):(\d{0,6})\]")
 
@@ -126,6 +126,20 @@ def read_declaration(declared: Mapping[str, Any], outputs: Sequence[str], where:
     if layout.encoding is BoxEncoding.ANCHORS and not layout.grid.anchors:
         raise ConfigurationError(f"{where} has encoding anchors and no anchors: add anchors: FILE.")
     return layout
+
+
+def check_keys(declared: Mapping[str, Any], where: str) -> None:
+    """Checks that a declaration without boxes has no key that says something about boxes: they were forgotten then.
+
+    Raises:
+        ConfigurationError: it has one.
+    """
+    others = [] if "boxes" in declared else [key for key in declared if key not in _OF_CLASSIFIERS]
+    if others:
+        raise ConfigurationError(
+            f"{where} has {others[0]} and no boxes; add boxes with the name of their output, or leave out "
+            f"{others[0]}: a classifier has the keys {', '.join(_OF_CLASSIFIERS)}."
+        )
 
 
 def write_declaration(layout: OutputLayout) -> dict[str, Any]:

@@ -44,6 +44,10 @@ class Output:
         """The number of dimensions."""
         return len(self.shape)
 
+    def mentions(self, *words: str) -> bool:
+        """Whether the name has one of these words in it, in lower case."""
+        return any(word in self.name.lower() for word in words)
+
     def __str__(self) -> str:
         lengths = ", ".join("?" if length is None else str(length) for length in self.shape)
         return f"{self.name} ({lengths})"
@@ -115,10 +119,6 @@ class OutputFacts:
             if count == boxes_per_cell * count_cells(self.height, self.width, strides):
                 return strides
         return ()
-
-    def named(self, *words: str) -> tuple[Output, ...]:
-        """Returns the outputs whose name has one of these words in it, in lower case."""
-        return tuple(output for output in self.outputs if any(word in output.name.lower() for word in words))
 
     @cached_property
     def operators(self) -> frozenset[str]:

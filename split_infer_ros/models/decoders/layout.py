@@ -126,7 +126,6 @@ class OutputLayout:
         objectness: by which the scores are multiplied.
         centres: the distances of the boxes' centres from the corners of their cells, for ``BoxEncoding.SIZES``.
         counts: how many of an image's boxes are valid. Without it, all are.
-        images: the image of each box, where the boxes of a batch lie one behind the other, (n, numbers).
         rows: how the boxes lie in the outputs.
         encoding, range: what a box's numbers mean, and their scale.
         grid: the cells or anchors, for encodings that need them.
@@ -146,7 +145,6 @@ class OutputLayout:
     objectness: Part | None = None
     centres: Part | None = None
     counts: Part | None = None
-    images: Part | None = None
     rows: Rows = Rows.ROWS
     encoding: BoxEncoding = BoxEncoding.CORNERS
     range: BoxRange = BoxRange.PIXELS
@@ -162,7 +160,7 @@ class OutputLayout:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts that it reads."""
-        every = (self.boxes, self.scores, self.labels, self.objectness, self.centres, self.counts, self.images)
+        every = (self.boxes, self.scores, self.labels, self.objectness, self.centres, self.counts)
         return tuple(part for part in every if part is not None)
 
     @property

@@ -55,8 +55,6 @@ def _scores_are(layout: OutputLayout, image: Arrays, facts: OutputFacts) -> bool
             return False
         if facts.classes is not None and labels.size and labels.max() >= facts.classes + layout.first_class + 0.5:
             return False
-    if layout.images is not None and not are_whole(numbers_of(layout.images, layout, image)):
-        return False
     return layout.counts is None or are_whole(numbers_of(layout.counts, layout, image))
 
 

@@ -22,8 +22,9 @@ FIRST_QUERIES = 100  # of the first DETR, whose classes exclude each other; thos
 WITH_BACKGROUND = (81, 92)  # numbers of COCO, one more than its classes
 WITHOUT_BACKGROUND = (80, 91)
 MAX_QUERIES = 1000
-_BOX_NAMES = ("box", "dets")
-_NAMES = (("dets", "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_logits"))
+RF_DETR = "dets"  # what its exporter calls the boxes. It may have more logits than classes
+_BOX_NAMES = ("box", RF_DETR)
+_NAMES = ((RF_DETR, "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_logits"))
 
 
 def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
@@ -37,7 +38,7 @@ def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
         and boxes.shape[2] in (4, None)
         and (boxes.shape[1] == logits.shape[1] or None in (boxes.shape[1], logits.shape[1]))
     ]
-    named = [pair for pair in pairs if any(word in pair[0].name for word in _BOX_NAMES)]
+    named = [pair for pair in pairs if pair[0].mentions(*_BOX_NAMES)]
     return named or pairs
 
 
@@ -89,9 +90,9 @@ def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
 def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool | None:
     """Whether the last class means that there is no object; None if nothing tells."""
     length = logits.shape[2]
-    if "dets" in (boxes.name, logits.name):
-        return False  # RF-DETR, which has a sigmoid and may have more logits than classes
-    if facts.classes is not None and length is not None:
+    if boxes.name == RF_DETR:
+        return False  # it has sigmoids
+    if facts.classes is not None and length in (facts.classes, facts.classes + 1):
         return length == facts.classes + 1
     values = logits.values
     if values is not None and values.any():
@@ -156,7 +157,7 @@ def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
     """RF-DETR, whose boxes are called ``dets``, is normalised as for ImageNet. Other files with sigmoids take 0..1."""
-    is_normalised = layout.name == "detr_softmax" or "dets" in layout.outputs
+    is_normalised = layout.name == "detr_softmax" or RF_DETR in layout.outputs
     return "stretch_imagenet" if is_normalised else "stretch_smooth"
 
 

@@ -15,31 +15,20 @@ it. A family that the user names must only fit the shapes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.decoders.declaration import is_declaration, parse_text, read_declaration
-from split_infer_ros.models.decoders.encodings import is_unit, numbers_of_box
+from split_infer_ros.models.decoders.declaration import check_keys, is_declaration, parse_text, read_declaration
+from split_infer_ros.models.decoders.encodings import is_unit
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.family import Family
-from split_infer_ros.models.decoders.grids import count_cells
-from split_infer_ros.models.decoders.layout import (
-    CELL_ENCODINGS,
-    UNREAD,
-    Background,
-    BoxEncoding,
-    BoxRange,
-    OutputLayout,
-    Part,
-    Rows,
-)
+from split_infer_ros.models.decoders.layout import UNREAD, BoxRange, OutputLayout
 from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.plausible import is_plausible
 from split_infer_ros.models.decoders.registry import FAMILIES
+from split_infer_ros.models.decoders.shape_checks import check_shapes
+from split_infer_ros.models.onnx_options import AUTO, DECODERS
 
-AUTO = "auto"
 DECLARED_RECIPE = "letterbox"
 
 _LOST = {"segment": "masks", "pose": "keypoints", "obb": "angles"}  # by Ultralytics' task
@@ -79,12 +68,11 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
     if isinstance(wanted, dict) or is_declaration(wanted):
         declared = wanted if isinstance(wanted, dict) else parse_text(wanted)
         layout = read_declaration(declared, [output.name for output in facts.outputs], where)
+        check_keys(declared, where)
         check_shapes(layout, facts, where)
         return Reading(_with_range(layout, facts), DECLARED_RECIPE)
-    if wanted not in (AUTO, *FAMILIES):
-        raise ConfigurationError(
-            f"{where} '{wanted[:60]}' is unknown; it takes one of: {', '.join((AUTO, *FAMILIES))}."
-        )
+    if wanted not in DECODERS:
+        raise ConfigurationError(f"{where} '{wanted[:60]}' is unknown; it takes one of: {', '.join(DECODERS)}.")
     if wanted != AUTO:
         return _named(FAMILIES[wanted], facts)
     _refuse_lost(facts)
@@ -149,111 +137,10 @@ def _with_range(layout: OutputLayout, facts: OutputFacts) -> OutputLayout:
     return replace(layout, range=BoxRange.UNIT if all(map(is_unit, boxes)) else BoxRange.PIXELS)
 
 
-def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
-    """Checks that the outputs have the shapes that a declaration means, as far as they are known.
-
-    Raises:
-        ConfigurationError: they have not.
-    """
-    shapes = _shapes(layout, facts)
-    for part in layout.parts:
-        _check_numbers(part, layout, [_boxes_and_numbers(shapes[name], layout)[1] for name in part.outputs], where)
-    if layout.boxes is None:
-        return
-    if layout.peaks and layout.rows is not Rows.MAPS:
-        raise ConfigurationError(f"{where} has peaks true and rows {layout.rows.value}; peaks are found in rows maps.")
-    if layout.centres is not None and layout.encoding is not BoxEncoding.SIZES:
-        raise ConfigurationError(
-            f"{where} has centres and encoding {layout.encoding.value}; centres belong to encoding sizes."
-        )
-    counts = {}
-    for part in layout.parts:
-        if part in (layout.counts, layout.images):
-            continue
-        counts[str(part)] = [_boxes_and_numbers(shapes[name], layout) for name in part.outputs]
-    wanted = numbers_of_box(layout)
-    for _, numbers in counts[str(layout.boxes)]:
-        taken = _length(layout.boxes, numbers)
-        if taken is not None and taken != wanted:
-            raise ConfigurationError(
-                f"{where} takes the boxes from {layout.boxes}, which has {taken} numbers for each box; encoding "
-                f"{layout.encoding.value} needs {wanted} ({facts})."
-            )
-    totals = {}
-    for text, parts in counts.items():
-        known = [number for number, _ in parts if number is not None]
-        if len(known) == len(parts):
-            totals[text] = sum(known)
-    if len(set(totals.values())) > 1:
-        raise ConfigurationError(
-            f"{where} takes numbers of different boxes: {', '.join(f'{text} of {n}' for text, n in totals.items())} "
-            f"boxes ({facts})."
-        )
-    total = totals.get(str(layout.boxes))
-    if layout.encoding in CELL_ENCODINGS and total is not None:
-        cells = count_cells(facts.height, facts.width, layout.grid.strides)
-        if cells != total:
-            raise ConfigurationError(
-                f"{where} has strides {'/'.join(map(str, layout.grid.strides))}, whose maps have {cells} cells for "
-                f"{facts.height}x{facts.width} (height x width), and {layout.boxes} has {total} boxes."
-            )
-
-
-def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
-    """Returns how many boxes an image has; None if the shapes do not say."""
-    shapes = _shapes(layout, facts)
-    parts = () if layout.boxes is None else layout.boxes.outputs
-    counts = [_boxes_and_numbers(shapes[name], layout)[0] for name in parts]
-    return None if None in counts else sum(count for count in counts if count is not None)
-
-
-def _shapes(layout: OutputLayout, facts: OutputFacts) -> dict[str, tuple[int | None, ...]]:
-    """Returns the shapes of outputs by name, with a batch in front: boxes (n, 4) are those of one image."""
-    shapes = {output.name: output.shape for output in facts.outputs}
-    if layout.boxes is not None and layout.rows is Rows.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
-        return {name: (1, *shape) for name, shape in shapes.items()}
-    return shapes
-
-
-def _check_numbers(part: Part, layout: OutputLayout, numbers: Sequence[int | None], where: str) -> None:
-    """Checks that a part takes as many numbers of each box as it needs, at least."""
-    has_background = part is layout.scores and layout.background is not Background.NONE
-    needed = 2 if has_background or part is layout.centres else 1
-    for count in numbers:
-        taken = _length(part, count)
-        if taken is not None and taken < needed:
-            raise ConfigurationError(
-                f"{where} takes {part}, which is {max(taken, 0)} of {count} numbers; it needs at least {needed}."
-            )
-
-
-def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> tuple[int | None, int | None]:
-    """Returns how many boxes an output has, and how many numbers for each; None for what is not known."""
-    if layout.boxes is None:
-        return 1, None if None in shape[1:] else math.prod(length or 0 for length in shape[1:])
-    if len(shape) < 2:
-        return (shape[0] if shape else 1), 1
-    if layout.rows is Rows.MAPS and len(shape) == 4:
-        _, numbers, height, width = shape
-        return (None if height is None or width is None else height * width), numbers
-    if len(shape) == 2:
-        return shape[1], 1
-    _, count, *others = shape
-    numbers = others[-1]
-    return (numbers, count) if layout.rows is Rows.COLUMNS else (count, numbers)
-
-
-def _length(part: Part, numbers: int | None) -> int | None:
-    """Returns how many numbers a part takes of so many."""
-    if part.last is None:
-        return None if numbers is None else numbers - part.first
-    return (part.last if numbers is None else min(part.last, numbers)) - part.first
-
-
 def _refuse_lost(facts: OutputFacts) -> None:
     """Refuses a model that gives more than boxes."""
     lost = _LOST.get(facts.task)
-    named = [output.name for output in facts.named(*_LOST_NAMES)]
+    named = [output.name for output in facts.outputs if output.mentions(*_LOST_NAMES)]
     if not lost and not named and any(output.rank == 3 for output in facts.outputs):
         prototypes = [each for each in facts.outputs if each.rank == 4 and each.shape[1] == _PROTOTYPES]
         lost = "masks" if len(prototypes) == 1 == len(facts.outputs) - 1 else None

@@ -19,9 +19,10 @@ from split_infer_ros.models.decoders.layout import (
     Rows,
     Suppression,
 )
+from split_infer_ros.models.decoders.selected import TENSORFLOW
+from split_infer_ros.models.decoders.yolo import REG_MAX
 
 MIN_BOXES = 1001  # of a network that does not select, unless they are those of a map's cells
-REG_MAX = (7, 15)
 HEAT_MAP_STRIDES = (4, 2, 8)
 PICODET = "stretch_imagenet"
 CENTERNET = "stretch,bgr,mean=0.408/0.447/0.47,std=0.289/0.274/0.278"
@@ -36,7 +37,7 @@ def _find_scored(facts: OutputFacts) -> list[OutputLayout]:
         for scores in floats if is_flat and boxes.shape[-1] == 4 else ():
             if scores is not boxes and scores.rank == 3 and _same(scores.shape[1], boxes.shape[1]):
                 found.append(_scored(boxes, scores, facts))
-    named = [layout for layout in found if layout.boxes and "box" in layout.boxes.outputs[0].lower()]
+    named = [layout for layout in found if layout.boxes and facts.output(layout.boxes.outputs[0]).mentions("box")]
     return named or found
 
 
@@ -70,7 +71,10 @@ def _background(scores: Output, facts: OutputFacts) -> Background:
 
 def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
     assert layout.boxes is not None
-    count = facts.output(layout.boxes.outputs[0]).shape[1]
+    boxes = facts.output(layout.boxes.outputs[0])
+    if boxes.mentions(TENSORFLOW):
+        return False  # all boxes from which TensorFlow selects
+    count = boxes.shape[1]
     if count is None or facts.classes not in (None, layout.classes):
         return count is None
     return count >= MIN_BOXES or bool(facts.strides_of(count) or facts.strides_of(count, 3))
@@ -131,9 +135,9 @@ def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
     """A heat map (N, classes, h, w), sizes (N, 2, h, w) and perhaps distances of centres (N, 2, h, w)."""
     maps = [output for output in facts.outputs if output.rank == 4 and not output.is_integer]
     stride = next((each for each in HEAT_MAP_STRIDES if all(_is_map(output, facts, each) for output in maps)), None)
-    heat = [output for output in maps if output.shape[1] != 2 or _mentions(output, "hm", "heat")]
+    heat = [output for output in maps if output.shape[1] != 2 or output.mentions("hm", "heat")]
     pairs = [output for output in maps if output not in heat]
-    sizes = [output for output in pairs if _mentions(output, "wh", "size")]
+    sizes = [output for output in pairs if output.mentions("wh", "size")]
     distances = [output for output in pairs if output not in sizes]
     if stride is None or len(heat) != 1 or len(sizes) != 1 or len(distances) > 1:
         return []
@@ -160,10 +164,6 @@ def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
 
 def _is_map(output: Output, facts: OutputFacts, stride: int) -> bool:
     return output.shape[2:] == (-(-facts.height // stride), -(-facts.width // stride))
-
-
-def _mentions(output: Output, *words: str) -> bool:
-    return any(word in output.name.lower() for word in words)
 
 
 def _same(first: int | None, second: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -15,11 +16,12 @@ from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Output
 Values = npt.NDArray[Any]
 
 MAX_SELECTED = 1000  # boxes; usual are 100 and 300
-_LABEL_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("num",)
+TENSORFLOW = "detection_boxes"  # is in the names of its boxes, whose rows come before their columns
+_LABEL_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("num", "valid")
+_COMBINED = "valid_detections"  # of TensorFlow's combined suppression, which takes boxes of either order
 _SIZES = "target_sizes"
 _NAMELESS = "unk__"  # begins the symbols of lengths that were open in TensorFlow
-_TENSORFLOW = "detection_boxes"
-_STRETCHED, _CORNER = "stretch_imagenet", "letterbox_corner"
+_STRETCHED, _CORNER, _OF_TENSORFLOW = "stretch_imagenet", "letterbox_corner", "stretch,rgb,0..255"
 
 
 def _find_end_to_end(facts: OutputFacts) -> list[OutputLayout]:
@@ -45,7 +47,7 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
     return [
-        _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts, images=Part(name, 0, 1))
+        _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts)
         for output in facts.outputs
         if output.rank == 2 and not output.is_integer and output.shape[1] == 7 and (name := (output.name,))
     ]
@@ -108,16 +110,30 @@ def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
             continue
         if len({boxes.shape[-2], labels.shape[-1], scores.shape[-1]} - {None}) > 1:
             continue
-        found.append(_layout("torchvision", Part((boxes.name,)), Part((scores.name,)), Part((labels.name,)), facts))
+        layout = _layout("torchvision", Part((boxes.name,)), Part((scores.name,)), Part((labels.name,)), facts)
+        found.append(_as_tensorflow(layout) if _is_tensorflow(boxes) else layout)
     return found
+
+
+def _is_tensorflow(boxes: Output) -> bool:
+    """Whether boxes are TensorFlow's. EfficientNMS has the same names, and gives pixels."""
+    return boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
+
+
+def _as_tensorflow(layout: OutputLayout) -> OutputLayout:
+    """TensorFlow gives rows before columns in 0..1, and numbers its classes from 1."""
+    return replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
 
 
 def _are_labels(labels: Output, scores: Output) -> bool:
     """Whether the first of two outputs has the classes, by its dtype or the names of both."""
-    if labels.is_integer:
-        return True
-    name, other = labels.name.lower(), scores.name.lower()
-    return any(word in name for word in _LABEL_NAMES) and not any(word in other for word in _LABEL_NAMES)
+    return labels.is_integer or (labels.mentions(*_LABEL_NAMES) and not scores.mentions(*_LABEL_NAMES))
+
+
+def _speaks_for_triple(layout: OutputLayout, facts: OutputFacts) -> bool:
+    """Whether the order of a box's numbers is known. In a square input, values do not tell it."""
+    is_combined = any(output.mentions(_COMBINED) for output in facts.outputs)
+    return _output(layout, facts).mentions(TENSORFLOW) or not is_combined
 
 
 def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
@@ -126,28 +142,9 @@ def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
     for layout in _find_torchvision(facts):
         for counts in facts.outputs:
             is_count = counts.rank == 1 or (counts.rank == 2 and counts.shape[1] == 1)
-            if is_count and counts.name not in layout.outputs and _mentions(counts, _COUNT_NAMES):
-                found.append(_counted(layout, counts, facts))
+            if is_count and counts.name not in layout.outputs and counts.mentions(*_COUNT_NAMES):
+                found.append(replace(layout, name="counted", counts=Part((counts.name,))))
     return found
-
-
-def _counted(layout: OutputLayout, counts: Output, facts: OutputFacts) -> OutputLayout:
-    assert layout.boxes is not None
-    boxes = _output(layout, facts)
-    # TensorFlow gives rows before columns in 0..1, and numbers its classes from 1. EfficientNMS has the same names.
-    is_tensorflow = boxes.name.startswith(_TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
-    return OutputLayout(
-        "counted",
-        layout.boxes,
-        layout.scores,
-        labels=layout.labels,
-        counts=Part((counts.name,)),
-        encoding=BoxEncoding.CORNERS_YX if is_tensorflow else BoxEncoding.CORNERS,
-        range=BoxRange.UNIT if is_tensorflow else BoxRange.AUTO,
-        suppression=Suppression.NONE,
-        first_class=1 if is_tensorflow else 0,
-        classes=facts.classes,
-    )
 
 
 def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
@@ -159,27 +156,20 @@ def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
         if dets.rank == labels.rank + 1 >= 2
         and dets.shape[-1] == 5
         and not dets.is_integer
-        and (labels.is_integer or _mentions(labels, _LABEL_NAMES))
+        and (labels.is_integer or labels.mentions(*_LABEL_NAMES))
     ]
 
 
-def _layout(
-    name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts, images: Part | None = None
-) -> OutputLayout:
+def _layout(name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts) -> OutputLayout:
     return OutputLayout(
         name,
         boxes,
         scores,
         labels=labels,
-        images=images,
         range=BoxRange.AUTO,
         suppression=Suppression.NONE,
         classes=facts.classes,
     )
-
-
-def _mentions(output: Output, words: tuple[str, ...]) -> bool:
-    return any(word in output.name.lower() for word in words)
 
 
 def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
@@ -189,6 +179,8 @@ def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
 
 def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
     """A network that gives 0..1 was trained on stretched images, and so was one that asks for the size of the image."""
+    if layout.encoding is BoxEncoding.CORNERS_YX:
+        return _OF_TENSORFLOW
     if any(_SIZES in name for name in facts.inputs):
         return "stretch_smooth"  # RT-DETR and its kin
     values = _output(layout, facts).values
@@ -196,7 +188,7 @@ def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
 
 
 def _recipe_of_counted(layout: OutputLayout, facts: OutputFacts) -> str:
-    return "stretch,rgb,0..255" if layout.encoding is BoxEncoding.CORNERS_YX else "letterbox"
+    return _OF_TENSORFLOW if layout.encoding is BoxEncoding.CORNERS_YX else "letterbox"
 
 
 FAMILIES = (
@@ -216,13 +208,18 @@ FAMILIES = (
     ),
     Family("paddle", "(n, 6): class, score, corners; and counts (N,)", _find_paddle, always(_STRETCHED)),
     Family(
-        "torchvision", "boxes (N, n, 4), labels (N, n) and scores (N, n)", _find_torchvision, _recipe_of_torchvision
+        "torchvision",
+        "boxes (N, n, 4), labels (N, n) and scores (N, n)",
+        _find_torchvision,
+        _recipe_of_torchvision,
+        _speaks_for_triple,
     ),
     Family(
         "counted",
         "boxes (N, n, 4), scores (N, n), classes (N, n) and their number (N,)",
         _find_counted,
         _recipe_of_counted,
+        _speaks_for_triple,
     ),
     Family(
         "dets", "corners and score (N, n, 5), labels (N, n)", _find_dets, always("letterbox_corner,imagenet,fill=0")

@@ -198,6 +198,15 @@ EXPORTS = {
             "boxes": values.corners_of_selected(300),
         },
     ),
+    "ssd of tensorflow without its number": Export(
+        "torchvision",
+        {"detection_boxes": (1, 100, 4), "detection_classes": (1, 100), "detection_scores": (1, 100)},
+        {
+            "detection_boxes": values.corners_of_selected(100, 1),
+            "detection_classes": values.labels_of_selected(100, 90, np.float32),
+            "detection_scores": values.scores_of_selected(100),
+        },
+    ),
     # Classifiers
     "torch's resnet": single("classifier", (1, 1000), values.logits(1000), name="495"),
     "timm's of 21k": single("classifier", ("batch", 21841), values.logits(21841), name="output"),
@@ -208,6 +217,10 @@ EXPORTS = {
     "classifier of two classes": single("classifier", (1, 2), values.logits(2), name="linear"),
     "classifier of 37 probabilities": single("classifier", (1, 37), values.probabilities(37), name="x"),
     "classifier of 64 logits": single("classifier", (1, 64), values.logits(64), name="logits"),
+    "timm's of 12k": single("classifier", ("batch", 11821), values.logits(11821), name="output"),
+    "classifier of a hundred classes": single("classifier", ("batch", 100), values.logits(100), name="output"),
+    "classifier of places": single("classifier", ("batch", 365), values.logits(365), name="output"),
+    "classifier of five images": single("classifier", (1, 5), values.logits(5), name="image_logits"),
     "classifier with named classes": single("classifier", (1, 3), values.logits(3), THREE, name="x"),
 }
 

@@ -247,7 +247,6 @@ def test_padding_with_zeros_is_no_box(columns: int, is_stacked: bool) -> None:
         Part(NUMBERS, first, first + 4),
         Part(NUMBERS, first + 5, first + 6),
         labels=Part(NUMBERS, first + 4, first + 5),
-        images=Part(NUMBERS, 0, 1) if first else None,
         suppression=Suppression.NONE,
     )
     rows = np.array([[0] * first + [10, 20, 30, 40, 2, 0.9], [0] * first + [1, 2, 3, 4, 1, 0.8]], np.float32)

@@ -1,0 +1,148 @@
+"""Whether outputs have the shapes that a declaration means, and how many boxes an image has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.decoders.encodings import numbers_of_box
+from split_infer_ros.models.decoders.facts import OutputFacts
+from split_infer_ros.models.decoders.grids import count_cells
+from split_infer_ros.models.decoders.layout import (
+    CELL_ENCODINGS,
+    Activation,
+    Background,
+    BoxEncoding,
+    OutputLayout,
+    Part,
+    Rows,
+)
+
+Shapes = Mapping[str, tuple[int | None, ...]]
+"""Of outputs by name, with None for open lengths."""
+
+
+def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
+    """Checks that the outputs have the shapes that a declaration means, as far as they are known.
+
+    Raises:
+        ConfigurationError: they have not.
+    """
+    shapes = _shapes(layout, facts)
+    for part in layout.parts:
+        _check_numbers(part, layout, [_boxes_and_numbers(shapes[name], layout)[1] for name in part.outputs], where)
+    if layout.boxes is None:
+        return
+    if layout.peaks:
+        _check_peaks(layout, shapes, where)
+    if layout.centres is not None and layout.encoding is not BoxEncoding.SIZES:
+        raise ConfigurationError(
+            f"{where} has centres and encoding {layout.encoding.value}; centres belong to encoding sizes."
+        )
+    counts = {}
+    for part in layout.parts:
+        if part is layout.counts:
+            continue
+        counts[str(part)] = [_boxes_and_numbers(shapes[name], layout) for name in part.outputs]
+    wanted = numbers_of_box(layout)
+    for _, numbers in counts[str(layout.boxes)]:
+        taken = _length(layout.boxes, numbers)
+        if taken is not None and taken != wanted:
+            raise ConfigurationError(
+                f"{where} takes the boxes from {layout.boxes}, which has {taken} numbers for each box; encoding "
+                f"{layout.encoding.value} needs {wanted} ({facts})."
+            )
+    totals = {}
+    for text, parts in counts.items():
+        known = [number for number, _ in parts if number is not None]
+        if len(known) == len(parts):
+            totals[text] = sum(known)
+    if len(set(totals.values())) > 1:
+        raise ConfigurationError(
+            f"{where} takes numbers of different boxes: {', '.join(f'{text} of {n}' for text, n in totals.items())} "
+            f"boxes ({facts})."
+        )
+    total = totals.get(str(layout.boxes))
+    if layout.encoding in CELL_ENCODINGS and total is not None:
+        cells = count_cells(facts.height, facts.width, layout.grid.strides)
+        if cells != total:
+            raise ConfigurationError(
+                f"{where} has strides {'/'.join(map(str, layout.grid.strides))}, whose maps have {cells} cells for "
+                f"{facts.height}x{facts.width} (height x width), and {layout.boxes} has {total} boxes."
+            )
+
+
+def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
+    """Returns how many boxes an image has; None if the shapes do not say."""
+    shapes = _shapes(layout, facts)
+    parts = () if layout.boxes is None else layout.boxes.outputs
+    counts = [_boxes_and_numbers(shapes[name], layout)[0] for name in parts]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _shapes(layout: OutputLayout, facts: OutputFacts) -> Shapes:
+    """Returns the shapes of outputs, with a batch in front: boxes (n, 4) are those of one image."""
+    shapes = {output.name: output.shape for output in facts.outputs}
+    if layout.boxes is not None and layout.rows is Rows.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
+        return {name: (1, *shape) for name, shape in shapes.items()}
+    return shapes
+
+
+def _check_peaks(layout: OutputLayout, shapes: Shapes, where: str) -> None:
+    """Checks that scores are maps which lie in the outputs as they are: neighbours are compared there."""
+    if layout.rows is not Rows.MAPS:
+        raise ConfigurationError(f"{where} has peaks true and rows {layout.rows.value}; peaks are found in rows maps.")
+    others = {
+        "objectness": layout.objectness is not None,
+        "counts": layout.counts is not None,
+        f"background {layout.background.value}": layout.background is not Background.NONE,
+        f"activation {layout.activation.value}": layout.activation is Activation.SOFTMAX,
+    }
+    for other, is_there in others.items():
+        if is_there:
+            raise ConfigurationError(
+                f"{where} has peaks true and {other}; peaks are the largest scores of an output as it is, so leave "
+                f"out peaks or {other}."
+            )
+    for name in layout.scores.outputs:
+        if len(shapes[name]) != 4:
+            raise ConfigurationError(
+                f"{where} has peaks true and takes the scores from {name}, which has {len(shapes[name])} dimensions; "
+                "peaks are found in maps (N, classes, height, width)."
+            )
+
+
+def _check_numbers(part: Part, layout: OutputLayout, numbers: Sequence[int | None], where: str) -> None:
+    """Checks that a part takes as many numbers of each box as it needs, at least."""
+    has_background = part is layout.scores and layout.background is not Background.NONE
+    needed = 2 if has_background or part is layout.centres else 1
+    for count in numbers:
+        taken = _length(part, count)
+        if taken is not None and taken < needed:
+            raise ConfigurationError(
+                f"{where} takes {part}, which is {max(taken, 0)} of {count} numbers; it needs at least {needed}."
+            )
+
+
+def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> tuple[int | None, int | None]:
+    """Returns how many boxes an output has, and how many numbers for each; None for what is not known."""
+    if layout.boxes is None:
+        return 1, None if None in shape[1:] else math.prod(length or 0 for length in shape[1:])
+    if len(shape) < 2:
+        return (shape[0] if shape else 1), 1
+    if layout.rows is Rows.MAPS and len(shape) == 4:
+        _, numbers, height, width = shape
+        return (None if height is None or width is None else height * width), numbers
+    if len(shape) == 2:
+        return shape[1], 1
+    _, count, *others = shape
+    numbers = others[-1]
+    return (numbers, count) if layout.rows is Rows.COLUMNS else (count, numbers)
+
+
+def _length(part: Part, numbers: int | None) -> int | None:
+    """Returns how many numbers a part takes of so many."""
+    if part.last is None:
+        return None if numbers is None else numbers - part.first
+    return (part.last if numbers is None else min(part.last, numbers)) - part.first
