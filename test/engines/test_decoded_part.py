@@ -119,6 +119,19 @@ def test_what_only_moves_values_is_not_cut_off() -> None:
     assert divide(graph) is None
 
 
+def test_a_head_that_only_decodes_computes_in_float32() -> None:
+    parts = divide(detector())
+    assert parts is not None
+    made: list[tuple[str, Precision]] = []
+
+    def make(graph: OnnxGraph, precision: Precision) -> EnginePart:
+        made.append((graph.name, precision))
+        return OnnxRuntimePart(graph)
+
+    make_decoded(parts[1], Precision.BF16, make)
+    assert made == [(parts[1].name, Precision.FP32)]
+
+
 @pytest.mark.parametrize(("gives_results", "divided"), [(True, True), (False, False)])
 def test_only_a_part_with_the_models_results_is_divided(
     gives_results: bool, divided: bool, monkeypatch: pytest.MonkeyPatch
