@@ -21,11 +21,11 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.pipeline.cuda_graphs import GraphInput, SizedGraphs
-from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import Capture, capture
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.execution.cuda_graphs import GraphInput, SizedGraphs
+from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.split.model import SplitModel
 
 IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded

@@ -28,10 +28,10 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.transport import OwnedPool, Released
 from split_infer_ros.split.torch_model import TorchModel
 
 START_S = 120.0  # a process that takes longer to load torch and the model is given up

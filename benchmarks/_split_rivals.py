@@ -23,12 +23,12 @@ from _two_processes import TwoProcessPipeline
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
-from split_infer_ros.pipeline.stage_feeder import STUCK_S
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.server.stage_feeder import STUCK_S
 from split_infer_ros.split.model import SplitModel
 
 NO_CLASS = -1  # the best class in an image in which a detector finds nothing

@@ -20,9 +20,9 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits, SuppressOverlaps
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.pipeline.profiler import Effort, Profiler
-from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
+from split_infer_ros.server.profiling.profiler import Effort, Profiler
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.profile_samples import make_profile

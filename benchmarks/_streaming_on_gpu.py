@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import current_fence
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 UPLOADED = "uploaded"
 PIPELINES = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)

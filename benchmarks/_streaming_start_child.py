@@ -15,15 +15,15 @@ from dataclasses import replace
 import torch
 from _streaming_child import images_of
 
-from split_infer_ros.pipeline.hollow_loading import load_streamable
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.process import keep_freed_memory
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 
 def warm_up() -> None:

@@ -14,24 +14,24 @@ from _tenant_load import Load
 from _turns import Contest, rotated
 
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
-from split_infer_ros.serving.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
-from split_infer_ros.serving.execution_costs import (
+from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
+from split_infer_ros.server.costs.execution_timing import (
+    ExecutionRunner,
+    fusable_combinations,
+    samples_agree,
+    time_execution,
+)
+from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
+from split_infer_ros.server.execution.merge_runner import MergeRunner
+from split_infer_ros.server.schedule.execution_costs import (
     NOISE_MARGIN,
     Combination,
     ExecutionCosts,
     StackCosts,
     combination_of,
 )
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.execution_timing import (
-    ExecutionRunner,
-    fusable_combinations,
-    samples_agree,
-    time_execution,
-)
-from split_infer_ros.serving.graph_sizes import padded_size
-from split_infer_ros.serving.merge_runner import MergeRunner
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.graph_sizes import padded_size
 
 FUSED, APART = "fused", "one after the other"
 

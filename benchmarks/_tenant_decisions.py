@@ -13,9 +13,9 @@ from _claim import Claim, Direction
 from _estimate import maximum, median
 from _turns import Contest
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts
-from split_infer_ros.serving.request import LatePolicy, Request, RequestQueue
-from split_infer_ros.serving.scheduler import Rules, decide
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.request import LatePolicy, Request, RequestQueue
+from split_infer_ros.server.schedule.scheduler import Rules, decide
 
 WINDOWS = (5, 8, 16, 32)
 CLAIMED = 1000  # requests that wait

@@ -9,10 +9,10 @@ import torch
 from _tenant_log import Log
 from torch import Tensor
 
-from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts
-from split_infer_ros.serving.execution_timing import blank_batch
-from split_infer_ros.serving.merge_runner import MergeRunner
-from split_infer_ros.serving.request import Request
+from split_infer_ros.server.costs.execution_timing import blank_batch
+from split_infer_ros.server.execution.merge_runner import MergeRunner
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts
+from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.stacked_model import StackedModel

@@ -20,10 +20,10 @@ from _tenant_scheduled import Scheduled
 from _tenant_trace import Arrivals
 
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.merge_runner import MergeRunner
-from split_infer_ros.serving.request import Request
-from split_infer_ros.serving.scheduler import Rules
+from split_infer_ros.server.execution.merge_runner import MergeRunner
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.scheduler import Rules
 
 SEQUENTIAL, CONCURRENT, BREADTH_FIRST = "sequential", "concurrent", "breadth-first"
 MERGE, FUSE = "merge", "merge and fuse"

@@ -14,8 +14,8 @@ from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, with_lanes
 from _turns import Contest
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts
-from split_infer_ros.serving.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 
 Row = dict[str, Any]
 

@@ -12,13 +12,13 @@ from _tenant_load import Load
 from _tenant_log import Execution, Log
 from _tenant_trace import Arrivals
 
-from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.graph_policy import MAX_FORESEEN, foreseen_combinations
-from split_infer_ros.serving.graph_sizes import padded_size
-from split_infer_ros.serving.lane_scheduler import LaneScheduler, ScheduledExecution
-from split_infer_ros.serving.request import Request, RequestQueue, virtual_deadline_s
-from split_infer_ros.serving.scheduler import Rules
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.graph_policy import MAX_FORESEEN, foreseen_combinations
+from split_infer_ros.server.schedule.graph_sizes import padded_size
+from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
+from split_infer_ros.server.schedule.request import Request, RequestQueue, virtual_deadline_s
+from split_infer_ros.server.schedule.scheduler import Rules
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from _tenant_scheduled import Scheduled
 from _turns import Contest, rotated
 
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.serving.execution_costs import NOISE_MARGIN, ExecutionCosts, StackCosts
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.execution_timing import blank_batch
-from split_infer_ros.serving.scheduler import Rules
+from split_infer_ros.server.costs.execution_timing import blank_batch
+from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts, StackCosts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.stacked_model import StackedModel

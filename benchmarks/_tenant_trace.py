@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from _tenant_log import Log
 
-from split_infer_ros.serving.request import Request
+from split_infer_ros.server.schedule.request import Request
 
 SHORTEST_SLEEP_S = 2e-4
 CAMERAS = 8  # of each model

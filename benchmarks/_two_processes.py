@@ -9,11 +9,11 @@ from _head_process import Deliver, HeadProcess, Weights, Work
 from split_infer_ros.errors import Notice
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.stage_feeder import StageFeeder
 from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.stage_feeder import StageFeeder
 from split_infer_ros.split.model import SplitModel
 
 

@@ -52,8 +52,8 @@ from _split_contest import Match, MatchResult
 from _split_subject import SplitExtent, Subject
 from _turns import Contest, take_turns
 
-from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.server.profiling.profiler import Effort
 from split_infer_ros.split.load import choose_device
 
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")

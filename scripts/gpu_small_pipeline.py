@@ -9,9 +9,9 @@ import torch
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 

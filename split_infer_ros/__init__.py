@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from split_infer_ros.models.detections import Detections, Limits
     from split_infer_ros.models.entry import ModelEntry
     from split_infer_ros.models.preprocess import Preprocess
-    from split_infer_ros.pipeline.local import ImageResult, LocalPipeline
-    from split_infer_ros.pipeline.settings import StageSettings
+    from split_infer_ros.server.local import ImageResult, LocalPipeline
+    from split_infer_ros.server.settings import StageSettings
     from split_infer_ros.split.load import load_model, onnx_entry
     from split_infer_ros.split.model_spec import ModelSpec
 

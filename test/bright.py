@@ -13,7 +13,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.server.frame import Origin
 from split_infer_ros.split.torch_model import TorchModel
 
 LONG_S = 60.0  # a bound, far above the time of any step here

@@ -8,9 +8,9 @@ import torch
 from bright import CPU, BrightModel, Brightness, frame
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.torch_model import TorchModel
 
 GPU = torch.device("cuda", 0)

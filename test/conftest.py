@@ -103,6 +103,27 @@ def gpu() -> Iterator[object]:
 
 
 @pytest.fixture
+def plain_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Switches Triton off, whose kernels cannot be simulated, and keeps the other tests' database unchanged."""
+    from split_infer_ros.vision_ops import implementations
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(implementations, "_choose", lambda *_: implementations.ImplementationChoice.PLAIN)
+    monkeypatch.setattr(implementations, "_cache", {})
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """The small detector in a pipeline, with a cache folder of its own."""
+    from streamed_run import Run  # most tests do without torch, which takes seconds
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = Run()
+    with found.pipeline:
+        yield found
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own in the place of /dev/shm."""
     from split_infer_ros.buffers import segment

@@ -13,9 +13,9 @@ from real_gpu import GPU
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec

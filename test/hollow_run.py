@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.pipeline.hollow_loading import load_streamable
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 BATCH, STEADY_PASSES = 16, 2
 
@@ -56,7 +56,7 @@ def start(name: str, residency: str) -> tuple[TorchModel, StreamedPartition]:
     assert isinstance(model, TorchModel)
     is_hollow = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
     print(f"{name} is {'hollow' if is_hollow else 'whole'}", flush=True)
-    partition = stream_backbone(model, model.split_point("output"), settings)
+    partition = stream_backbone(model, model.split_point("output"), settings, batch_size=settings.batch_size)
     assert partition is not None
     return model, partition
 

@@ -18,13 +18,13 @@ from hostile_bytes import cut, flipped, moved
 
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.pipeline.packed_weights import find_packed
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import open_packed
+from split_infer_ros.weight_streaming.packed_weights import find_packed
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 

@@ -76,8 +76,8 @@ def lose(moment: str) -> None:
             appears. ``HANGS``: later, and freeing memory then never returns.
     """
     from split_infer_ros.buffers.slot_memory import SlotMemory
-    from split_infer_ros.pipeline.plan import Plan
-    from split_infer_ros.serving.executor import Executor
+    from split_infer_ros.server.executor import Executor
+    from split_infer_ros.server.plan import Plan
 
     signal = os.environ.get(LOSE_WHEN)
     device = LostDevice(0 if moment == AT_START or signal else BATCHES)

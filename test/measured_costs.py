@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
-from split_infer_ros.serving.execution_timing import ExecutionRunner, fusable_combinations, time_execution
+from split_infer_ros.server.costs.execution_timing import ExecutionRunner, fusable_combinations, time_execution
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.split.model import SplitModel
 
 

@@ -32,16 +32,16 @@ FILES = {
     "streams and captures": ["runtime/streams.py", "runtime/captures.py"],
     "buffers": ["buffers/memory.py", "buffers/memory_allocation.py", "buffers/slot_memory.py"],
     "their users": [
-        "pipeline/plan.py",
-        "pipeline/device_preprocessor.py",
-        "pipeline/image_buffer.py",
-        "pipeline/backbone_runner.py",
-        "serving/merge_runner.py",
-        "serving/executor.py",
-        "pipeline/in_flight.py",
-        "pipeline/handover.py",
-        "serving/forked_graphs.py",
-        "serving/model_streams.py",
+        "server/plan.py",
+        "server/preprocessing/device_preprocessor.py",
+        "server/preprocessing/image_buffer.py",
+        "server/backbone_runner.py",
+        "server/execution/merge_runner.py",
+        "server/executor.py",
+        "server/in_flight.py",
+        "server/handover.py",
+        "server/execution/forked_graphs.py",
+        "server/execution/model_streams.py",
         "weight_streaming/copy_stage.py",
         "weight_streaming/device_supply.py",
         "weight_streaming/lockstep_stage.py",
@@ -86,7 +86,7 @@ REVERTED = {
         ],
     },
     "3, a pipeline is restarted outside of inference mode": {
-        "pipeline/plan.py": [("    @torch.inference_mode()\n    def warm_up", "    def warm_up")],
+        "server/plan.py": [("    @torch.inference_mode()\n    def warm_up", "    def warm_up")],
         "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "4, streams are torch's 32": {
@@ -96,7 +96,7 @@ REVERTED = {
     },
     "5, garbage is collected inside of a recording": {
         "runtime/captures.py": [("without_collector(may_skip=not warm_ups), ", "")],
-        "pipeline/cuda_graphs.py": [("with without_collector():", "if True:")],
+        "server/execution/cuda_graphs.py": [("with without_collector():", "if True:")],
     },
     "8, the device is synchronised beside a recording": {
         "runtime/captures.py": [
@@ -111,7 +111,7 @@ REVERTED = {
         "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device))\n", "")]
     },
     "18, a buffer goes while the GPU reads it": {
-        "pipeline/image_buffer.py": [("        self.unused.wait()", "        pass")]
+        "server/preprocessing/image_buffer.py": [("        self.unused.wait()", "        pass")]
     },
 }
 

@@ -8,11 +8,11 @@ import torch
 from odd_model import ENTRY, Odd
 from simulated_gpu import GPU
 
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 
 def odd_on_gpu() -> TorchModel:
@@ -24,7 +24,7 @@ def odd_on_gpu() -> TorchModel:
 
 def streamed(model: TorchModel, residency: Residency) -> StreamedPartition:
     settings = replace(StageSettings(split_point="output"), weights_residency=residency)
-    partition = stream_backbone(model, model.split_point("output"), settings)
+    partition = stream_backbone(model, model.split_point("output"), settings, batch_size=settings.batch_size)
     assert partition is not None
     assert partition.note == ""
     return partition

@@ -35,7 +35,7 @@ from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
-from split_infer_ros.pipeline.ledger import Ledger, Ticket
+from split_infer_ros.server.ledger import Ledger, Ticket
 
 LAYOUT = Layout([TensorSpec("features", (64, 64), torch.float32), TensorSpec("checksum", (1,), torch.int64)], 1)
 SLOTS = 3

@@ -18,7 +18,7 @@ from split_infer_ros.nodes.managed import ManagedNode, start_nodes
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
 from split_infer_ros.nodes.transports.network import NetworkSender
-from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.server.ledger import LedgerCounts
 
 NODE_TYPES: dict[str, Callable[..., ManagedNode[Any]]] = {
     "stats": StatsNode,

@@ -14,14 +14,14 @@ from bright import BAD, LONG_S, BrightModel, frame
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.ledger import LedgerCounts
-from split_infer_ros.serving import worker_pool
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.shared_pipeline import SharedPipeline
-from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.serving.tenant_state import TenantState
+from split_infer_ros.server import worker_pool
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.ledger import LedgerCounts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.server.tenant_state import TenantState
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
 SETTINGS = SharedSettings(device="cpu", max_waiting=20)
@@ -94,4 +94,4 @@ def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)
 
 
-Start = Callable[..., Running]
+Serve = Callable[..., Running]

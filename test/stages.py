@@ -19,11 +19,11 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.transport import Released
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.transport import Released
 from split_infer_ros.split.torch_model import TorchModel
 
 

@@ -10,14 +10,15 @@ import torch
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.ledger import LedgerCounts
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.ledger import LedgerCounts
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_file import read_header
+from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 SETTINGS = StageSettings(split_point="neck", batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK)
 PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _tenant_rivals as rivals
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts, combination_of
-from split_infer_ros.serving.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts, combination_of
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 
 MODELS = ("squeezenet1_0", "mobilenet_v2", "resnet18")  # the first two have fewer parameters than the mean
 FUSED = combination_of(dict.fromkeys(MODELS[:2], 1))

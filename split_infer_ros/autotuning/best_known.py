@@ -25,8 +25,8 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
-from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.search.space import describe_config
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.telemetry.machine import num_cores

@@ -25,13 +25,13 @@ from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
-from split_infer_ros.pipeline.backbone_runner import count_lanes
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.search.space import frozen
+from split_infer_ros.server.backbone_runner import count_lanes
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.device_weights import bytes_of
 from split_infer_ros.split.inspection import inspect_files
 from split_infer_ros.split.load import build_model, choose_device, make_model

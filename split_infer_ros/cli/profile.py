@@ -20,8 +20,8 @@ from split_infer_ros.engines.engine import AUTO
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
-from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.planner import Objective, plan

@@ -21,11 +21,11 @@ from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.hollow_loading import load_streamable
 from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated

@@ -16,11 +16,11 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, open_trace
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS
-from split_infer_ros.pipeline.auto_split import AUTO, AutoSplit
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
-from split_infer_ros.pipeline.rate_limiter import RateLimiter
-from split_infer_ros.pipeline.stored_profile import profile_model
+from split_infer_ros.server.auto_split import AUTO, AutoSplit
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.profiling.stored_profile import profile_model
+from split_infer_ros.server.rate_limiter import RateLimiter
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
 

@@ -32,7 +32,7 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.pipeline import NODES
 from split_infer_ros.nodes.process import run
-from split_infer_ros.pipeline.report import PipelineReport
+from split_infer_ros.server.report import PipelineReport
 
 NodeType = TypeVar("NodeType", bound=ManagedNode[Any])
 

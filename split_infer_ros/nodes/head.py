@@ -26,15 +26,15 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
-from split_infer_ros.pipeline.frame import Handle
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.hollow_loading import load_streamable
-from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 
 DIAGNOSTICS_PERIOD_S = 1.0
 

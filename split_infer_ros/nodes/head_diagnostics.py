@@ -11,7 +11,7 @@ from std_msgs.msg import Header
 from split_infer_ros.nodes.endpoints import create_publisher
 from split_infer_ros.nodes.health import LEFT_OUT, weights_values
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.server.head_stage import HeadStage
 
 
 class HeadDiagnostics:

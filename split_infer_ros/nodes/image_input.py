@@ -18,8 +18,8 @@ from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.images import ImageParameters, ImageReliability, ImageTransport
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.rate_limiter import RateLimiter
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
 TYPES_PERIOD_S = 1.0  # between looks at the types of a topic's publishers

@@ -17,7 +17,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.drawing import draw_detections
 from split_infer_ros.nodes.conversions import image_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.server.frame import Origin
 
 
 class Overlay:

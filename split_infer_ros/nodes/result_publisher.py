@@ -16,7 +16,7 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.serialised_detections import agrees_with_rclpy, serialise_detections
 from split_infer_ros.nodes.vision_info import VisionInfoPublisher
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.server.frame import Origin
 
 Result = tuple[Detections, Sequence[str], Header]
 

@@ -11,7 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.server.shared_pipeline import SharedPipeline
 
 
 class TenantReports:

@@ -13,9 +13,9 @@ from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.tenants import TENANT, TenantsParameters
 from split_infer_ros.nodes.result_publisher import ResultPublisher
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.rate_limiter import RateLimiter
-from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.rate_limiter import RateLimiter
+from split_infer_ros.server.shared_pipeline import SharedPipeline
 
 
 class TenantTopics:

@@ -23,11 +23,11 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_reports import TenantReports
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
-from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
-from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.shared_pipeline import SharedPipeline
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated

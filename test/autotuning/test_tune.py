@@ -43,8 +43,8 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.search.strategies import SearchStrategy
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec

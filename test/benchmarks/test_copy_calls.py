@@ -12,8 +12,8 @@ import torch
 from _copy_calls import CPU, SharedSlots, _calls, count_copy_calls
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.pipeline import plan_making
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.server import plan_making
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 

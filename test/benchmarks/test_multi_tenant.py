@@ -24,12 +24,12 @@ from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.serving.cost_measurer import MIN_ROUNDS
-from split_infer_ros.serving.execution_costs import combination_of
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.execution_timing import WARM_UPS
-from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
-from split_infer_ros.serving.request import Request
+from split_infer_ros.server.costs.cost_measurer import MIN_ROUNDS
+from split_infer_ros.server.costs.execution_timing import WARM_UPS
+from split_infer_ros.server.execution.merge_runner import Inputs, MergeRunner, Outputs
+from split_infer_ros.server.schedule.execution_costs import combination_of
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.request import Request
 
 PER_SECOND = 2.0  # of simulated rivals
 

@@ -29,7 +29,7 @@ from rclpy.serialization import serialize_message
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2D, Detection2DArray
 
-from split_infer_ros.pipeline.timeline import Timeline
+from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.telemetry.trace import TraceFile
 
 

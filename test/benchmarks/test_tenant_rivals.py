@@ -18,12 +18,12 @@ from _tenant_scheduled import Scheduled, to_record
 from _tenant_trace import CAMERAS, Arrivals, at_once, poisson_trace
 from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
-from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
-from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.graph_policy import graphs_for
-from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
-from split_infer_ros.serving.request import Request
-from split_infer_ros.serving.scheduler import Rules
+from split_infer_ros.server.execution.merge_runner import Inputs, MergeRunner, Outputs
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.graph_policy import graphs_for
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.scheduler import Rules
 
 
 @pytest.fixture(scope="module")

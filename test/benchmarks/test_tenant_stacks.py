@@ -15,8 +15,8 @@ from _tenant_replays import Replays
 from _tenant_rivals import FUSE, SEQUENTIAL
 from _tenant_trace import poisson_trace
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts, StackCosts
-from split_infer_ros.serving.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts, StackCosts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 
 MODELS = tuple(f"squeezenet1_0 {number}" for number in range(3))
 NAME = " + ".join(MODELS)

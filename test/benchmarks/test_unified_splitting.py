@@ -32,9 +32,9 @@ from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.profiler import Effort
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.profiling.profiler import Effort
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.torch_model import TorchModel
 
 CPU = torch.device("cpu")

@@ -20,16 +20,16 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.recipe import Recipe
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.compute import backbone_for
-from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.device_preprocessor import DevicePreprocessor
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.host_preprocessor import HostPreprocessor
-from split_infer_ros.pipeline.local_transport import LocalTransport
-from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.execution.compute import backbone_for
+from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.local_transport import LocalTransport
+from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 

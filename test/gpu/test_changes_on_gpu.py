@@ -17,8 +17,8 @@ from real_gpu import GPU, SANITIZED, free_bytes, need
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
-from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel

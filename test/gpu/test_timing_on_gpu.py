@@ -11,8 +11,8 @@ import torch
 from real_gpu import GPU
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.runtime.timing import Lap, Stopwatch
+from split_infer_ros.server.profiling.profiler import Effort, Profiler
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.profile_samples import ProfilePart

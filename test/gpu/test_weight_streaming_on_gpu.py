@@ -12,9 +12,8 @@ import pytest
 import torch
 from gpu_frames import SETTINGS, check_scores, picture, running
 
-from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.delay_model import predict_delay
@@ -26,6 +25,7 @@ from split_infer_ros.weight_streaming.profiling import profile_partition
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 
 @pytest.mark.parametrize(

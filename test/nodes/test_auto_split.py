@@ -14,8 +14,8 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
-from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.stored_profile import profile_model
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.planner import Objective, plan
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 50.0}

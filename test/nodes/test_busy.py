@@ -15,9 +15,9 @@ from sensor_msgs.msg import Image
 
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
-from split_infer_ros.pipeline.head_partitions import HeadPartitions
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.server.head_partitions import HeadPartitions
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.plan import Plan
 from split_infer_ros.telemetry.sensors import Reading, Unit
 
 TRANSPORTS = ("intra_process", "shared_memory", "network")

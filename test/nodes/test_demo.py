@@ -21,9 +21,9 @@ from split_infer_ros.nodes.conversions import detections_message, truth_message
 from split_infer_ros.nodes.demo import ViewerNode, judge, parse_arguments, summarise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import start_nodes
-from split_infer_ros.pipeline.ledger import LedgerCounts
-from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.server.ledger import LedgerCounts
+from split_infer_ros.server.report import PipelineReport
+from split_infer_ros.server.settings import StageSettings
 
 SECONDS = 12  # a stall of the machine lasts less than half of it
 pytestmark = pytest.mark.timeout(4 * START_S)

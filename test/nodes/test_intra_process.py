@@ -22,8 +22,8 @@ from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports.intra_process import IntraProcessSender
-from split_infer_ros.pipeline.frame import Handle
-from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
 
 _numbers = itertools.count()
 

@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.split.model import SplitModel
 
 WAITING: dict[str, Any] = {"autostart": False}

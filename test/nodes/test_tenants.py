@@ -26,9 +26,9 @@ from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.result_publisher import ResultPublisher
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.ledger import LedgerCounts
-from split_infer_ros.serving.request import LatePolicy
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.ledger import LedgerCounts
+from split_infer_ros.server.schedule.request import LatePolicy
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STALL_S = 0.5  # an image that is later than this was held up by a stall of the machine

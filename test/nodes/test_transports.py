@@ -44,14 +44,14 @@ from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, Hea
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
-from split_infer_ros.pipeline import plan_making
-from split_infer_ros.pipeline.compute import Backbone
-from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_partitions import HeadPartitions
+from split_infer_ros.server import plan_making
+from split_infer_ros.server.execution.compute import Backbone
+from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.head_partitions import HeadPartitions
 from split_infer_ros.split.model import SplitModel
 
 OTHER_PROCESS = ("shared_memory", "network")
-# Whole nodes; test/pipeline/test_killed_processes.py kills many more, that start at once. (On the network a head must
+# Whole nodes; test/server/test_killed_processes.py kills many more, that start at once. (On the network a head must
 # be silent for 2 s before it is missed.)
 KILLS = {"shared_memory": 10, "network": 3}
 FIVE_HUNDRED, GROUP = 500, 10

@@ -23,9 +23,9 @@ from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import start_nodes
-from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.server.auto_split import AutoSplit, Goal
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec

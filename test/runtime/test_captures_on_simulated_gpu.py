@@ -24,6 +24,8 @@ from split_infer_ros.runtime.captures import (
 from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
+pytestmark = pytest.mark.usefixtures("plain_operators")
+
 GPU = torch.device("cuda", 0)
 MB = 1 << 20
 

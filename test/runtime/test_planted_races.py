@@ -18,10 +18,10 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone, GraphInput
-from split_infer_ros.pipeline.device_preprocessor import DevicePreprocessor
-from split_infer_ros.pipeline.image_buffer import ImageBuffer
 from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone, GraphInput
+from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.server.preprocessing.image_buffer import ImageBuffer
 from split_infer_ros.weight_streaming.residency import Residency
 
 Plant = Callable[[pytest.MonkeyPatch], None]

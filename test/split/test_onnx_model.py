@@ -45,9 +45,9 @@ from split_infer_ros.models.onnx_inputs import read_image_input  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.pipeline.packed_weights import streamable  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
+from split_infer_ros.weight_streaming.packed_weights import streamable  # noqa: E402
 
 CPU = torch.device("cpu")
 NAMES = ["input", "stem.1", "body.0", "body.1", "down", "join", "flatten", "output"]

@@ -15,9 +15,9 @@ from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
 from split_infer_ros.models.onnx_options import DECODERS
 from split_infer_ros.models.recipe_words import GRAMMAR
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
-from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from split_infer_ros.nodes.parameters.common import (
 )
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, like, parameter
-from split_infer_ros.serving.request import LatePolicy
-from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.tenant import MAX_PRIORITY, Tenant, check_unique_names
+from split_infer_ros.server.schedule.request import LatePolicy
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import MAX_PRIORITY, Tenant, check_unique_names
 
 TENANTS = "tenants"
 TENANT = "tenant"  # in front of a tenant's name and parameter

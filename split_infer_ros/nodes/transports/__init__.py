@@ -9,8 +9,8 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver, IntraProcessSender
 from split_infer_ros.nodes.transports.network import NetworkReceiver, NetworkSender
 from split_infer_ros.nodes.transports.shared_memory import SharedMemoryReceiver, SharedMemorySender
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.transport import Transport
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.transport import Transport
 from split_infer_ros.split.model import SplitModel
 
 

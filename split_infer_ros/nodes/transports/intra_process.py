@@ -15,10 +15,10 @@ from split_infer_ros.msg import FeatureHandle
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, topic_key
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.messages import handle_message
-from split_infer_ros.pipeline.frame import Handle
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.local_transport import LocalHead
-from split_infer_ros.pipeline.transport import Released
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.local_transport import LocalHead
+from split_infer_ros.server.transport import Released
 from split_infer_ros.split.model import SplitModel
 
 _heads: defaultdict[tuple[int, str], list[LocalHead]] = defaultdict(list)  # the heads of this process, by topic

@@ -11,7 +11,7 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import HandleError, UnknownSplitPointError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
-from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.split.model import SplitModel
 
 MAX_FRAMES = 256

@@ -28,9 +28,9 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS, SILENT_S, HeadMonitor
 from split_infer_ros.nodes.transports.head_registry import HeadRegistry
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, read_release, release_message
-from split_infer_ros.pipeline.frame import Handle
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.transport import OwnedPool, Released
 from split_infer_ros.split.model import SplitModel
 
 DEPTH = 8

@@ -27,9 +27,9 @@ from split_infer_ros.nodes.endpoints import create_publisher, create_subscriptio
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS, HeadMonitor
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, release_message
-from split_infer_ros.pipeline.frame import Handle
-from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.transport import OwnedPool, Released
 from split_infer_ros.split.model import SplitModel
 
 DEPTH = 64  # the most slots that a pool can have, and so the most handles

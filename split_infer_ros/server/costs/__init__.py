@@ -1,0 +1,1 @@
+"""What executions cost on this machine: measured between frames, and kept."""

@@ -1,0 +1,84 @@
+"""One cost table for each execution mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.server.costs.cost_table import CostTable
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.stacked_model import StackedModel
+
+
+class CostTables:
+    """The costs of the loaded models in every execution mode; a model is ready once all tables know its costs.
+
+    Args:
+        key: the device and the versions under which costs are kept.
+        database: costs are loaded from it and kept in it.
+        max_batch_size: the largest batch that is measured.
+        graphs: whether executions are recorded as graphs.
+        num_lanes: one a core; 0 if all cores, or the GPU, are the only execution mode.
+
+    Attributes:
+        whole: costs on all cores, or on the GPU.
+        lane: costs on one lane, while all lanes are at work; None without lanes.
+    """
+
+    def __init__(self, key: Key, database: Database, *, max_batch_size: int, graphs: bool, num_lanes: int) -> None:
+        self.whole = CostTable(key, database, max_batch_size=max_batch_size, graphs=graphs)
+        self.lane: CostTable | None = None
+        self._tables = [self.whole]
+        if num_lanes:
+            self.lane = CostTable(key, database, max_batch_size=max_batch_size, graphs=graphs, num_lanes=num_lanes)
+            self._tables.append(self.lane)
+        self._num_lanes = num_lanes
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Changes the largest batch that is measured."""
+        for table in self._tables:
+            table.max_batch_size = max_batch_size
+
+    def load_costs(self) -> None:
+        """Takes costs from the database; safe while other threads use the tables."""
+        for table in self._tables:
+            table.load_costs()
+
+    def add_model(self, name: str, model: SplitModel, variant: str) -> None:
+        """Adds a model to every table; ``CostTable.add_model`` explains ``variant``."""
+        for table in self._tables:
+            table.add_model(name, model, variant)
+
+    def remove_model(self, name: str) -> None:
+        """Removes a model; its costs stay for a later ``add_model``."""
+        for table in self._tables:
+            table.remove_model(name)
+
+    def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        """Replaces the stacks by exactly these, in every table."""
+        for table in self._tables:
+            table.set_stacks(stacks)
+
+    def stack_pays(self, members: Sequence[str]) -> bool | None:
+        """Returns whether a stack of these models saves time in an execution mode; None as long as it may."""
+        verdicts = [table.stack_pays(members) for table in self._tables]
+        if True in verdicts:
+            return True
+        return None if None in verdicts else False
+
+    def is_ready(self, name: str) -> bool:
+        """Returns whether all batches of the model are measured in every execution mode."""
+        return all(table.is_ready(name) for table in self._tables)
+
+    def has_failed(self, name: str) -> bool:
+        """Returns whether the model could not run even a single image in one of the execution modes."""
+        return any(table.has_failed(name) for table in self._tables)
+
+    def costs(self) -> ExecutionModes:
+        """Returns the costs of those models of which at least one batch was measured."""
+        whole = self.whole.costs()
+        if self.lane is None:
+            return ExecutionModes(whole)
+        return ExecutionModes(whole, self._num_lanes, self.lane.costs())

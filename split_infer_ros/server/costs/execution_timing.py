@@ -1,0 +1,132 @@
+"""Times executions: batches of one model, and batches of several models as one execution."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
+
+FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are timed as one execution
+WARM_UPS = 2  # executions that do not count: kernels are chosen and weights are packed
+MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4  # of a median above the fastest sample; beyond, the machine was busy
+
+
+class TimedModel(Protocol):
+    """A model whose executions are timed: a ``SplitModel``, or several as one ``StackedModel``."""
+
+    device: torch.device
+    execution_config: ExecutionConfig
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image that the backbone takes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its images."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model's operations, their order and their shapes."""
+
+
+class GraphStore(Protocol):
+    """The recorded graphs of a runner."""
+
+    @property
+    def most_missed(self) -> Combination | None:
+        """The combination that ran most often without being recorded; None if there is none."""
+
+    def has_room(self, combination: Combination) -> bool:
+        """Returns whether the combination can be recorded without evicting another one."""
+        ...
+
+
+class ExecutionRunner(Protocol):
+    """Runs executions; a ``MergeRunner``, or several of them at once."""
+
+    @property
+    def graphs(self) -> GraphStore | None:
+        """The recorded graphs; None if nothing is recorded."""
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Records the execution, if executions are recorded."""
+        ...
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """Runs one execution to its end."""
+        ...
+
+
+def fusable_combinations(parameters: Mapping[str, int]) -> Iterable[Combination]:
+    """Yields what may run as one execution: several models of one size class (§II-B), the fewest models first.
+
+    Args:
+        parameters: the number of parameters of each model that is loaded.
+    """
+    if not parameters:
+        return
+    is_small = ExecutionCosts(parameters, {}).is_small
+    size_classes = [
+        [name for name in parameters if is_small(name)],
+        [name for name in parameters if not is_small(name)],
+    ]
+    for num_models in range(2, len(parameters) + 1):
+        for size_class in size_classes:
+            for names in itertools.combinations(sorted(size_class), num_models):
+                for batch_size in FUSED_BATCH_SIZES:
+                    yield combination_of(dict.fromkeys(names, batch_size))
+
+
+def time_execution(
+    models: Mapping[str, TimedModel],
+    runner: ExecutionRunner,
+    combination: Combination,
+    *,
+    rounds: int,
+    add_sample: Callable[[float], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[None]:
+    """Runs a combination ``WARM_UPS`` + ``rounds`` times on blank images, and yields after each time.
+
+    Args:
+        models: by name, at least those of the combination.
+        runner: has these models loaded.
+        combination: what is run.
+        rounds: how many executions are timed.
+        add_sample: receives the seconds of each timed execution.
+        clock: returns seconds.
+    """
+    inputs = {name: blank_batch(models[name], size) for name, size in combination}
+    runner.prepare(inputs)
+    for number in range(WARM_UPS + rounds):
+        begin = clock()
+        runner.run(inputs)
+        seconds = clock() - begin
+        if number >= WARM_UPS:
+            add_sample(seconds)
+        yield
+
+
+def samples_agree(samples_s: Sequence[float]) -> bool:
+    """Returns whether half of the samples are about as fast as the fastest one. On a busy machine they are not.
+
+    Args:
+        samples_s: at least one sample, in seconds.
+    """
+    return statistics.median(samples_s) <= (1 + MAX_SPREAD) * min(samples_s) + MAX_SPREAD_S
+
+
+def blank_batch(model: TimedModel, batch_size: int) -> Tensor:
+    """Returns black images (n, C, H, W) on the model's device, in the model's dtype and in its engine's layout."""
+    images = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
+    return images.contiguous(memory_format=model.execution_config.engine.memory_format)

@@ -1,0 +1,238 @@
+"""The thread that decides what runs next, and measures between executions what is not known yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.num_threads import use_all_threads
+from split_infer_ros.server.costs.cost_measurer import CostMeasurer
+from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.execution_chooser import ExecutionChooser
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.execution_modes import ExecutionModes
+from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
+from split_infer_ros.server.schedule.scheduler import Rules
+from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.tenant_state import WaitingFrames, drop
+from split_infer_ros.server.worker_pool import WorkerPool
+from split_infer_ros.split.stacked_model import StackedModel
+
+TICK_S = 0.25  # how often slots are looked after while nothing else happens
+
+
+class Dispatcher:
+    """Has executions chosen, gives them to the workers, and keeps the models and stacks up to date.
+
+    Args:
+        changed: guards all that is shared. Methods that say "lock held" are called with it held.
+        waiting: frames to choose from.
+        workers: execute what was decided.
+        tables: costs of executions. The dispatcher measures those that are missing.
+        rules: how requests may be put together; may be replaced.
+        on_error: takes the model's name and an exception that cost frames.
+
+    Attributes:
+        models: the models that are served, by their keys.
+        stacks: models of one architecture that may run as one network, by name.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        waiting: WaitingFrames,
+        workers: WorkerPool,
+        tables: CostTables,
+        rules: Rules,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self.models: dict[str, ServedModel] = {}
+        self.stacks: dict[str, StackedModel] = {}
+        self.rules = rules
+        self._changed = changed
+        self._waiting = waiting
+        self._workers = workers
+        self._tables = tables
+        self._on_error = on_error
+        self._chooser = ExecutionChooser(self.models, waiting, workers.lane_scheduler)
+        self._modes = ExecutionModes(ExecutionCosts({}, {}))
+        self._leaving: list[ServedModel] = []
+        self._stale = False  # the workers have not heard of the latest models, or of their costs
+        lanes = [] if workers.concurrent is None or tables.lane is None else [(workers.concurrent, tables.lane)]
+        self._measurer = CostMeasurer([(workers.whole, tables.whole), *lanes])
+        self._running = False
+        self._at_rest = False  # nothing came or ended for a tick
+        self._thread: threading.Thread | None = None
+
+    @property
+    def all_models(self) -> list[ServedModel]:
+        """Models that are served, and models that leave once their batches are back (lock held)."""
+        return [*self.models.values(), *self._leaving]
+
+    @property
+    def settled(self) -> bool:
+        """True once all models are measured (lock held)."""
+        return not self._stale and self._measurer.done
+
+    def execution_s(self, model: str) -> float:
+        """Seconds that one image takes the model alone; 0 until that is known (lock held)."""
+        costs = self._modes.whole
+        return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
+
+    def add(self, model: ServedModel) -> None:
+        """Adds a model, which is served once it is measured (lock held)."""
+        self.models[model.key] = model
+        self._tables.add_model(model.key, model.model, model.plan.cost_key)
+        self.renew()
+        if self._running:
+            model.head.start()
+
+    def remove(self, model: ServedModel) -> None:
+        """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
+        del self.models[model.key]
+        self._leaving.append(model)
+        self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
+        self._tables.remove_model(model.key)
+        self.renew()
+
+    def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        """Uses exactly these stacks, as far as their members are still served; unknown costs are measured (lock held).
+
+        A stack is released once it is known that it does not pay.
+        """
+        served = {key: model.model for key, model in self.models.items()}
+        present = [stack for stack in stacks if stack.members.items() <= served.items()]
+        if present != list(self.stacks.values()):
+            self._keep_stacks(present)
+            self.renew()
+
+    def _keep_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        self.stacks = {stack.name: stack for stack in stacks}
+        self._tables.set_stacks(stacks)
+
+    def renew(self) -> None:
+        """Measures anew what is missing, after models came or went or the rules changed (lock held)."""
+        for model in self.models.values():
+            model.run_alone()  # its plan may be another one now
+        self._measurer.restart(self.rules)
+        self._stale = True
+        self._changed.notify_all()
+
+    def start(self) -> None:
+        """Starts, until ``stop``; may be started again."""
+        with self._changed:
+            self._running = True
+            for model in self.all_models:
+                model.head.start()
+        self._workers.start()
+        self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finishes the executions that were begun, then ends; heads go on."""
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._workers.stop()
+
+    def look_round(self) -> None:
+        """Loads new models into the workers, settles batches that come back by themselves, and closes models that left.
+
+        Called on the dispatcher's own thread, or while it does not run.
+        """
+        with self._changed:
+            models = self.all_models
+            idle = [model for model in self._leaving if not model.in_flight]
+            self._leaving = [model for model in self._leaving if model.in_flight]
+            stale, self._stale = self._stale, False
+            if stale:
+                self._renew_costs()
+            loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
+            backbones = {key: model.backbone for key, model in loaded.items()}
+            engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
+            image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+            for name, stack in self.stacks.items():  # measured like a model
+                backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
+        if stale or idle:
+            self._workers.load(backbones, image_s, engines)
+        for model in models:
+            model.collect(time.monotonic())
+        for model in idle:
+            model.close()
+
+    def _loop(self) -> None:
+        use_all_threads()
+        while self._running:
+            try:
+                self._take_turns()
+            except Exception as error:  # no other thread could serve the other models
+                self._on_error("dispatcher", error)
+                with self._changed:
+                    self._changed.wait(TICK_S)
+
+    def _take_turns(self) -> None:
+        self.look_round()
+        self._measure_once()
+        for _ in range(max(1, self._workers.num_lanes)):
+            executions = self._next_executions()
+            for execution, batches in executions:
+                self._workers.execute(
+                    batches,
+                    execution.lane,
+                    partial(self._workers.lane_scheduler.end, execution),
+                    self.stacks.get(execution.decision.stack),
+                )
+            if not any(execution.lane is not None for execution, _ in executions):
+                break  # this execution has all threads, so no other can begin now
+
+    def _measure_once(self) -> None:
+        """Takes one sample of an unknown cost. Requests are served between two samples."""
+        with self._changed:
+            measurement = None if self._stale else self._measurer.next_measurement(self._at_rest)
+            self._changed.notify_all()
+            if measurement is None:
+                return
+            self._changed.wait_for(lambda: self._workers.lane_scheduler.is_idle)  # alone on the device
+        if not self._measurer.step(measurement):
+            return
+        with self._changed:
+            if not self._measurer.finish(measurement):
+                return
+            self._stale = True
+        if measurement.failure is not None:
+            for key, _ in measurement.combination:
+                self._on_error(key, measurement.failure)
+
+    def _renew_costs(self) -> None:
+        """Notes for each model whether it can be scheduled, and releases stacks that do not pay (lock held)."""
+        useful = [stack for stack in self.stacks.values() if self._tables.stack_pays(list(stack.members)) is not False]
+        if len(useful) < len(self.stacks):
+            self._keep_stacks(useful)
+        self._modes = self._tables.costs()
+        for key, model in self.models.items():
+            model.failed = self._tables.has_failed(key)
+            model.ready = not model.failed and (model.ready or self._tables.is_ready(key))
+            if model.failed:
+                drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
+
+    def _next_executions(self) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
+        """Decides what is executed now; waits for a change if there is nothing."""
+        with self._changed:
+            before, now, self._at_rest = len(self._waiting), time.monotonic(), False
+            executions = self._chooser.choose(self._modes, self.stacks, now=now, rules=self.rules)
+            for execution, _ in executions:
+                self._workers.lane_scheduler.begin(execution, now)
+            # if late requests were dropped, there may be others behind them
+            if not executions and self._running and self.settled and len(self._waiting) == before:
+                self._at_rest = (
+                    not self._changed.wait(TICK_S) and not self._waiting and self._workers.lane_scheduler.is_idle
+                )
+            return executions

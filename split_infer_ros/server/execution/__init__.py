@@ -1,0 +1,1 @@
+"""What runs on the device: backbones, merged, fused or recorded as CUDA graphs."""

@@ -1,0 +1,216 @@
+"""A backbone as CUDA graphs: recorded once for each slot and batch size, then launched as a whole.
+
+In a network of a hundred small kernels, launching them takes most of the time. A graph needs only one launch. It reads
+and writes the addresses with which it was recorded. So each slot has an input of its own, where pre-processing writes,
+and graphs of its own, whose last operators write into the slot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Strides
+from split_infer_ros.buffers.memory_pool import MemoryPool
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.runtime.captures import WARM_UPS, Capture, GraphPool, capture, without_collector
+from split_infer_ros.runtime.streams import Fence, Stream, current_fence
+from split_infer_ros.server.execution.compute import Backbone, Store, start_backbone
+
+MAX_GRAPHS = 64  # of a backbone
+
+Results = TypeVar("Results")
+
+
+def graph_sizes(batch_size: int, num_inputs: int = 1) -> list[int]:
+    """Returns the batch sizes to record: the powers of two below ``batch_size``, and ``batch_size`` itself.
+
+    A batch of another size runs as the next larger one. If that makes more than ``MAX_GRAPHS`` graphs for all inputs,
+    every second size is left out, more than once if need be. The largest size stays.
+    """
+    sizes = [1]
+    while 2 * sizes[-1] < batch_size:
+        sizes.append(2 * sizes[-1])
+    sizes = sorted({*sizes, batch_size})
+    while len(sizes) > 1 and len(sizes) * num_inputs > MAX_GRAPHS:
+        sizes = sizes[::-2][::-1]
+    return sizes
+
+
+@dataclass(slots=True, eq=False)
+class GraphInput:
+    """The memory from which graphs read their images.
+
+    Attributes:
+        images: (batch_size, 3, h, w).
+        unused: the fence from which on no graph that was launched reads it.
+    """
+
+    images: Tensor
+    unused: Fence = field(default_factory=Fence)
+
+    @classmethod
+    def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
+        """Creates an input of the shape, strides and precision of an example."""
+        with memory.allocating():
+            return cls(example.clone(memory_format=torch.preserve_format))
+
+
+class SizedGraphs(Generic[Results]):
+    """Work on the images of one input, recorded for several batch sizes. ``record`` creates one.
+
+    Args:
+        graph_input: from which the graphs read.
+        graphs: the batch sizes in ascending order, with the graph of each.
+    """
+
+    def __init__(self, graph_input: GraphInput, graphs: Sequence[tuple[int, Capture[Results]]]) -> None:
+        self.input = graph_input
+        self._sizes = [size for size, _ in graphs]
+        self._graphs = [graph for _, graph in graphs]
+
+    @classmethod
+    def record(
+        cls,
+        run: Callable[[Tensor], Results],
+        graph_input: GraphInput,
+        *,
+        sizes: Sequence[int],
+        stream: Stream,
+        pool: GraphPool | None = None,
+        warm_ups: int = WARM_UPS,
+    ) -> SizedGraphs[Results]:
+        """Records work for each batch size.
+
+        Args:
+            run: the work, given (n, 3, h, w). Its operations depend on no value on the GPU.
+            graph_input: from which the graphs read.
+            sizes: the batch sizes.
+            stream: on which the work is recorded.
+            pool: the graphs' memory. Graphs of one pool never run concurrently. None means memory of its own for each.
+            warm_ups: how often the work runs before it is recorded.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for the graphs.
+            CaptureError: the work cannot be recorded.
+        """
+        graphs = []
+        for size in sorted(sizes, reverse=True):  # the largest first, so that the others fit into its memory
+            work = partial(run, graph_input.images[:size])
+            graphs.append((size, capture(work, stream, pool, warm_ups=warm_ups)))
+        return cls(graph_input, graphs[::-1])
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the graphs' pool."""
+        return self._graphs[0].bytes
+
+    def launch(self, count: int) -> Results:
+        """Launches the graph for the first ``count`` images of the input, in the current stream.
+
+        Returns:
+            The results of the next larger recorded size, valid until the next launch.
+        """
+        graph = self._graphs[bisect_left(self._sizes, count)]
+        graph.launch()
+        if self.input.images.is_cuda:
+            self.input.unused = current_fence(self.input.images.device)
+        return graph.results
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """What a recorded backbone leaves to do.
+
+    Attributes:
+        strides: of the tensors that the graph wrote into the slot.
+        store: what has to write them after each launch; None if the graph did.
+    """
+
+    strides: tuple[Strides, ...] | None
+    store: Store | None
+
+
+class GraphedBackbone:
+    """Runs like the backbone from which it was recorded, from a slot's input into that slot.
+
+    ``record`` creates one. One thread may use it, on one stream.
+
+    Args:
+        slots: into which the graphs write.
+        graphs: those of each slot.
+
+    Attributes:
+        bytes: the memory of all graphs, without their images and the slots.
+    """
+
+    def __init__(self, slots: SlotMemory, graphs: Sequence[SizedGraphs[_Written]]) -> None:
+        self._slots = slots
+        self.bytes = graphs[0].bytes  # which all graphs share
+        self._graphs = graphs
+
+    @classmethod
+    def record(
+        cls, backbone: Backbone, slots: SlotMemory, num_slots: int, example: Tensor, *, memory: MemoryPool | None = None
+    ) -> GraphedBackbone:
+        """Records a backbone for each slot and each of ``graph_sizes``.
+
+        Where CPU and GPU must take turns at a slot's memory, its last operators are not recorded. They are launched
+        behind the graph, because the turns cannot be recorded either.
+
+        Args:
+            backbone: (N, 3, h, w) to a tuple of (N, ...). Its operations depend on no value on the GPU.
+            slots: into which features are written. Nobody may use them meanwhile.
+            num_slots: how many slots there are.
+            example: (batch_size, 3, h, w) on the device, in the backbone's precision.
+            memory: in which the images of the graphs lie. The graphs get memory of the same policy. None means torch's
+                common memory.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for the graphs.
+            CaptureError: the backbone cannot be recorded.
+        """
+        memory = memory or MemoryPool(Policy.DEVICE, example.device)
+        stream = Stream(example.device)  # one of its own, because frames may be flowing on the backbone's stream
+        pool = memory.graph_pool()  # shared by all graphs, because only one of them runs at a time
+
+        def run(slot: int, images: Tensor) -> _Written:
+            store = start_backbone(backbone, images, batched=True)
+            if slots.has_exclusive_sides:
+                return _Written(None, store)
+            store(slots, slot)
+            return _Written(slots.strides(slot), None)
+
+        with without_collector():
+            graphs = [
+                SizedGraphs.record(
+                    partial(run, slot),
+                    GraphInput.like(example, memory),
+                    sizes=graph_sizes(len(example), num_slots),
+                    stream=stream,
+                    pool=pool,
+                    warm_ups=0 if slot else WARM_UPS,  # kernels are chosen and prepared once for all slots
+                )
+                for slot in range(num_slots)
+            ]
+        return cls(slots, graphs)
+
+    def input_of(self, slot: int) -> GraphInput:
+        """Returns where pre-processing writes the images of a batch that has that slot."""
+        return self._graphs[slot].input
+
+    def run_into_slot(self, slot: int, count: int) -> None:
+        """Runs the backbone on the first ``count`` images of the slot's input, in the current stream."""
+        with self._slots.lent_to_device(slot):
+            written = self._graphs[slot].launch(count)
+            if written.store is not None:
+                written.store(self._slots, slot)
+            else:
+                self._slots.set_strides(slot, written.strides)

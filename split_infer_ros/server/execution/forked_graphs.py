@@ -1,0 +1,156 @@
+"""The recorded graphs of a GPU: each runs the batches of one combination of models with a single launch."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.runtime.captures import CaptureError
+from split_infer_ros.server.execution.model_streams import Backbone, ModelStreams, RecordedGraph
+from split_infer_ros.server.execution.recording import can_be_recorded
+from split_infer_ros.server.schedule.execution_costs import Combination
+from split_infer_ros.server.schedule.graph_policy import graphs_for, graphs_to_evict, padded_combination
+
+_LOG = logging.getLogger(__name__)
+
+
+class GraphRecorder(Protocol):
+    """Records a combination from an example of each input."""
+
+    def __call__(self, models: Mapping[str, Backbone], examples: Mapping[str, Tensor]) -> RecordedGraph: ...
+
+
+class ForkedGraphs:
+    """Graphs that fork over their models' streams, as many as fit into a bound of memory.
+
+    ``graph_policy`` decides which graphs are kept.
+
+    Args:
+        model_streams: over which the graphs fork.
+        max_bytes: of GPU memory that all graphs may keep.
+        record: records a graph; tests replace it.
+    """
+
+    def __init__(self, model_streams: ModelStreams, max_bytes: int, record: GraphRecorder | None = None) -> None:
+        self._model_streams = model_streams
+        self._record = record or model_streams.record
+        self._max_bytes = max_bytes
+        self._graphs: OrderedDict[Combination, RecordedGraph] = OrderedDict()  # the least recently used first
+        self._misses: Counter[Combination] = Counter()
+        self._refused: set[Combination] = set()  # cannot be recorded, or there is no memory for them
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __contains__(self, combination: Combination) -> bool:
+        return combination in self._graphs
+
+    @property
+    def bytes(self) -> int:
+        """The GPU memory that all graphs keep."""
+        return sum(graph.bytes for graph in self._graphs.values())
+
+    @property
+    def most_missed(self) -> Combination | None:
+        """The combination that ran most often without being recorded; None if there is none."""
+        return self._misses.most_common(1)[0][0] if self._misses else None
+
+    def has_room(self, combination: Combination) -> bool:
+        """Returns whether a graph can be kept without evicting one; it should take what its single models' take."""
+        single_bytes = [self._graphs[single,].bytes for single in combination if (single,) in self._graphs]
+        return self.bytes + sum(single_bytes) <= self._max_bytes
+
+    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+        """Runs one execution, with a single launch if its combination is recorded; records nothing.
+
+        The results lie in a graph's memory until these models run again.
+
+        Args:
+            models: by name.
+            inputs: (n, 3, h, w) for each model; see ``padded_combination``.
+        """
+        counts = {model: len(images) for model, images in inputs.items()}
+        combination = padded_combination(counts)
+        serving = graphs_for(counts, self._graphs)
+        for graph in serving:
+            self._graphs.move_to_end(graph)
+        if combination in serving:
+            return _replay(self._graphs[combination], inputs)
+        if combination not in self._refused:
+            self._misses[combination] += 1
+        replayed = {graph[0][0]: _replayed_model(self._graphs[graph]) for graph in serving}
+        return self._model_streams.run({model: replayed.get(model, models[model]) for model in inputs}, inputs)
+
+    def prepare(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> None:
+        """Records a combination, if that is possible and there is memory for it; takes tenths of a second.
+
+        Args:
+            models: by name.
+            inputs: (n, 3, h, w) for each model of the combination.
+
+        Raises:
+            Exception: what a model raised that cannot run at all.
+        """
+        combination = padded_combination({model: len(images) for model, images in inputs.items()})
+        if combination in self._graphs:
+            self._graphs.move_to_end(combination)
+            return
+        if combination in self._refused:
+            return
+        del self._misses[combination]
+        self._refused.add(combination)  # until it is recorded
+        if not all(can_be_recorded(models[model]) for model, _ in combination):
+            return
+        examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in combination}
+        try:
+            graph = self._record({model: models[model] for model, _ in combination}, examples)
+        except (CaptureError, torch.OutOfMemoryError) as error:
+            names = " and ".join(model for model, _ in combination)
+            _LOG.warning("%s: runs without a CUDA graph for this combination, more slowly: %s", names, error)
+            return
+        graph_bytes = {kept: kept_graph.bytes for kept, kept_graph in self._graphs.items()}
+        evicted = graphs_to_evict(graph_bytes, combination, new_bytes=graph.bytes, max_bytes=self._max_bytes)
+        if evicted is None:
+            return
+        self._remove(evicted)
+        self._graphs[combination] = graph
+        self._refused.remove(combination)
+
+    def remove_models(self, models: Collection[str]) -> None:
+        """Removes the graphs of models that were unloaded, their misses, and their streams."""
+
+        def is_removed(combination: Combination) -> bool:
+            return any(model in models for model, _ in combination)
+
+        self._remove([combination for combination in self._graphs if is_removed(combination)])
+        kept_misses = {combination: count for combination, count in self._misses.items() if not is_removed(combination)}
+        self._misses = Counter(kept_misses)
+        if models:
+            self._refused.clear()  # there may be memory now
+            self._model_streams.remove_models(models)
+
+    def _remove(self, combinations: Collection[Combination]) -> None:
+        if combinations:
+            self._model_streams.wait()  # the graphs may be running
+        for combination in combinations:
+            del self._graphs[combination]
+
+
+def _replay(graph: RecordedGraph, inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    for model, images in inputs.items():
+        graph.inputs[model][: len(images)].copy_(images, non_blocking=True)
+    graph.launch()
+    return {
+        model: tuple(output[: len(inputs[model])] for output in outputs) for model, outputs in graph.outputs.items()
+    }
+
+
+def _replayed_model(graph: RecordedGraph) -> Backbone:
+    """Returns a backbone that launches the graph of a single model, in the stream in which it is called."""
+    name = next(iter(graph.inputs))
+    return lambda images: _replay(graph, {name: images})[name]

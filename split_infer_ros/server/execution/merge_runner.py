@@ -1,0 +1,241 @@
+"""Runs what the scheduler decided: the batches of several models as one execution.
+
+On a CPU, the models share the cores. On a GPU, one CUDA graph forks the models over streams and joins them.
+
+The paper rewrites kernels (PTX) so that one launch does the work of several. Here, kernels stay as they are. Merging
+reads a model's weights once for all images of a batch, and one graph launches the kernels of all models. Where one
+model does not fill the GPU, kernels of several models run concurrently. Models of one architecture can run as one
+network, a ``StackedModel``, whose kernels each do the work of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.num_threads import max_threads
+from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
+from split_infer_ros.server.execution.model_streams import Backbone, ModelStreams
+from split_infer_ros.server.schedule.core_sharing import CoreShare, share_cores
+from split_infer_ros.split.stacked_model import StackedModel
+
+Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
+Outputs = dict[str, Sequence[Tensor]]
+StoreFeatures = Callable[[str, Sequence[Tensor]], object]
+Compute = Callable[[str, Backbone, Tensor], object]
+
+GRAPH_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedExecution:
+    """An execution that was given to the device.
+
+    Attributes:
+        done: reached once all features are stored, except those of models that failed.
+        failed: the models whose batches are lost, and why.
+    """
+
+    done: Fence
+    failed: Mapping[str, Exception]
+
+
+class MergeRunner:
+    """Runs the loaded models, all on one device; one thread uses it.
+
+    Args:
+        device: where the models run.
+        graph_bytes: the GPU memory that recorded graphs may take. With None nothing is recorded, and each kernel is
+            launched by itself.
+        num_threads: of an execution on a CPU; None for all cores. Runners of one thread each may work concurrently.
+        num_lanes: how many runners, this one included, may run the same models at the same time.
+
+    Attributes:
+        graphs: the recorded graphs; None if nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        graph_bytes: int | None = GRAPH_BYTES,
+        *,
+        num_threads: int | None = None,
+        num_lanes: int = 1,
+    ) -> None:
+        self._num_threads, self._num_lanes = num_threads or max_threads(), num_lanes
+        self._backbones: dict[str, Backbone] = {}
+        self._image_s: dict[str, float] = {}
+        self._engines: dict[str, Engine] = {}
+        self._threads = ThreadPoolExecutor(self._num_threads, "core share")
+        self._stream = Stream(device)
+        self._model_streams = ModelStreams(device, self._stream)
+        self.graphs: ForkedGraphs | None = None
+        if self.is_asynchronous and graph_bytes is not None:
+            self.graphs = ForkedGraphs(self._model_streams, graph_bytes)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True if an execution may still run when ``launch`` returns."""
+        return self._stream.is_asynchronous
+
+    def load(
+        self,
+        backbones: Mapping[str, Backbone],
+        image_s: Mapping[str, float],
+        engines: Mapping[str, Engine] = MappingProxyType({}),
+    ) -> None:
+        """Replaces the models by exactly these.
+
+        Args:
+            backbones: by the model's name; each maps (n, 3, h, w) to the features at its split point.
+            image_s: the seconds that an image of each model takes on one core. They decide how models share cores.
+            engines: what executes each model; torch those that are not named.
+        """
+        removed = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
+        if self.graphs is not None:
+            self.graphs.remove_models(removed)
+        self._backbones, self._image_s, self._engines = dict(backbones), dict(image_s), dict(engines)
+
+    def set_threads(self, model: str, num_threads: int | None = None) -> None:
+        """Sets how many threads the calling thread uses for a model, by the model's engine.
+
+        Args:
+            model: what is pre-processed or computed next.
+            num_threads: on a CPU; None for all threads of the runner.
+        """
+        self._engines.get(model, Engine.TORCH).use_threads(num_threads or self._num_threads, self._num_lanes)
+
+    @torch.inference_mode()
+    def prepare(self, inputs: Inputs) -> None:
+        """Records the execution, if executions are recorded and there is memory for it; takes tenths of a second."""
+        if self.graphs is not None:
+            with self._stream.work("prepare"):
+                self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
+
+    def run(self, inputs: Inputs, stack: StackedModel | None = None) -> Outputs:
+        """Runs one execution to its end.
+
+        On a GPU, the results stay valid until these models run again.
+
+        Args:
+            inputs: a batch of each model that takes part.
+            stack: computes all these models as one network; None if each model computes its own batch.
+
+        Raises:
+            Exception: what a model raised, once the others are done.
+        """
+        outputs: Outputs = {}
+        launched = self.launch(inputs, outputs.__setitem__, stack=stack)
+        launched.done.wait()
+        for error in launched.failed.values():
+            raise error
+        return outputs
+
+    @torch.inference_mode()
+    def launch(
+        self,
+        inputs: Inputs,
+        store_features: StoreFeatures,
+        wait_for: Sequence[Fence] = (),
+        compute: Compute | None = None,
+        stack: StackedModel | None = None,
+    ) -> LaunchedExecution:
+        """Launches one execution. On a CPU it is done when this returns; on a GPU it may still run.
+
+        Args:
+            inputs: a batch of each model that takes part; the caller keeps them until the execution is done.
+            store_features: called with each model and its features while they are valid. On a CPU it is called on the
+                thread that computed them, and on a GPU within the execution's stream.
+            wait_for: fences of the work that writes the inputs.
+            compute: called on a CPU instead, with each model, its backbone and its images. It runs the backbone and
+                stores the features, which saves a copy where the backbone can write them to their place itself. It is
+                not called for a stack.
+            stack: computes all these models as one network; None if each model computes its own batch.
+        """
+        if self._stream.is_asynchronous:
+            return self._launch_on_gpu(inputs, store_features, wait_for, stack)
+        failed: dict[str, Exception] = {}
+        if stack is not None:
+            self.set_threads(stack.name)
+            return LaunchedExecution(Fence(), _run_stack(stack, inputs, store_features, stack.backbone))
+        work_s = {model: self._image_s[model] * len(images) for model, images in inputs.items()}
+        first, *others = share_cores(work_s, self._num_threads)
+
+        def store(model: str, backbone: Backbone, images: Tensor) -> None:
+            store_features(model, backbone(images))
+
+        running = [self._threads.submit(self._run_share, share, inputs, compute or store, failed) for share in others]
+        self._run_share(first, inputs, compute or store, failed)
+        for share in running:
+            share.result()
+        return LaunchedExecution(Fence(), failed)
+
+    def close(self) -> None:
+        """Ends the threads, and releases the models."""
+        self._threads.shutdown()
+        self._stream.fence().wait()
+        self.load({}, {})
+
+    def _launch_on_gpu(
+        self,
+        inputs: Inputs,
+        store_features: StoreFeatures,
+        wait_for: Sequence[Fence],
+        stack: StackedModel | None,
+    ) -> LaunchedExecution:
+        failed: dict[str, Exception] = {}
+        launcher = self._model_streams if self.graphs is None else self.graphs
+        for fence in wait_for:
+            self._stream.wait_for(fence)
+        with self._stream.work("execution"):
+            if stack is not None:
+                name, backbone = stack.name, stack.backbone
+
+                def run(images: Tensor) -> Sequence[Tensor]:
+                    return launcher.run({name: backbone}, {name: images})[name]
+
+                failed = _run_stack(stack, inputs, store_features, run)
+            else:
+                try:
+                    backbones = {model: self._backbones[model] for model in inputs}
+                    for model, features in launcher.run(backbones, inputs).items():
+                        store_features(model, features)
+                except Exception as error:  # one launch for all: no model has its results
+                    failed = dict.fromkeys(inputs, error)
+        return LaunchedExecution(self._stream.fence(), failed)
+
+    @torch.inference_mode()
+    def _run_share(self, share: CoreShare, inputs: Inputs, compute: Compute, failed: dict[str, Exception]) -> None:
+        for model in share.models:
+            try:
+                self.set_threads(model, share.num_threads)
+                compute(model, self._backbones[model], inputs[model])
+            except Exception as error:  # the next models of this share still run
+                failed[model] = error
+
+
+def _run_stack(
+    stack: StackedModel, inputs: Inputs, store_features: StoreFeatures, run: Backbone
+) -> dict[str, Exception]:
+    """Runs a stack on the batches of its members; returns the models that failed, and why.
+
+    Args:
+        stack: whose members have batches.
+        inputs: the batches.
+        store_features: called with each of these models and its features.
+        run: the stack's backbone.
+    """
+    try:
+        features = run(stack.join(inputs))
+        for model, own in stack.divide(features, {model: len(images) for model, images in inputs.items()}).items():
+            store_features(model, own)
+    except Exception as error:  # one network for all: no model has its results
+        return dict.fromkeys(inputs, error)
+    return {}

@@ -1,0 +1,103 @@
+"""A stream for each model of a GPU: concurrent execution of several models, kernel by kernel or as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.runtime.captures import capture
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.memory.model_memory import PooledBackbone
+
+Backbone = Callable[[Tensor], Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGraph:
+    """The graph of one combination of models and batch sizes.
+
+    Attributes:
+        inputs: by model, where its images go before a launch.
+        outputs: by model, where its results lie after a launch, until the next one.
+        launch: runs the graph.
+        bytes: of GPU memory that the graph keeps.
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Sequence[Tensor]]
+    launch: Callable[[], None]
+    bytes: int
+
+
+class ModelStreams:
+    """Forks models out of one stream of a device, each into its own stream, and joins them again.
+
+    A model keeps its stream as long as it is loaded. cuBLAS has one workspace a stream, and graphs keep using it. Two
+    models' graphs that were recorded on one stream would overwrite each other's values.
+
+    Args:
+        device: a GPU; other devices run everything in ``stream``.
+        stream: out of which the models fork.
+    """
+
+    def __init__(self, device: torch.device, stream: Stream) -> None:
+        self._device = device
+        self._stream = stream
+        self._streams: dict[str, Stream] = {}
+
+    def wait(self) -> None:
+        """Waits until all work that was given to the stream is done."""
+        self._stream.fence().wait()
+
+    def remove_models(self, models: Collection[str]) -> None:
+        """Releases the streams of models that no graph uses any more."""
+        for model in models:
+            self._streams.pop(model, None)
+
+    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+        """Runs each model on its batch, concurrently and kernel by kernel; the caller is inside the stream's ``work``.
+
+        The memory of the results is used again only by models that fork later. The stream orders them after its own
+        work on the results.
+        """
+        outputs, ends = {}, []
+        for name, model in models.items():
+            if name not in self._streams:
+                self._streams[name] = Stream(self._device)
+            stream = self._streams[name]
+            with stream.work(name):
+                outputs[name] = model(inputs[name])
+            ends.append(stream.fence())
+        for end in ends:  # only now: a model that forks after another one's end would not run concurrently with it
+            self._stream.wait_for(end)
+        return outputs
+
+    def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Tensor]) -> RecordedGraph:
+        """Records the concurrent execution of models as one graph with memory of its own.
+
+        If all models have the same memory policy, the graph's memory follows it.
+
+        Args:
+            models: by name.
+            examples: a batch for each model, of the size that is recorded.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for the graph.
+            CaptureError: a model cannot be recorded.
+        """
+        pools = {name: model.pool for name, model in models.items() if isinstance(model, PooledBackbone)}
+        plain = {name: model.inner if isinstance(model, PooledBackbone) else model for name, model in models.items()}
+        policies = {pools[name].policy if name in pools else Policy.DEVICE for name in models}
+        graph_pool = next(iter(pools.values())).graph_pool() if pools and len(policies) == 1 else None
+        inputs = {}
+        with torch.inference_mode(), self._stream.work("record"):
+            for name, example in examples.items():
+                with pools[name].allocating() if name in pools else nullcontext():
+                    inputs[name] = example.clone(memory_format=torch.channels_last)
+            recorded = capture(lambda: self.run(plain, inputs), self._stream, graph_pool)
+        return RecordedGraph(inputs, recorded.results, recorded.launch, recorded.bytes)

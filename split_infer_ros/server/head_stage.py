@@ -1,0 +1,238 @@
+"""The head stage: takes handles to features, and delivers detections."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.pool import FeatureReader
+from split_infer_ros.buffers.slots import Outcome
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.errors import HandleError, Notice, SplitInferError
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.plausibility import drop_impossible
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
+from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.head_partitions import HeadPartitions
+from split_infer_ros.server.report import WeightsReport
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+
+YIELD_S = 1e-6
+
+Deliver = Callable[[Handle, int, Detections], None]  # called with a batch's handle and the index of a frame in it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SubmittedBatch:
+    """A batch that waits for the head, and the reader of its slot."""
+
+    handle: Handle
+    reader: FeatureReader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ComputedBatch:
+    """A batch whose slot this stage holds, with the head's outputs and the times at which the head ran."""
+
+    handle: Handle
+    reader: FeatureReader
+    outputs: tuple[Tensor, ...]
+    start: float
+    end: float
+
+
+class HeadStage:
+    """Turns handles into detections. One thread runs the head partition, another decodes and delivers the results.
+
+    ``open`` creates one.
+
+    Args:
+        model: whose head runs.
+        limits: of post-processing; may be replaced at any time.
+        partitions: run the head behind a batch's split point.
+        deliver: called with the handle, the index of a frame in it and its detections, in the source image's pixels.
+        on_error: called with every exception that cost frames, and with every refused handle.
+        num_threads: that the head's operations may use.
+
+    Attributes:
+        refused: number of refused handles by reason.
+        left_out: number of impossible detections by name; see ``drop_impossible``.
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        limits: Limits,
+        partitions: HeadPartitions,
+        *,
+        deliver: Deliver,
+        on_error: Callable[[Exception], None],
+        num_threads: int,
+    ) -> None:
+        self.limits = limits
+        self.refused: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self._model = model
+        self._partitions = partitions
+        self._deliver = deliver
+        self._on_error = on_error
+        self._head_thread = WorkerThread("head", self._run, partial(model.head_engine.use_threads, num_threads))
+        self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
+
+    @classmethod
+    def open(
+        cls,
+        model: SplitModel,
+        limits: Limits,
+        *,
+        deliver: Deliver,
+        on_error: Callable[[Exception], None],
+        num_threads: int = 1,
+        weights: WeightsSettings | None = None,
+        batch_size: int = 1,
+        split_point: str = "default",
+    ) -> HeadStage:
+        """Creates a stage. Packs the head's weights if they are to be streamed, and prepares an engine's head.
+
+        Args:
+            model: whose head runs.
+            limits: of post-processing.
+            deliver: called with the handle, the index of a frame in it and its detections.
+            on_error: called with every exception that cost frames, with every refused handle, and with notices.
+            num_threads: that the head's operations may use.
+            weights: where the head's weights are; in memory if None.
+            batch_size: number of images for which streamed weights are laid out, and an engine's head is compiled.
+                Other batches may be slower.
+            split_point: where the model will probably be split.
+
+        Raises:
+            ConfigurationError: weights cannot be packed, the file has other weights than this model, or the engine
+                cannot run the head.
+        """
+        partitions = HeadPartitions.open(
+            model,
+            weights or WeightsSettings(),
+            num_threads=num_threads,
+            batch_size=batch_size,
+            on_note=lambda note: on_error(Notice(note)),
+        )
+        partitions.prepare(split_point, batch_size)
+        return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
+
+    def start(self) -> None:
+        """Begins to process handles, until ``stop``. A stopped stage can be started again."""
+        self._postprocess_thread.start()
+        self._head_thread.start()
+
+    def configure(self, weights: WeightsSettings) -> None:
+        """Changes where the head's weights are, from the next batch on.
+
+        Raises:
+            ConfigurationError: the weights cannot be there. Nothing has changed.
+        """
+        self._partitions.configure(weights)
+
+    @property
+    def weights(self) -> WeightsReport | None:
+        """The report on streamed weights, or None while they are resident."""
+        return self._partitions.weights
+
+    def prepare(self, model: str, split_point: str, batch_size: int) -> None:
+        """Prepares the head behind a split point, so that its first batch need not wait. Batches may run meanwhile.
+
+        Args:
+            model: whose batches will come. Those of another model are refused, so nothing is prepared for them.
+            split_point: where it will be split.
+            batch_size: of full batches.
+
+        Raises:
+            ConfigurationError: there is no such split point, or the engine cannot run the head.
+        """
+        if model == self._model.entry.name:
+            self._partitions.prepare(split_point, batch_size)
+
+    def submit(self, handle: Handle, reader: FeatureReader) -> None:
+        """Accepts a handle to a slot that ``reader`` gives access to."""
+        self._head_thread.put(_SubmittedBatch(handle, reader))
+        # This sleep takes about 60 us and releases the GIL. Otherwise the head waits until the caller releases it.
+        time.sleep(YIELD_S)
+
+    def refuse(self, error: HandleError) -> None:
+        """Counts and reports a handle that cannot be used."""
+        self.refused[error.reason] += 1
+        self._on_error(error)
+
+    def stop(self) -> None:
+        """Finishes the submitted handles, then ends the threads."""
+        self._head_thread.stop()
+        self._postprocess_thread.stop()
+        self._partitions.close()
+
+    def _run(self, batch: _SubmittedBatch) -> None:
+        handle, reader = batch.handle, batch.reader
+        start = time.monotonic()
+        try:
+            reader.take(handle.lease)
+        except HandleError as error:
+            self.refuse(error)
+            return
+        try:
+            outputs = self._infer(handle, reader)
+        except Exception as error:  # a batch that fails must not end the thread
+            self._on_error(error)
+            self._release(_ComputedBatch(handle, reader, outputs=(), start=start, end=time.monotonic()), published=0)
+            return
+        computed = _ComputedBatch(handle, reader, outputs=outputs, start=start, end=time.monotonic())
+        self._postprocess_thread.put(computed)
+
+    def _infer(self, handle: Handle, reader: FeatureReader) -> tuple[Tensor, ...]:
+        entry = self._model.entry
+        if handle.model != entry.name:
+            raise SplitInferError(
+                f"The backbone runs '{handle.model}' and this head '{entry.name}'; set the parameter model alike."
+            )
+        with torch.inference_mode():
+            features = reader.views(handle.lease, len(handle.origins))
+            return self._partitions.run(handle.split_point, features)
+
+    def _finish(self, batch: _ComputedBatch) -> None:
+        """Decodes and delivers a batch, then releases its slot. A head without operations returns views of the slot."""
+        handle = batch.handle
+        published = 0
+        try:
+            with torch.inference_mode():
+                entry = self._model.entry
+                decoded = entry.decode(batch.outputs, self.limits)
+                detected, impossible = drop_impossible(decoded, len(entry.labels))
+            self.left_out += impossible
+            for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
+                self._deliver(handle, index, self._in_source(detections, origin))
+                published += 1
+        except Exception as error:  # a batch that fails must not end the thread
+            self._on_error(error)
+        self._release(batch, published)
+
+    def _in_source(self, detections: Detections, origin: Origin) -> Detections:
+        boxes = self._model.entry.preprocess.to_source(detections.boxes, origin.height, origin.width)
+        return Detections(boxes, detections.scores, detections.labels)
+
+    def _release(self, batch: _ComputedBatch, published: int) -> None:
+        outcome = Outcome(
+            published=published,
+            reason=DropReason.HEAD_ERROR,
+            head_start=batch.start,
+            head_end=batch.end,
+            delivered=time.monotonic(),
+        )
+        try:
+            batch.reader.release(batch.handle.lease, outcome)
+        except HandleError as error:
+            self.refuse(error)

@@ -1,0 +1,166 @@
+"""A batch on its way, from the closing of the batch until a head is done with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.server.account import Account
+from split_infer_ros.server.execution.compute import Backbone, compute_into_slot
+from split_infer_ros.server.frame import Frame
+from split_infer_ros.server.fusion_kind import FusionKind
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.server.timeline import Timeline
+
+
+class BatchOwner(Protocol):
+    """The model instance whose batch it is."""
+
+    key: str
+
+    def hand_over(self, batch: InFlightBatch) -> None:
+        """Publishes the slot and tells the head."""
+
+    def fail(self, batch: InFlightBatch, error: Exception) -> None:
+        """Drops the batch, unless a head has it already, and reports the error."""
+
+
+@dataclass(slots=True, eq=False)
+class InFlightBatch:
+    """Frames of one model that share a slot.
+
+    Attributes:
+        owner: the model instance.
+        plan: by which the batch is computed, even if the owner has a newer one meanwhile.
+        lease: its slot.
+        frames: in the order of the batch dimension.
+        timeline: when it passed each station.
+        unsettled: frames that were neither published nor dropped yet.
+        accounts: those of its frames, each once.
+        loaded: the pre-processed images; None before and after the backbone needs them.
+        features: what the device computed, while that is not in the slot yet.
+        fusion: whether its execution computes batches of other models as well.
+    """
+
+    owner: BatchOwner
+    plan: Plan
+    lease: Lease
+    frames: Sequence[Frame]
+    timeline: Timeline
+    unsettled: set[Frame] = field(init=False)
+    accounts: Sequence[Account] = field(init=False)
+    loaded: LoadedBatch | None = None
+    features: Sequence[Tensor] = ()
+    fusion: FusionKind = FusionKind.NONE
+
+    def __post_init__(self) -> None:
+        self.unsettled = set(self.frames)
+        self.accounts = list(dict.fromkeys(frame.account for frame in self.frames))
+
+    def load(self) -> LoadedBatch:
+        """Pre-processes the frames."""
+        for account in self.accounts:
+            account.meters.busy.enter(self.lease, self.timeline.closed)
+        self.loaded = self.plan.load([frame.pixels for frame in self.frames], self.lease)
+        self.timeline.preprocessed = time.monotonic()
+        return self.loaded
+
+    @property
+    def maps(self) -> bool:
+        """True if writing the slot maps its pages, during which the device can compute."""
+        return self.plan.pool.slots.policy.maps_on_access
+
+    def compute(self, backbone: Backbone, images: Tensor) -> None:
+        """Runs the backbone on the calling thread and leaves its features in the slot, as ``write`` does."""
+        if self.maps:
+            self.features = backbone(images)
+        else:
+            compute_into_slot(backbone, images, self.plan.pool.slots, self.lease.slot)
+
+    def write(self, features: Sequence[Tensor]) -> None:
+        """Has the device write the features into the slot; if that maps pages, ``fetch`` does so later."""
+        if self.maps:
+            self.features = features
+        else:
+            self.plan.pool.slots.write(self.lease.slot, features)
+
+    def fetch(self, copies: Stream) -> Fence | None:
+        """Brings the features to where the CPU sees them, beside the next computation; None if they are there."""
+        slots = self.plan.pool.slots
+        if not (self.maps or slots.needs_copy):
+            return None
+        with copies.work("copy"):
+            if self.maps:
+                slots.write(self.lease.slot, self.features)
+            else:
+                slots.fetch(self.lease.slot, len(self.frames))
+        return copies.fence()
+
+    def free_inputs(self) -> None:
+        """Frees images and features, once the device has read them."""
+        self.loaded, self.features = None, ()
+
+    def mark_published(self) -> None:
+        """Notes that a head can take the batch."""
+        now = time.monotonic()
+        for account in self.accounts:
+            account.meters.busy.publish(self.lease, now)
+        self.timeline.published = time.monotonic()  # last, as the hop to the head begins here
+
+    def leave_backbone(self) -> None:
+        """Notes that the backbone is done with the batch: it is handed over, or lost."""
+        now = time.monotonic()
+        for account in self.accounts:
+            account.meters.busy.leave(self.lease, self.timeline, now)
+
+    def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
+        """Settles one frame: published at ``now``, or dropped if there is a reason."""
+        self.unsettled.remove(frame)
+        if reason is None:
+            frame.publish(now)
+        else:
+            frame.drop(reason)
+
+    def finish(self, outcome: Outcome, now: float) -> bool:
+        """Settles all other frames when the batch comes back; returns whether a head was at it.
+
+        The meters come first: whoever sees that these frames are settled finds their batch in a report.
+        """
+        was_at_head = not math.isnan(outcome.head_end)
+        if was_at_head:
+            self._count(outcome, now)
+        else:
+            self._lose(now)
+        for index, frame in enumerate(self.frames):
+            if frame in self.unsettled:
+                self.settle(frame, now, None if index < outcome.published else DropReason.named(outcome.reason))
+        return was_at_head
+
+    def drop(self, reason: DropReason) -> None:
+        """Drops all frames that are not settled: the batch does not come back."""
+        now = time.monotonic()
+        self._lose(now)
+        for frame in list(self.unsettled):
+            self.settle(frame, now, reason)
+
+    def _count(self, outcome: Outcome, now: float) -> None:
+        times = self.timeline
+        times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
+        for account in self.accounts:
+            account.meters.busy.finish(self.lease, times, now)
+            account.meters.batch_done(times, frames=len(self.frames), fusion=self.fusion, now=now)
+        for frame in self.frames:
+            frame.account.meters.queueing.add(times.closed - frame.ticket.received_at, now)
+
+    def _lose(self, now: float) -> None:
+        for account in self.accounts:
+            account.meters.busy.lose(self.lease, now)

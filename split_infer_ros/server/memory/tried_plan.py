@@ -1,0 +1,65 @@
+"""The memory that one of several models takes: its weights, and a plan that was tried with blank images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.memory.budget import check_weights
+from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.model import SplitModel
+
+
+def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: str) -> None:
+    """Checks that a GPU has room for the weights of models' backbones; on a CPU nothing is checked.
+
+    Args:
+        key: the name under which the scheduler knows the model, or the stack of these models.
+        models: at least one, all on one device and in one precision.
+        split_point: where the backbones end.
+
+    Raises:
+        ConfigurationError: the GPU's free memory is too small.
+    """
+    if models[0].device.type == "cuda":
+        empty_cache()  # what torch keeps of models that went is free as well
+        free, _ = torch.cuda.mem_get_info(models[0].device)
+        check_weights(
+            key,
+            parameters=sum(model.parameters_before(split_point) for model in models),
+            item_bytes=models[0].dtype.itemsize,
+            free_bytes=free,
+        )
+
+
+def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_bytes: float) -> Plan:
+    """Makes slots and staging for these settings, and tries them with blank images.
+
+    Args:
+        instance: the model's; it keeps nothing of the plan.
+        settings: of slots and staging.
+        taken_bytes: of the memory budget, what other models have.
+
+    Raises:
+        ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+    """
+    device = instance.model.device
+    try:
+        plan = instance.make_plan(settings, taken_bytes)
+        try:
+            plan.warm_up(Stream(device), Stream(device))
+        except Exception:
+            plan.close()
+            raise
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{instance.key}: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(f"{instance.key} cannot run on {device} ({summarize_error(error)}).") from error
+    return plan

@@ -1,0 +1,263 @@
+"""A loaded model that serves: its plan, its batches in flight, and what becomes of them.
+
+One pipeline has one instance; a process that serves many tenants has one for each model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.runtime.faults import drop_reason
+from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.server.frame import Frame, Handle
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.plan_making import make_plan
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.timeline import Timeline
+from split_infer_ros.server.transport import Transport
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+
+_LOG = logging.getLogger(__name__)
+
+
+class ModelInstance:
+    """Takes frames that were put together, and accounts for each batch until a head gave it back.
+
+    Args:
+        key: its name in schedules and errors.
+        model: both of its partitions.
+        transport: the way to its head.
+        advisor: chooses the memory policy where settings leave it open.
+        changed: guards what is shared with other threads; notified once when a batch comes back or is dropped.
+        on_error: takes every exception that cost frames, and notices.
+        watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
+        num_threads: of the backbone's operations on a CPU; 0: all.
+        ring_memory: the ring for weights that are read, if the model shares it with others.
+        takes_pixels: whether images may be normalised by the backbone; see ``make_plan``.
+
+    Attributes:
+        in_flight: batches that are not back yet, by their leases.
+        failure: why a batch was lost; empty again once one was handed over.
+        device_lost: set by whoever notices it; from then on batches fail as ``device_lost``.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        model: SplitModel,
+        transport: Transport,
+        advisor: MemoryAdvisor,
+        changed: threading.Condition,
+        on_error: Callable[[Exception], None],
+        watch: Callable[[InFlightBatch], None],
+        num_threads: int = 0,
+        ring_memory: RingMemory | None = None,
+        takes_pixels: bool = True,
+    ) -> None:
+        self.key = key
+        self.model = model
+        self.advisor = advisor
+        self.in_flight: dict[Lease, InFlightBatch] = {}
+        self.failure = ""
+        self.device_lost = False
+        self._changed = changed
+        self._on_error = on_error
+        self._watch = watch
+        self._num_threads = num_threads
+        self._ring_memory = ring_memory
+        self._takes_pixels = takes_pixels
+        self._plans: list[Plan] = []  # the last one is in force, the others are closed once they are empty
+        self._collecting = threading.Lock()
+        self._is_closed = False
+        self._connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan by which new batches are computed; there is none before the first ``use``."""
+        return self._plans[-1]
+
+    def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0) -> Plan:
+        """Makes a plan for these settings, which ``use`` puts in force.
+
+        Args:
+            settings: of the plan.
+            taken_bytes: of the memory budget, what other models have.
+
+        Raises:
+            ConfigurationError: the settings do not fit the model, or there is no memory for them; nothing was kept.
+        """
+        return make_plan(
+            model=self.model,
+            settings=settings,
+            connection=self._connection,
+            advisor=self.advisor,
+            taken_bytes=taken_bytes,
+            ring_memory=self._ring_memory,
+            num_threads=self._num_threads,
+            takes_pixels=self._takes_pixels,
+        )
+
+    def prepare_head(self, plan: Plan) -> None:
+        """Has the head prepare its partition for a plan, so that the first batch need not wait for that.
+
+        Raises:
+            ConfigurationError: the head cannot run it.
+        """
+        name, size = plan.split_point.name, plan.settings.batch_size
+        try:
+            self._connection.prepare_head(self.model.entry.name, name, size)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # engines have errors of their own
+            raise ConfigurationError(
+                f"The head of {self.key} cannot run a batch of {size} behind {name} ({summarize_error(error)})."
+            ) from error
+
+    def use(self, plan: Plan) -> None:
+        """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""
+        with self._changed:
+            kept = self._plans[:-1] if self._plans and self.plan.pool is plan.pool else self._plans
+            self._plans = [*kept, plan]  # at once, as reports read it without the lock
+        self.advisor.note_in_use(
+            plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
+        )
+
+    def report_notes(self) -> None:
+        """Reports what runs otherwise than the settings of the plan ask for."""
+        for note in self.plan.notes:
+            self._report(Notice(note))
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the model and its memory, by the report's names."""
+        plan = self.plan
+        return {
+            "model": self.model.entry.name,
+            "device": str(self.model.device),
+            "engine": self.model.execution_config.engine_text,
+            "precision": self.model.precision.value,
+            "split_point": plan.split_point.name,
+            "settings": plan.settings,
+            "slots_used": plan.pool.leases.used,
+            "pool_bytes": plan.pool.bytes,
+            "staging_bytes": plan.preprocessor.bytes,
+            "model_bytes": plan.model_bytes,
+            "memory": plan.pool.memory,
+            "memory_reason": plan.memory_reason,
+            "weights": plan.weights,
+            "failure": self.failure,
+        }
+
+    def open(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> InFlightBatch | None:
+        """Closes a batch, if a slot is free for it (lock held).
+
+        Args:
+            frames: gives the batch's frames; not called without a slot.
+            now: seconds of the steady clock.
+            plan: by which the batch is computed, unless by the one in force.
+        """
+        plan = plan or self.plan
+        lease = plan.pool.acquire()
+        if lease is None:
+            return None
+        batch = InFlightBatch(self, plan, lease, frames(), Timeline(closed=now))
+        self.in_flight[lease] = batch
+        return batch
+
+    def hand_over(self, batch: InFlightBatch) -> None:
+        """Publishes the slot, in which the features are now, and tells the head."""
+        plan, lease, frames = batch.plan, batch.lease, tuple(batch.frames)
+        origins = tuple(frame.origin for frame in frames)
+        capacity, segment = plan.settings.batch_size, plan.pool.segment
+        handle = Handle(lease, self.model.entry.name, plan.split_point.name, capacity, segment, origins, frames)
+        if not self.device_lost:
+            self.failure = ""
+        plan.pool.publish(lease, time.monotonic())
+        batch.mark_published()
+        if not self._connection.send(handle, plan.pool):
+            self.drop(batch, DropReason.NO_HEAD)
+        batch.free_inputs()  # not earlier: giving memory back takes longer than to wake the head
+        batch.leave_backbone()
+
+    def fail(self, batch: InFlightBatch, error: Exception) -> None:
+        """Drops a batch that could not be computed or handed over, unless a head has it already."""
+        self.failure = str(error)
+        batch.leave_backbone()
+        reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
+        self._report(error)  # first: whoever waits for the frames learns the cause when they are gone
+        self.drop(batch, reason)
+
+    def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
+        """Drops a batch under that name, unless a head has it already."""
+        if batch.plan.pool.revoke(batch.lease):
+            self._drop(batch, reason)
+
+    def abandon(self, reason: DropReason) -> None:
+        """Drops all batches, also those that a head has; what comes back later counts no more."""
+        for batch in list(self.in_flight.values()):
+            batch.plan.pool.revoke(batch.lease)
+            self._drop(batch, reason)
+
+    def collect(self, now: float) -> None:
+        """Settles the batches that come back by themselves, and closes retired plans that are empty.
+
+        Those are expired leases, and slots that readers in other processes gave back. Called by the owner's loop, and
+        by transports on any thread as soon as a reader says that it gave a slot back.
+
+        Args:
+            now: seconds of the steady clock.
+        """
+        with self._collecting:
+            if self._is_closed:
+                return
+            with self._changed:
+                plans = list(self._plans)
+            for plan in plans:
+                for lease, outcome in plan.pool.collect(now):
+                    self._released(lease, outcome)
+            with self._changed:
+                empty = [plan for plan in self._plans[:-1] if not plan.pool.leases.used]
+                self._plans = [plan for plan in self._plans if plan not in empty]
+            for plan in empty:
+                plan.close()
+
+    def close(self) -> None:
+        """Frees all slots, once no batch is in flight."""
+        with self._collecting:  # a transport may collect on a thread of its own
+            self._is_closed = True
+            for plan in self._plans:
+                plan.close()
+
+    def _released(self, lease: Lease, outcome: Outcome) -> None:
+        """A head gave a slot back, which is free again; called on the head's thread."""
+        with self._changed:
+            batch = self.in_flight.pop(lease, None)
+            self._changed.notify_all()  # the slot is free, even if the batch was dropped meanwhile
+            if batch is None or not batch.finish(outcome, time.monotonic()):
+                return
+            try:
+                self._watch(batch)
+            except Exception as error:  # a watcher's fault is no reason to end the head's thread
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        try:
+            self._on_error(error)
+        except Exception:  # the frames are settled in any case, and the thread serves the next batch
+            _LOG.exception("An error could not be reported: %s", error)
+
+    def _drop(self, batch: InFlightBatch, reason: DropReason) -> None:
+        with self._changed:
+            if self.in_flight.pop(batch.lease, None) is not None:
+                batch.drop(reason)
+                self._changed.notify_all()

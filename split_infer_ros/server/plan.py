@@ -1,0 +1,155 @@
+"""Everything that a batch needs on its way through the backbone. A plan is made and replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.server.execution.compute import Backbone, compute_into_slot
+from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone
+from split_infer_ros.server.memory.model_memory import ModelMemory
+from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.server.preprocessing.preprocessor import Preprocessor
+from split_infer_ros.server.report import WeightsReport
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.transport import OwnedPool
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
+IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lanes")  # settings that change without other memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A backbone partition, a slot pool for its features, and a pre-processor for its images.
+
+    Attributes:
+        settings: with which the plan was made.
+        split_point: where the model is split.
+        backbone: maps what the pre-processor gives to the features, for up to as many images as the batch size.
+        pool: the slots for features.
+        preprocessor: turns images into the backbone's input.
+        memory_reason: why the pool has its memory policy.
+        warm_up_sizes: the numbers of images that run before frames come.
+        memory: the memory of images and activations on a GPU.
+        weight_bytes: of the backbone, on both sides.
+        graphs: the recorded backbone; None if it is not recorded.
+        graph_note: why the backbone is not recorded although the settings ask for it.
+    """
+
+    settings: StageSettings
+    split_point: SplitPoint
+    backbone: Backbone
+    pool: OwnedPool
+    preprocessor: Preprocessor
+    memory_reason: str
+    memory: ModelMemory
+    weight_bytes: int
+    warm_up_sizes: tuple[int, ...]
+    graphs: GraphedBackbone | None = None
+    graph_note: str = ""
+
+    @property
+    def streamed(self) -> StreamedPartition | None:
+        """The backbone, if its weights are read while it runs."""
+        return self.backbone if isinstance(self.backbone, StreamedPartition) else None
+
+    @property
+    def may_use_lanes(self) -> bool:
+        """Whether two batches may be computed side by side. Streamed weights are read for one batch at a time."""
+        return self.settings.lanes and self.streamed is None
+
+    @property
+    def weights(self) -> WeightsReport | None:
+        """The report on streamed weights, or None if they are resident."""
+        return WeightsReport.of(self.streamed)
+
+    @property
+    def cost_key(self) -> str:
+        """The split point and the memory for streamed weights. Besides the model, the plan's costs depend on these."""
+        name = self.split_point.name
+        return name if self.streamed is None else f"{name}, weights through {self.streamed.weight_bytes} bytes"
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about the plan's memory, weights and graphs, where they differ from the settings."""
+        weights_note = self.streamed.note if self.streamed is not None else ""
+        return [note for note in (self.pool.slots.note, self.memory.note, weights_note, self.graph_note) if note]
+
+    @property
+    def model_bytes(self) -> int:
+        """The memory of weights, and on a GPU that of activations and pre-processed images, where it is known."""
+        return self.weight_bytes + self.memory.bytes + (0 if self.graphs is None else self.graphs.bytes)
+
+    def close(self) -> None:
+        """Frees the slots and ends the streaming of weights."""
+        self.pool.close()
+        if self.streamed is not None:
+            self.streamed.close()
+
+    def under(self, policy: Policy) -> Plan | None:
+        """Returns the same plan with features and images under another memory policy, in the same memory.
+
+        Returns None if that memory serves no other policy.
+        """
+        pool = self.pool.under(policy)
+        if pool is None:
+            return None
+        settings = replace(self.settings, memory_policy=policy.value)
+        preprocessor = self.preprocessor.under(policy)
+        return replace(self, settings=settings, pool=pool, preprocessor=preprocessor, graphs=None)
+
+    def with_settings(self, settings: StageSettings) -> Plan | None:
+        """Returns the same plan under other settings, or None if these need another split point or other memory."""
+        immediate = {name: getattr(settings, name) for name in IMMEDIATE_SETTINGS}
+        return replace(self, settings=settings) if replace(self.settings, **immediate) == settings else None
+
+    def load(self, images: Sequence[Pixels], lease: Lease) -> LoadedBatch:
+        """Pre-processes a batch that has a slot: where the graphs of that slot read it, if there are any."""
+        return self.preprocessor.load(images, None if self.graphs is None else self.graphs.input_of(lease.slot))
+
+    def run(self, loaded: LoadedBatch, lease: Lease, *, count: int, stream: Stream, copy_stream: Stream) -> Fence:
+        """Gives the backbone of a batch to the device. Returns the fence from which on features are in the slot.
+
+        Args:
+            loaded: the batch as ``load`` pre-processed it for the same lease.
+            lease: of the slot.
+            count: number of images in the batch.
+            stream: on which the backbone runs.
+            copy_stream: on which features are copied to the host, if they are, during the next batch's backbone.
+        """
+        stream.wait_for(loaded.ready)
+        with torch.inference_mode(), stream.work("backbone"):
+            if self.graphs is not None:
+                self.graphs.run_into_slot(lease.slot, count)
+            else:
+                with self.memory.activations.allocating():
+                    compute_into_slot(self.backbone, loaded.images, self.pool.slots, lease.slot)
+        if not self.pool.slots.needs_copy:
+            return stream.fence()
+        copy_stream.wait_for(stream.fence())
+        with torch.inference_mode(), copy_stream.work("copy"):
+            self.pool.slots.fetch(lease.slot, count)
+        return copy_stream.fence()
+
+    @torch.inference_mode()
+    def warm_up(self, stream: Stream, copy_stream: Stream) -> None:
+        """Runs blank batches, because the first ones choose kernels, pack weights and allocate memory."""
+        lease = self.pool.acquire()
+        if lease is None:
+            return
+        blank = Pixels.blank()
+        try:
+            for count in self.warm_up_sizes:
+                for _ in range(WARM_UP_RUNS):
+                    loaded = self.load([blank] * count, lease)
+                    self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
+        finally:
+            self.pool.revoke(lease)

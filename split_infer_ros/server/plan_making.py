@@ -1,0 +1,154 @@
+"""Makes plans: chooses and allocates memory, and prepares the backbone."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.operator_placement.placed_backbone import make_backbone
+from split_infer_ros.runtime.captures import CaptureError
+from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.execution.compute import backbone_for
+from split_infer_ros.server.execution.recording import can_be_recorded, graph_input_bytes_of, record_backbone
+from split_infer_ros.server.memory.budget import PlanBudget
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.memory.model_memory import ModelMemory
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.preprocessing.pixel_preprocessor import PixelPreprocessor
+from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.transport import Connection
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+from split_infer_ros.weight_streaming.streaming import stream_backbone
+
+
+def make_plan(
+    *,
+    model: SplitModel,
+    settings: StageSettings,
+    connection: Connection[Any],
+    advisor: MemoryAdvisor,
+    taken_bytes: float = 0.0,
+    ring_memory: RingMemory | None = None,
+    num_threads: int = 0,
+    takes_pixels: bool = True,
+) -> Plan:
+    """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
+
+    Args:
+        model: to split.
+        settings: of the plan.
+        connection: the way to the head, which makes the pool.
+        advisor: chooses the memory policy.
+        taken_bytes: of the memory budget, the part that other models have.
+        ring_memory: the ring for streamed weights, if the model shares it with others.
+        num_threads: with which the backbone runs on a CPU; 0: one for each core.
+        takes_pixels: whether images may be normalised by the backbone, where its engine does that faster. Otherwise
+            the pre-processor normalises them.
+
+    Raises:
+        ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
+            is short. It is also raised if the GPU cannot run the batch, or if weights cannot be read. Nothing was
+            kept.
+    """
+    split_point = model.split_point(settings.split_point)
+    layout = Layout(split_point.tensors, settings.batch_size)
+    with ExitStack() as undo:
+        try:
+            memory = advisor.choose(
+                settings.memory_policy,
+                layout,
+                connection.shared,
+                kernels=lambda: model.kernels_before(settings.split_point),
+            )
+            place = Place(memory.policy, model.device, memory.switchable)
+            budget = PlanBudget(
+                settings=settings,
+                split_point=split_point,
+                place=place,
+                input_bytes=model.entry.preprocess.staging(1).nbytes,
+                graph_input_bytes=graph_input_bytes_of(model, settings),
+                taken_bytes=taken_bytes,
+            )
+            budget.check()
+            pool = connection.make_pool(layout, settings.pool_slots, place)
+            undo.callback(pool.close)
+            place = replace(place, policy=pool.slots.policy)  # another one if there was no room for it
+            model_memory = ModelMemory.open(place, memory.covers_model)
+            preprocessor = make_preprocessor(
+                model.entry.preprocess,
+                batch_size=settings.batch_size,
+                dtype=model.dtype,
+                place=place,
+                budget_bytes=replace(budget, place=place).image_buffers_bytes,
+                memory_format=model.execution_config.engine.memory_format,
+                pool=model_memory.images,
+            )
+            streamed = stream_backbone(
+                model,
+                split_point,
+                settings,
+                batch_size=settings.batch_size,
+                ring_memory=ring_memory,
+                num_threads=num_threads,
+            )
+            if streamed is not None:
+                undo.callback(streamed.close)
+            model.use_memory(model_memory.policy)
+            backbone = streamed or backbone_for(pool.slots, make_backbone(model, settings.split_point))
+            plan = Plan(
+                settings=settings,
+                split_point=split_point,
+                backbone=backbone,
+                pool=pool,
+                preprocessor=preprocessor,
+                memory_reason=pool.slots.note or memory.reason,
+                memory=model_memory,
+                weight_bytes=model.weight_bytes(settings.split_point),
+                warm_up_sizes=tuple(model.warm_up_sizes(settings.batch_size)),
+            )
+            if model.device.type == "cuda":
+                plan = _prepare_on_gpu(plan, model)
+            elif takes_pixels:
+                plan = _with_pixels(plan, model)
+        except StreamError as error:  # raised on a GPU, where the plan ran once
+            raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
+                f"memory, or cannot run or be recorded there ({summarize_error(error)}): "
+                "take a smaller batch_size, or cuda_graphs false."
+            ) from error
+        undo.pop_all()
+        return plan
+
+
+def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
+    """Returns the plan with a backbone that normalises images itself, if its engine does that faster."""
+    preprocess, backbone = model.entry.preprocess, plan.backbone
+    part = backbone.for_pixels(preprocess.pixel_input) if isinstance(backbone, EnginePart) else None
+    if part is None:
+        return plan
+    preprocessor = PixelPreprocessor(preprocess, plan.settings.batch_size)
+    return replace(plan, backbone=part, preprocessor=preprocessor)
+
+
+def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:
+    """Returns the plan with its backbone recorded, or runs the backbone once: only that shows a lack of memory."""
+    if plan.settings.cuda_graphs and can_be_recorded(plan.backbone):
+        try:
+            graphs = record_backbone(
+                plan.backbone, plan.pool.slots, model, plan.settings, memory=plan.memory.activations
+            )
+            return replace(plan, graphs=graphs)
+        except CaptureError as error:
+            plan = replace(plan, graph_note=f"{model.entry.name} runs without CUDA graphs, more slowly: {error}")
+    plan.warm_up(Stream(model.device), Stream(model.device))
+    return plan

@@ -1,0 +1,185 @@
+"""Turns images into a model's input on a GPU, which gets their raw bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.memory_pool import MemoryPool
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.server.execution.cuda_graphs import GraphInput
+from split_infer_ros.server.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
+from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch, model_input
+
+
+class DevicePreprocessor:
+    """Pre-processes on a GPU. One buffer holds the raw bytes of all images; the GPU gets one copy or reads it in place.
+
+    Two buffers take turns, so that the next batch is gathered while the GPU still needs this one. They grow with the
+    images up to a budget. ``allocate`` creates a pre-processor.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        dtype: the backbone's precision.
+        stream: on which the GPU pre-processes.
+        buffers: the memory for raw bytes; ``NUM_IMAGE_BUFFERS`` of them.
+        staging: the buffer of resized images, on the GPU.
+        pool: for the tensors that each batch needs.
+        memory_format: the layout of the backbone's input.
+    """
+
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        *,
+        dtype: torch.dtype,
+        stream: Stream,
+        buffers: Sequence[ImageBuffer],
+        staging: Tensor,
+        pool: MemoryPool,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> None:
+        self._preprocess = preprocess
+        self._dtype = dtype
+        self._pool = pool
+        self._stream = stream
+        self._buffers = list(buffers)
+        self._staging = staging
+        self._memory_format = memory_format
+
+    @classmethod
+    def allocate(
+        cls,
+        preprocess: Preprocess,
+        *,
+        batch_size: int,
+        dtype: torch.dtype,
+        place: Place,
+        budget_bytes: float = math.inf,
+        memory_format: torch.memory_format = torch.channels_last,
+        pool: MemoryPool | None = None,
+    ) -> DevicePreprocessor:
+        """Creates a pre-processor with room for ``batch_size`` resized images.
+
+        Args:
+            preprocess: how the model's images are pre-processed.
+            batch_size: the most images in a batch.
+            dtype: the backbone's precision.
+            place: the GPU, and the policy by which it gets raw bytes.
+            budget_bytes: memory that raw bytes may take, on both sides.
+            memory_format: the layout of the backbone's input.
+            pool: for resized and normalised images; None means torch's common memory.
+
+        Raises:
+            ConfigurationError: the memory cannot be allocated.
+        """
+        pool = pool or MemoryPool(Policy.DEVICE, place.device)
+        _make_constants(preprocess, place.device)
+        buffers = [ImageBuffer.allocate(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
+        with torch.inference_mode(False), pool.allocating():
+            staging = preprocess.staging(batch_size).to(place.device)
+        return cls(
+            preprocess,
+            dtype=dtype,
+            stream=Stream(place.device),
+            buffers=buffers,
+            staging=staging,
+            pool=pool,
+            memory_format=memory_format,
+        )
+
+    @property
+    def bytes(self) -> int:
+        return self._staging.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
+
+    def under(self, policy: Policy) -> SwitchedPreprocessor:
+        return SwitchedPreprocessor(self, policy)
+
+    def load(
+        self, images: Sequence[Pixels], into: GraphInput | None = None, policy: Policy | None = None
+    ) -> LoadedBatch:
+        """Resizes and normalises a batch; with a policy, the GPU gets the images by that one."""
+        buffer = self._buffers[0]
+        self._buffers.reverse()
+        memory, total = buffer.gather(images, policy)
+        with self._stream.work("preprocess"), torch.inference_mode(), self._pool.allocating():
+            on_device = to_device(memory, total)
+            uploaded = self._stream.fence()
+            first = 0
+            for run in _runs_alike(images):
+                alike = on_device[run.begin : run.end].view(run.count, *run.shape)
+                self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
+                first += run.count
+            memory.give_to_host()
+            buffer.unused = self._stream.fence()
+            buffer.free = uploaded if memory.needs_copy else buffer.unused
+            if into is not None:
+                self._stream.wait_for(into.unused)
+            gathered = self._staging[:first]
+            normalised = model_input(
+                self._preprocess, gathered, dtype=self._dtype, memory_format=self._memory_format, into=into
+            )
+        return LoadedBatch(normalised, self._stream.fence())
+
+
+@torch.inference_mode()
+def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
+    """Makes what all pre-processors of this process share. It must not lie in the pool of one of them."""
+    resized = preprocess.staging(1).to(device)
+    for order in (RGB, BGR, GREY):
+        for height, width in ((2, 2), (2, 4)):  # at least one of them leaves a border in a letterbox
+            image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # four: each order is an index
+            preprocess.resize_into(resized, image, order)
+    preprocess.normalise(resized)
+
+
+class SwitchedPreprocessor:
+    """A ``DevicePreprocessor`` whose batches get onto the GPU by another policy than its own.
+
+    Args:
+        base: whose memory and stream it uses.
+        policy: for images.
+    """
+
+    def __init__(self, base: DevicePreprocessor, policy: Policy) -> None:
+        self._base = base
+        self._policy = policy
+
+    @property
+    def bytes(self) -> int:
+        return self._base.bytes
+
+    def under(self, policy: Policy) -> SwitchedPreprocessor:
+        return SwitchedPreprocessor(self._base, policy)
+
+    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        return self._base.load(images, into, self._policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Successive images of one shape and channel order, and where their bytes begin and end."""
+
+    shape: torch.Size
+    rgb: tuple[int, int, int]
+    count: int
+    begin: int
+    end: int
+
+
+def _runs_alike(images: Sequence[Pixels]) -> Iterator[_Run]:
+    begin = 0
+    for (shape, rgb), alike in groupby(images, key=lambda image: (image.data.shape, image.rgb)):
+        count = len(list(alike))
+        end = begin + count * shape.numel()
+        yield _Run(shape=shape, rgb=rgb, count=count, begin=begin, end=end)
+        begin = end

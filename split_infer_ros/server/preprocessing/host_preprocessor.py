@@ -1,0 +1,71 @@
+"""Turns images into a model's input on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.server.execution.cuda_graphs import GraphInput
+from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch, model_input
+
+
+class HostPreprocessor:
+    """Pre-processes on the CPU. Each image is resized into its part of a buffer, which is normalised as a whole.
+
+    ``allocate`` creates one.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        dtype: the backbone's precision.
+        staging: the buffer of resized images.
+        memory_format: the layout of the backbone's input.
+    """
+
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        dtype: torch.dtype,
+        staging: Tensor,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> None:
+        self._preprocess = preprocess
+        self._dtype = dtype
+        self._memory_format = memory_format
+        self._staging = staging
+        self._lock = threading.Lock()
+
+    @classmethod
+    def allocate(
+        cls,
+        preprocess: Preprocess,
+        *,
+        batch_size: int,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> HostPreprocessor:
+        """Creates a pre-processor with room for ``batch_size`` images."""
+        return cls(preprocess, dtype, preprocess.staging(batch_size), memory_format)
+
+    @property
+    def bytes(self) -> int:
+        return self._staging.nbytes
+
+    def under(self, policy: Policy) -> HostPreprocessor:
+        return self
+
+    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        with self._lock:
+            gathered = self._preprocess.gather(images, self._staging)
+            return LoadedBatch(
+                model_input(
+                    self._preprocess, gathered, dtype=self._dtype, memory_format=self._memory_format, into=into
+                ),
+                Fence(),
+            )

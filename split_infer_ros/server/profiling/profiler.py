@@ -1,0 +1,177 @@
+"""Measures the profile of a model: the stages of every split point alone, and the best split points as pipelines.
+
+How much two stages slow each other down does not follow from their times alone. So the pipeline itself runs too. It
+runs first at the split point whose stages are best balanced, which shows how much they slow each other down. Then it
+runs at the most promising split points, several times, because the speed of a machine varies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.profiling.stage_timer import StageTimer
+from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.planner import next_to_run
+from split_infer_ros.split.profile import Profile, ProfilePoint
+from split_infer_ros.split.profile_samples import (
+    PointSamples,
+    ProfilePart,
+    make_profile,
+)
+
+MAX_BATCHES = 500  # that one run of a pipeline times
+BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
+
+
+def ignore(line: str) -> None:
+    """Reports progress to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: samples of each stage alone.
+        warm_up: batches that a pipeline runs before any is timed.
+        batches: how many batches of a pipeline are timed, at least.
+        seconds: how long a pipeline is timed. After ``MAX_BATCHES`` batches it ends in any case.
+        runs: how many pipelines run at each batch size, at least, unless the best split point is known earlier.
+        repeats: after so many runs, a split point that is nearly the best counts as known.
+        max_s: how long the pipelines of one batch size run in total. After that, only ``runs`` are completed.
+    """
+
+    rounds: int = 3
+    warm_up: int = 2
+    batches: int = 5
+    seconds: float = 0.5
+    runs: int = 5
+    repeats: int = 3
+    max_s: float = 8.0
+
+
+class Profiler:
+    """Measures one model.
+
+    Args:
+        model: on its device.
+        image: one like those that the cameras send; a blank one of 640x480 pixels if None.
+        limits: what post-processing keeps.
+        effort: how much to measure.
+        say: is called with each line of progress.
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        *,
+        image: Pixels | None = None,
+        limits: Limits | None = None,
+        effort: Effort | None = None,
+        say: Callable[[str], object] = ignore,
+    ) -> None:
+        self._model = model
+        self._image = image or Pixels.blank()
+        self._limits = limits or Limits()
+        self._effort = effort or Effort()
+        self._say = say
+        self._timer = StageTimer(model, image=self._image, limits=self._limits, rounds=self._effort.rounds)
+        self._samples: dict[tuple[str, int], PointSamples] = {}  # by split point and batch size
+
+    def measure(self, batch_sizes: Sequence[int]) -> list[PointSamples]:
+        """Measures every split point at these batch sizes.
+
+        Raises:
+            ConfigurationError: the memory is too small for a batch size.
+        """
+        self._samples.clear()
+        for batch_size in batch_sizes:
+            self._say(f"batch {batch_size}: each stage alone")
+            with ThreadPoolExecutor(1) as executor:  # its number of threads and its helper threads end with it
+                alone = executor.submit(self._timer.measure, batch_size)
+            try:
+                self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
+            except torch.OutOfMemoryError as error:
+                raise ConfigurationError(
+                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: "
+                    f"{self._model.device} does not have enough memory "
+                    f"({str(error).partition('.')[0]}); leave out the largest batch sizes."
+                ) from error
+        self._run_most_balanced(max(batch_sizes))
+        for batch_size in batch_sizes:
+            self._run_most_promising(batch_size)
+        return list(self._samples.values())
+
+    def _profile(self) -> Profile:
+        model = self._model
+        return make_profile(
+            model=model.entry.name,
+            device=str(model.device),
+            split_points=model.split_points,
+            samples=self._samples.values(),
+        )
+
+    def _run_most_balanced(self, batch_size: int) -> None:
+        """Runs the pipeline whose stages take the most similar times, where they slow each other down the most."""
+        points = [point for point in self._profile().points if point.batch_size == batch_size]
+        self._run(min(points, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s))))
+
+    def _run_most_promising(self, batch_size: int) -> None:
+        end = time.monotonic() + self._effort.max_s
+        runs: dict[str, int] = {}
+        while sum(runs.values()) < self._effort.runs or time.monotonic() < end:
+            point = next_to_run(self._profile(), batch_size, runs=runs, repeats=self._effort.repeats)
+            if point is None:
+                break
+            self._run(point)
+            runs[point.split_point] = runs.get(point.split_point, 0) + 1
+
+    def _run(self, point: ProfilePoint) -> None:
+        """Runs a saturated pipeline at that split point and keeps how long a batch takes.
+
+        Of several runs, the fastest is kept. A disturbance can only make a run slower.
+        """
+        self._say(f"batch {point.batch_size}: a pipeline that is split at {point.split_point}")
+        size = point.batch_size
+        ends: list[float] = []
+
+        def deliver(origin: Origin, detections: Detections) -> None:
+            if origin.header % size == size - 1:
+                ends.append(time.monotonic())
+
+        effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
+        batches = effort.warm_up + max(effort.batches, min(MAX_BATCHES, round(effort.seconds / slowest_s)))
+        settings = StageSettings(
+            split_point=point.split_point,
+            batch_size=size,
+            batch_timeout_s=BATCH_TIMEOUT_S,
+            drop_policy=DropPolicy.BLOCK,
+        )
+        with LocalPipeline(self._model, settings, deliver, limits=self._limits) as pipeline:
+            pipeline.feed(itertools.repeat(self._image, size * batches))
+            pipeline.finish()
+            report = pipeline.backbone.report(time.monotonic())
+        periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[effort.warm_up - 1 :]))
+        run = {
+            ProfilePart.PERIOD: periods,
+            ProfilePart.BACKBONE_BUSY: (report.preprocess_s + report.backbone_s,),
+            ProfilePart.HEAD_BUSY: (report.head_s + report.postprocess_s,),
+        }
+        before = self._samples[point.split_point, size]
+        known = before.parts.get(ProfilePart.PERIOD)
+        if known is None or statistics.median(periods) < statistics.median(known):
+            self._samples[point.split_point, size] = replace(before, parts={**before.parts, **run})

@@ -1,0 +1,167 @@
+"""Times the stages of every split point of a model, each alone.
+
+The model runs in segments between neighbouring split points, once as the backbone runs it and once as the head does.
+The segments before a split point add up to its backbone, and those behind it to its head. To time the partitions of
+each split point separately, the model would have to run once for every split point.
+
+Images are normalised before the first segment. A pipeline on OpenVINO in fp32 saves that time, at every split point but
+``input``. All micro-batches run through a segment before the next segment begins. In a pipeline, each of them runs
+through the whole partition, which is faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.steady import repeat_until_steady
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Lap, Stopwatch
+from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
+
+
+class StageTimer:
+    """Times the stages of one model on this thread.
+
+    Args:
+        model: on its device.
+        image: one like those that the cameras send.
+        limits: what post-processing keeps.
+        rounds: samples of each stage. Passes through the model are repeated until so many of them agree.
+    """
+
+    def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
+        self._model = model
+        self._image = image
+        self._limits = limits
+        self._calls = 1 + rounds  # the first one is not counted
+        self._num_agreeing = max(2, rounds)
+        self._place = Place(Policy.DEVICE, model.device)  # legal everywhere; plain memory on a CPU
+
+    def measure(self, batch_size: int) -> list[PointSamples]:
+        """Returns the samples of every split point, in order."""
+        model = self._model
+        stream, watch = Stream(model.device), Stopwatch(model.device)
+        preprocessor = make_preprocessor(
+            model.entry.preprocess,
+            batch_size=batch_size,
+            dtype=model.dtype,
+            place=self._place,
+            memory_format=model.execution_config.engine.memory_format,
+        )
+        backbone_segments, head_segments = model.segments()
+
+        def preprocess() -> Tensor:
+            loaded = preprocessor.load([self._image] * batch_size)
+            loaded.ready.wait()
+            return loaded.images
+
+        with torch.inference_mode(), stream.work("profile"):
+            use_one_thread()  # as in the pipeline
+            preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
+            images = preprocess()
+            model.execution_config.engine.use_threads(0)
+            _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
+            hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
+        if model.device.type == "cpu":
+            use_one_thread()
+        with torch.inference_mode():
+            watch = Stopwatch(torch.device("cpu"))
+            inputs = (images.cpu().float(),)
+            last_features, heads_s = self._time_segments(head_segments, inputs, watch)
+            outputs = model.head(model.split_points[-1].name)(*last_features)
+            decode_s = [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
+        return [
+            PointSamples(
+                split_point.name,
+                batch_size,
+                {
+                    ProfilePart.PREPROCESS: tuple(preprocess_s[1:]),
+                    ProfilePart.BACKBONE: tuple(sum(seconds[:index]) for seconds in backbones_s),
+                    ProfilePart.HAND_OVER: hand_overs_s[index],
+                    ProfilePart.HEAD: tuple(sum(seconds[index:]) for seconds in heads_s),
+                    ProfilePart.DECODE: tuple(decode_s[1:]),
+                },
+            )
+            for index, split_point in enumerate(model.split_points)
+        ]
+
+    def _time_segments(
+        self, segments: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
+    ) -> tuple[tuple[Tensor, ...], list[list[float]]]:
+        """Runs segments one after the other, in passes that are repeated until some of them agree.
+
+        The first passes take long: the heap gets its pages then, and convolutions are packed.
+
+        Returns:
+            The results of the last segment, and the seconds of each segment in each of the passes that agree.
+        """
+
+        def run(lap: Lap) -> tuple[Tensor, ...]:
+            values = inputs
+            for segment in segments:
+                values = segment(*values)
+                lap()
+            return values
+
+        def time_pass() -> list[float]:
+            return watch.laps(run)[1]
+
+        results, _ = watch.laps(run)
+        passes_s, _ = repeat_until_steady(time_pass, math.fsum, num_agreeing=self._num_agreeing)
+        return results, passes_s
+
+    def _time_hand_overs(
+        self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
+    ) -> list[tuple[float, ...]]:
+        """Returns the seconds of copying what crosses into a slot, for each split point.
+
+        An engine's part writes its features into the slot itself.
+        """
+        seconds = []
+        features: tuple[Tensor, ...] = (images,)
+        is_written = False
+        for split_point, segment in itertools.zip_longest(self._model.split_points, segments):
+            slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
+
+            def copy(
+                slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features, is_written: bool = is_written
+            ) -> None:
+                if not is_written:
+                    slots.write(0, tensors)
+                if slots.needs_copy:
+                    slots.fetch(0, batch_size)
+
+            seconds.append(tuple(watch.time(copy) for _ in range(self._calls))[1:])
+            if segment is not None:
+                features = segment(*features)
+                is_written = isinstance(segment, EnginePart) and segment.can_run_into
+        return seconds
+
+    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:
+        preprocess, image = self._model.entry.preprocess, self._image
+        detections = self._model.entry.decode(outputs, self._limits)
+        return [preprocess.to_source(each.boxes, image.height, image.width) for each in detections]
+
+
+def _time_on_host(work: Callable[[], object], stream: Stream) -> float:
+    """Returns the seconds from the start of work on the host until the device has done its part."""
+    start = time.perf_counter()
+    work()
+    stream.fence().wait()
+    return time.perf_counter() - start

@@ -1,0 +1,81 @@
+"""Gets the profile of a model on this machine: from the database, or else by measuring it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.server.profiling.profiler import Effort, Profiler, ignore
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile import Profile
+from split_infer_ros.split.profile_samples import from_records, make_profile, to_records
+
+
+def profile_model(
+    model: SplitModel,
+    batch_sizes: Sequence[int],
+    database: Database | None = None,
+    *,
+    image: Pixels | None = None,
+    limits: Limits | None = None,
+    effort: Effort | None = None,
+    remeasure: bool = False,
+    may_measure: bool = True,
+    say: Callable[[str], object] = ignore,
+) -> Profile:
+    """Returns the profile of a model on this machine.
+
+    Batch sizes that the database has are read from it. The others are measured and stored.
+
+    Args:
+        model: on its device.
+        batch_sizes: those that are needed.
+        database: the user's own if None.
+        image: one like those that the cameras send; a blank one of 640x480 pixels if None.
+        limits: what post-processing keeps.
+        effort: how much to measure.
+        remeasure: whether to measure even what the database has.
+        may_measure: whether to measure what the database lacks.
+        say: is called with each line of progress.
+
+    Raises:
+        ConfigurationError: the memory is too small for a batch size, or one is not in the database and may not be
+            measured.
+    """
+    database = database or Database()
+    image = image or Pixels.blank()
+    key = Key.here(str(model.device))
+    task: dict[str, Any] = {
+        "model": model.entry.name,
+        "fingerprint": model.fingerprint,
+        "stage": "split_points",
+        "shapes": [[image.height, image.width, 3], list(model.entry.image_shape)],
+        "precision": model.precision.value,
+    }
+    if model.execution_config != ExecutionConfig():
+        task["form"] = model.execution_config.as_json()
+    stored = [] if remeasure else from_records(database.find(key, task), model.split_points)
+    samples = [each for each in stored if each.batch_size in batch_sizes]
+    missing = sorted({*batch_sizes} - {each.batch_size for each in samples})
+    if missing and not may_measure:
+        raise ConfigurationError(
+            f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
+            f"and it cannot be measured while frames flow: start with split_point auto, or run the command profile "
+            f"beforehand."
+        )
+    if missing:
+        measured = Profiler(model, image=image, limits=limits, effort=effort, say=say).measure(missing)
+        database.keep(to_records(measured, key, task), "the profile is")
+        samples += measured
+    return make_profile(
+        model=model.entry.name,
+        device=str(model.device),
+        split_points=model.split_points,
+        samples=samples,
+    )

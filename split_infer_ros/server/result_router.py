@@ -1,0 +1,80 @@
+"""Brings each result to the tenant whose frame it is, and settles that frame."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.tenant_state import TenantFrame, TenantState
+from split_infer_ros.telemetry.trace import TraceFile
+
+Deliver = Callable[[str, Origin, Detections, Sequence[str]], None]
+
+
+class ResultRouter:
+    """Called by the heads of all models, each on threads of its own.
+
+    Args:
+        changed: guards all that is shared.
+        tenants: those that run, by name.
+        models: those that are served, by key.
+        deliver: takes the tenant's name, a frame's origin, its detections, and the labels of the model.
+        on_error: takes the tenant's name, and what ``deliver`` raised.
+        trace: where each batch's times are written, if anywhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        changed: threading.Condition,
+        tenants: Mapping[str, TenantState],
+        models: Mapping[str, ServedModel],
+        deliver: Deliver,
+        on_error: Callable[[str, Exception], None],
+        trace: TraceFile | None = None,
+    ) -> None:
+        self._changed = changed
+        self._tenants = tenants
+        self._models = models
+        self._deliver_to = deliver
+        self._on_error = on_error
+        self._trace = trace
+        self._batches = 0
+
+    def deliver(self, model: ServedModel, handle: Handle, index: int, detections: Detections) -> None:
+        """Delivers one frame's detections, if its tenant is there and still wants that model's."""
+        frame = handle.frames[index]
+        assert isinstance(frame, TenantFrame)
+        tenant, name = frame.account, frame.account.tenant.name
+        with self._changed:
+            batch = model.instance.in_flight[handle.lease]
+            if self._tenants.get(name) is not tenant or self._models.get(tenant.model) is not model:
+                batch.settle(frame, time.monotonic(), DropReason.REMOVED)
+                return
+        failure: Exception | None = None
+        try:
+            self._deliver_to(name, frame.origin, detections, model.model.entry.labels)
+        except Exception as error:  # it costs this tenant's frame, and no other's
+            failure = error
+        with self._changed:
+            batch.settle(frame, time.monotonic(), None if failure is None else DropReason.HEAD_ERROR)
+        if failure is not None:
+            self._on_error(name, failure)
+
+    def watch(self, model: ServedModel, batch: InFlightBatch) -> None:
+        """Writes a batch that is back into the trace."""
+        self._batches += 1
+        if self._trace is None:
+            return
+        # A row of its own for each slot, as several batches of a model may be in one stage at a time.
+        slot, tenants = batch.lease.slot, dict.fromkeys(frame.account for frame in batch.frames)
+        names = " ".join(tenant.tenant.name for tenant in tenants if isinstance(tenant, TenantState))
+        facts = {"frames": len(batch.frames), "split_point": batch.plan.split_point.name, "slot": slot}
+        row = f"{model.key}, {batch.plan.pool.memory} {slot}: "
+        self._trace.slices(batch.timeline.slices(), f"batch {self._batches}", row, tenants=names, **facts)

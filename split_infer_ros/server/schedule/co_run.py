@@ -1,0 +1,151 @@
+"""Finds two executions among the requests that wait which are co-run, under two memory policies (§IV-B).
+
+The executions that wait are the tasks of the paper's scheduler (``memory_cost.release``). A task may get another policy
+each time: its neighbours in the queue decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.memory_cost.choose import choose
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.overhead import response_ms
+from split_infer_ros.memory_cost.release import device_ends_ms, release
+from split_infer_ros.memory_cost.task import Task
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules, decide
+
+MAX_EXECUTIONS = 32  # that are looked at, so that a decision is quick however many requests wait
+
+
+@dataclass(frozen=True, slots=True)
+class CoRunPair:
+    """Two batches of two models that are co-run, each under its own memory policy.
+
+    The batch under device memory is launched first. It is computed while the pages for the other one's images are
+    mapped.
+    """
+
+    device: RequestBatch
+    managed: RequestBatch
+
+    @property
+    def policies(self) -> tuple[tuple[RequestBatch, Policy], ...]:
+        """The batches and their policies, in the order of their launches."""
+        return (self.device, Policy.DEVICE), (self.managed, Policy.MANAGED)
+
+
+@dataclass(frozen=True)
+class CoRunCriteria:
+    """By what ``find_pair`` judges whether two batches may be co-run.
+
+    Attributes:
+        constants: the machine's constants of the overhead model.
+        legal: the policies that may be used.
+        task_of: describes what a batch does with memory.
+    """
+
+    constants: MachineConstants
+    legal: Collection[Policy]
+    task_of: Callable[[RequestBatch], Task]
+
+
+def find_pair(
+    decision: Decision,
+    queue: Sequence[Request],
+    costs: ExecutionCosts,
+    *,
+    now: float,
+    rules: Rules,
+    criteria: CoRunCriteria,
+) -> CoRunPair | None:
+    """Returns the decided batch and a later one of the queue as a pair, if the two are to be co-run; None otherwise.
+
+    Each of the two must be a whole execution, because fused models fill the GPU without a neighbour. It must be its
+    model's first, because no frame overtakes an earlier one of its tenant. No request misses a deadline because
+    of the pair, nor does an execution end later than if all ran under device memory.
+
+    Args:
+        decision: what ``decide`` returned for the same arguments.
+        queue: requests in order.
+        costs: of every model in the queue.
+        now: seconds of the steady clock.
+        rules: how requests may be combined.
+        criteria: by what a pair is judged.
+    """
+    if len(decision.batches) != 1:
+        return None
+    executions = _executions(decision, queue, costs, now=now, rules=rules)
+    partners = _partners(executions)
+    if not partners:
+        return None
+    tasks = [_task_of(execution, costs, criteria) for execution in executions]
+    latest_ms = _latest_ms(executions, tasks, criteria, now=now)
+    released = release(tasks, criteria.constants, criteria.legal, latest_ms=latest_ms, partners=partners)
+    if len(released) == 1:
+        return None
+    first, other = executions[0][0], executions[tasks.index(released[1].task)][0]
+    if released[0].policy is Policy.DEVICE:
+        return CoRunPair(device=first, managed=other)
+    return CoRunPair(device=other, managed=first)
+
+
+def _executions(
+    decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules
+) -> list[tuple[RequestBatch, ...]]:
+    """Returns the executions of all requests in their order, the decided one first, up to the last model's first."""
+    executions: list[tuple[RequestBatch, ...]] = []
+    remaining = list(queue)
+    unseen = {request.model for request in queue}
+    while decision.batches:
+        executions.append(decision.batches)
+        unseen -= {batch.model for batch in decision.batches}
+        if not unseen or len(executions) == MAX_EXECUTIONS:
+            break
+        gone = {request.number for request in (*decision.requests, *decision.late)}
+        remaining = [request for request in remaining if request.number not in gone]
+        decision = decide(remaining, costs, now=now, rules=rules)
+    return executions
+
+
+def _partners(executions: Sequence[tuple[RequestBatch, ...]]) -> list[int]:
+    """Returns the places of executions that are one batch, and the first one of a model."""
+    seen: set[str] = set()
+    partners = []
+    for index, execution in enumerate(executions):
+        models = {batch.model for batch in execution}
+        if index and len(models) == 1 and not models & seen:
+            partners.append(index)
+        seen |= models
+    return partners
+
+
+def _task_of(execution: tuple[RequestBatch, ...], costs: ExecutionCosts, criteria: CoRunCriteria) -> Task:
+    """Returns what an execution does with memory. Fused models are not co-run, so only their time counts."""
+    if len(execution) == 1:
+        return criteria.task_of(execution[0])
+    execution_s = costs.execution_s({batch.model: len(batch.requests) for batch in execution})
+    return Task("fused", 0, 0, (), copies=0, execution_ms=1e3 * execution_s)
+
+
+def _latest_ms(
+    executions: Sequence[tuple[RequestBatch, ...]], tasks: Sequence[Task], criteria: CoRunCriteria, *, now: float
+) -> list[float]:
+    """Returns when each execution must have ended, in ms from now.
+
+    That is when it ends under device memory, or earlier if a request's deadline is. A deadline that would be missed
+    without a pair as well does not count.
+    """
+    latest_ms, end_ms = device_ends_ms(tasks, criteria.constants), 0.0
+    for index, (execution, task) in enumerate(zip(executions, tasks, strict=True)):
+        choice = choose(task, criteria.constants, criteria.legal)
+        end_ms += response_ms(task, choice.overheads[choice.policy])
+        for request in (request for batch in execution for request in batch.requests):
+            deadline_ms = 1e3 * (request.deadline_s - now)
+            if end_ms <= deadline_ms:
+                latest_ms[index] = min(latest_ms[index], deadline_ms)
+    return latest_ms

@@ -1,0 +1,178 @@
+"""What executions cost, by measurement: batches of one model, and fused batches of several models."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from split_infer_ros.server.schedule.graph_sizes import padded_size
+
+NOISE_MARGIN = 0.03  # relative; measurements differ by this much anyway, so a smaller gain does not count
+
+Combination = tuple[tuple[str, int], ...]  # models and how many images of each, sorted by name
+
+
+def combination_of(counts: Mapping[str, int]) -> Combination:
+    """Returns the hashable form of one execution: its models and how many images of each, sorted by name."""
+    return tuple(sorted(counts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class StackCosts:
+    """What models of one architecture cost that run as one network.
+
+    Attributes:
+        members: the names of the models.
+        seconds: of one execution, by the number of images of each member; at least one size.
+    """
+
+    members: tuple[str, ...]
+    seconds: Mapping[int, float]
+
+    @property
+    def best_image_s(self) -> float:
+        """The lowest cost of one image if every member has images, in seconds."""
+        return min(seconds / (size * len(self.members)) for size, seconds in self.seconds.items())
+
+    def execution_s(self, counts: Mapping[str, int]) -> float:
+        """Returns the seconds of the smallest execution that serves these batches; infinite if there is none."""
+        size = max(counts.values(), default=0)
+        if not size or not counts.keys() <= set(self.members):
+            return math.inf
+        return min((seconds for found, seconds in self.seconds.items() if found >= size), default=math.inf)
+
+
+@dataclass(frozen=True)
+class ExecutionCosts:
+    """Costs of the models that are loaded.
+
+    Attributes:
+        parameters: the number of parameters of each model.
+        alone_s: for each model, the seconds that a batch takes, by batch size; at least one size a model.
+        fused_s: the seconds that fused batches of several models take, as far as they were measured.
+        stacks: what stacks cost, by name, as far as they were measured. A model is in one stack at most.
+        pads: whether a batch is padded to the size of a recorded graph, and costs what that size costs.
+
+    Raises:
+        ValueError: a model has no costs, or one that is no positive number of seconds.
+    """
+
+    parameters: Mapping[str, int]
+    alone_s: Mapping[str, Mapping[int, float]]
+    fused_s: Mapping[Combination, float] = field(default_factory=dict)
+    stacks: Mapping[str, StackCosts] = field(default_factory=dict)
+    pads: bool = False
+
+    def __post_init__(self) -> None:
+        for model, measured in self.alone_s.items():
+            if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
+                raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
+
+    def batch_s(self, model: str, count: int) -> float:
+        """Returns the seconds of one batch.
+
+        A size that was not measured is interpolated linearly between its neighbours. Beyond the largest measured size
+        the cost grows in proportion.
+        """
+        cached = self._batches_s[model]  # the scheduler asks for the same sizes again and again
+        seconds = cached.get(count)
+        if seconds is None:
+            size = padded_size(count) if self.pads else count
+            seconds = cached[count] = _interpolated_s(self.alone_s[model], size)
+        return seconds
+
+    def best_batch_size(self, model: str, max_batch_size: int) -> int:
+        """Returns the smallest batch size whose cost an image is within ``NOISE_MARGIN`` of the lowest one.
+
+        A larger batch would save nothing, and would delay the results of the images that are done.
+        """
+        cached = self._best_batch_sizes[model]
+        best = cached.get(max_batch_size)
+        if best is None:
+            image_s = {size: self.batch_s(model, size) / size for size in range(1, max_batch_size + 1)}
+            max_image_s = (1 + NOISE_MARGIN) * min(image_s.values())
+            best = cached[max_batch_size] = next(size for size, seconds in image_s.items() if seconds <= max_image_s)
+        return best
+
+    def best_image_s(self, model: str) -> float:
+        """Returns the lowest measured cost of one image, in seconds; in its stack, if that is less."""
+        alone_s = min(seconds / size for size, seconds in self.alone_s[model].items())
+        stack = self.stack_of(model)
+        return min(alone_s, self.stacks[stack].best_image_s) if stack else alone_s
+
+    def stack_of(self, model: str) -> str:
+        """Returns the name of the stack that the model is in; empty if it is in none."""
+        return self._stack_names.get(model, "")
+
+    def execution_s(self, counts: Mapping[str, int]) -> float:
+        """Returns the seconds of one execution of these batches, each model by its own network.
+
+        If the combination was not measured, this is an estimate from what fusing the same models gained at other
+        batch sizes.
+        """
+        if self.pads:
+            counts = {model: padded_size(count, len(counts)) for model, count in counts.items()}
+        apart_s = 0.0
+        for model, count in counts.items():
+            apart_s += self.batch_s(model, count)
+        if len(counts) < 2:
+            return apart_s
+        measured_s = self._fused_s.get(frozenset(counts.items()))
+        if measured_s is not None:
+            return measured_s
+        return apart_s * self._fusion_ratios.get(frozenset(counts), 1.0)
+
+    def shortest_s(self, counts: Mapping[str, int]) -> float:
+        """Returns the seconds in which these batches are done: one after the other, or in a stack if that is sooner."""
+        apart_s = sum(self.batch_s(model, count) for model, count in counts.items())
+        return min([apart_s, *(stack.execution_s(counts) for stack in self.stacks.values())])
+
+    def is_small(self, model: str) -> bool:
+        """Returns whether the model has fewer parameters than the mean of the models that are loaded (§II-B)."""
+        return model in self._small
+
+    @cached_property
+    def _small(self) -> frozenset[str]:
+        mean = statistics.fmean(self.parameters.values())
+        return frozenset(model for model, count in self.parameters.items() if count < mean)
+
+    @cached_property
+    def _stack_names(self) -> Mapping[str, str]:
+        return {model: name for name, stack in self.stacks.items() for model in stack.members}
+
+    @cached_property
+    def _batches_s(self) -> Mapping[str, dict[int, float]]:
+        return {model: {} for model in self.alone_s}
+
+    @cached_property
+    def _best_batch_sizes(self) -> Mapping[str, dict[int, int]]:
+        return {model: {} for model in self.alone_s}
+
+    @cached_property
+    def _fused_s(self) -> Mapping[frozenset[tuple[str, int]], float]:
+        return {frozenset(combination): seconds for combination, seconds in self.fused_s.items()}
+
+    @cached_property
+    def _fusion_ratios(self) -> Mapping[frozenset[str], float]:
+        """For each set of models, the median of measured fused cost over the cost of its batches one by one."""
+        ratios: dict[frozenset[str], list[float]] = {}
+        for combination, seconds in self.fused_s.items():
+            apart_s = sum(self.batch_s(model, count) for model, count in combination)
+            ratios.setdefault(frozenset(model for model, _ in combination), []).append(seconds / apart_s)
+        return {models: statistics.median(values) for models, values in ratios.items()}
+
+
+def _interpolated_s(measured: Mapping[int, float], count: int) -> float:
+    if count in measured:
+        return measured[count]
+    sizes = sorted(measured)
+    index = bisect.bisect(sizes, count)
+    if index == len(sizes):
+        return measured[sizes[-1]] * count / sizes[-1]
+    below, above = (sizes[index - 1], sizes[index]) if index else (0, sizes[0])
+    below_s = measured[below] if below else 0.0
+    return below_s + (measured[above] - below_s) * (count - below) / (above - below)

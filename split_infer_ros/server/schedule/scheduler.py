@@ -1,0 +1,176 @@
+"""Decides what runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
+
+The scheduler looks at a window over the head of the queue. It merges the requests of one model into one batch. It
+fuses models of one size class into one execution: models with fewer parameters than the mean, or the others. Models of
+one architecture may run as one network instead, a stack.
+
+The size class of the first request runs now. The other requests stay at the head of the queue, and newer requests may
+join them until they run. A window therefore takes at most two executions, or more where measurements show no gain. The
+first request is always served. No request waits for others: a single request runs alone, at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts
+from split_infer_ros.server.schedule.request import LatePolicy, Request
+from split_infer_ros.server.schedule.stacking import best_stacked_execution
+
+MAX_LATE = 16  # requests that one decision drops at most, so that it is quick however many are late
+
+_DROP = LatePolicy.DROP  # looked up once: every decision compares it with many requests
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBatch:
+    """Requests of one model that run as one batch, in their order."""
+
+    model: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the scheduler decided at one moment.
+
+    Attributes:
+        batches: one execution: one batch a model, the first request's model first. Empty if nothing is to run.
+        late: requests to be dropped as ``deadline``: they cannot meet theirs, and their tenants want no late results.
+        stack: the name of the stack that computes the batches as one network; empty if each model computes its own.
+    """
+
+    batches: tuple[RequestBatch, ...] = ()
+    late: tuple[Request, ...] = ()
+    stack: str = ""
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """All requests of the execution."""
+        return tuple(request for batch in self.batches for request in batch.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the scheduler may combine requests.
+
+    Attributes:
+        window: how many requests it looks at, at least 1.
+        max_batch_size: how many requests one batch may have.
+        fuse: whether several models may run as one execution, each by its own network.
+        stack: whether models of one architecture may run as one network.
+    """
+
+    window: int = 5
+    max_batch_size: int = 64
+    fuse: bool = True
+    stack: bool = True
+
+
+def decide(
+    queue: Sequence[Request],
+    costs: ExecutionCosts,
+    *,
+    now: float,
+    rules: Rules,
+    busy_tenants: Collection[str] = (),
+    fastest_costs: ExecutionCosts | None = None,
+) -> Decision:
+    """Returns the next execution, and requests that are too late.
+
+    A decision may name late requests only. The caller then asks again, because other requests may wait behind them.
+
+    Args:
+        queue: requests in order. A decision looks at one window of requests, and at up to ``MAX_LATE`` late ones.
+        costs: of every model in the queue.
+        now: seconds of the steady clock.
+        rules: how requests may be combined.
+        busy_tenants: tenants with a frame in execution on another lane. Their requests are skipped, so that no frame
+            overtakes an earlier one of its tenant.
+        fastest_costs: the costs of a faster execution mode, if there is one. Only the first request is late by
+            ``costs``. The others may still run in the faster mode, so they are late by ``fastest_costs``.
+    """
+    fastest_costs = fastest_costs or costs
+    window: list[Request] = []
+    late: list[Request] = []
+    for request in queue:
+        if request.tenant in busy_tenants:
+            continue
+        alone_s = (fastest_costs if window else costs).batch_s(request.model, 1)
+        if request.when_late is _DROP and now + alone_s > request.deadline_s:
+            late.append(request)
+            if len(late) == MAX_LATE:
+                break
+        else:
+            window.append(request)
+            if len(window) == rules.window:
+                break
+    if not window:
+        return Decision(late=tuple(late))
+    batches = _combine(window, costs, now=now, rules=rules)
+    if rules.stack and costs.stacks:
+        stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)
+        if stacked is not None:
+            counts = {batch.model: len(batch.requests) for batch in batches}
+            request_s = costs.execution_s(counts) / sum(counts.values())
+            if (1 + NOISE_MARGIN) * stacked.seconds / len(stacked.requests) <= request_s:
+                return Decision(_by_model(stacked.requests), tuple(late), stacked.stack)
+    return Decision(batches, tuple(late))
+
+
+def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules) -> tuple[RequestBatch, ...]:
+    """Returns the execution that serves the first request, and all others that may join it.
+
+    A request joins only if that saves time. The requests beyond run next, perhaps on another lane. No request misses
+    its deadline because others join: those that would meet their deadline alone still meet it.
+    """
+    first = window[0]
+    waiting = Counter([request.model for request in window])
+    max_counts = {
+        model: min(rules.max_batch_size, costs.best_batch_size(model, count)) for model, count in waiting.items()
+    }
+    is_small = costs.is_small(first.model)
+    chosen: dict[str, list[Request]] = {first.model: []}
+    counts: dict[str, int] = {}
+    execution_s = 0.0  # of the requests chosen so far
+    tightest_deadline_s = math.inf  # the earliest deadline that the requests chosen so far meet
+    skipped_tenants: set[str] = set()  # a request of theirs was not chosen, so later ones may not overtake it
+    for request in window:
+        model = request.model
+        count = counts.get(model, 0)
+        may_join = (
+            request.tenant not in skipped_tenants
+            and count < max_counts[model]
+            and (model in chosen or (rules.fuse and costs.is_small(model) == is_small))
+        )
+        if may_join:
+            counts[model] = count + 1
+            joined_s = costs.execution_s(counts)
+            meets_deadline = now + joined_s <= request.deadline_s
+            saves_time = count > 0 or (1 + NOISE_MARGIN) * joined_s <= execution_s + costs.batch_s(model, 1)
+            if request is first or (
+                saves_time
+                and now + joined_s <= tightest_deadline_s
+                and (meets_deadline or request.when_late is not _DROP)
+            ):
+                chosen.setdefault(model, []).append(request)
+                execution_s = joined_s
+                if meets_deadline and request.deadline_s < tightest_deadline_s:
+                    tightest_deadline_s = request.deadline_s
+                continue
+            if count:
+                counts[model] = count
+            else:
+                del counts[model]
+        skipped_tenants.add(request.tenant)
+    return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())
+
+
+def _by_model(requests: Sequence[Request]) -> tuple[RequestBatch, ...]:
+    batches: dict[str, list[Request]] = {}
+    for request in requests:
+        batches.setdefault(request.model, []).append(request)
+    return tuple(RequestBatch(model, tuple(own)) for model, own in batches.items())

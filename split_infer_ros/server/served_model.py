@@ -1,0 +1,236 @@
+"""One model as tenants share it: its instance, its head, and whether it can be scheduled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from split_infer_ros.buffers.policy import AUTO, Policy
+from split_infer_ros.buffers.pool_allocators import POOLED
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import HandleError
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.task import Task, batch_task
+from split_infer_ros.memory_cost.traffic import kernels_outside
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.server.co_run_plans import CoRunPlans
+from split_infer_ros.server.execution.compute import Backbone
+from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.local_transport import LocalTransport
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
+from split_infer_ros.server.memory.model_memory import PooledBackbone
+from split_infer_ros.server.memory.tried_plan import check_room_for_weights, make_tried_plan
+from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant_state import TenantFrame
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Whom a served model tells, on threads of its own.
+
+    Attributes:
+        deliver: a model, a batch's handle, the index of a frame in it and its detections; must not raise.
+        watch: a model and each batch that its head was at.
+        on_error: the model's name and an exception that cost frames, or a notice.
+    """
+
+    deliver: Callable[[ServedModel, Handle, int, Detections], None]
+    watch: Callable[[ServedModel, InFlightBatch], None]
+    on_error: Callable[[str, Exception], None]
+
+
+class ServedModel:
+    """A model that is loaded, with its head's threads; all tenants that want this model share it.
+
+    Args:
+        key: the name under which the scheduler knows it.
+        model: both of its partitions.
+        settings: of its slots and staging.
+        limits: what post-processing keeps.
+        changed: guards what is shared with other threads.
+        callbacks: whom it tells.
+        database: in which the machine's constants are kept.
+        ring_memory: the ring through which all models' weights are read, unless they stay resident.
+
+    Attributes:
+        instance: its plan and its batches in flight.
+        head: its head's threads.
+        ready: its costs are known.
+        failed: it could not run even once, though it could be loaded.
+        co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
+    """
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        model: SplitModel,
+        settings: SharedSettings,
+        limits: Limits,
+        changed: threading.Condition,
+        callbacks: Callbacks,
+        database: Database,
+        ring_memory: RingMemory | None = None,
+    ) -> None:
+        self.key = key
+        self.model = model
+        self.ready = self.failed = False
+        self.co_run_plans = CoRunPlans()
+        self._pooled: PooledBackbone | None = None
+        self._callbacks = callbacks
+        self.head = HeadStage.open(
+            model,
+            limits,
+            deliver=self._deliver,
+            on_error=self._report_head,
+            num_threads=settings.head_threads or default_head_threads(model.device),
+            batch_size=settings.max_batch_size,
+            split_point=settings.split_point,
+        )
+        self.instance = ModelInstance(
+            key=key,
+            model=model,
+            transport=LocalTransport(self.head),
+            advisor=MemoryAdvisor(model.device, database, switches=True),
+            changed=changed,
+            on_error=self._report,
+            watch=self._watch,
+            ring_memory=ring_memory,
+            takes_pixels=False,  # models are timed, and join others, with images that are normalised
+        )
+
+    def open(self, settings: SharedSettings, taken_bytes: float) -> None:
+        """Allocates slots and staging, and runs blank images.
+
+        Args:
+            settings: of slots and staging.
+            taken_bytes: of the memory budget, what other models have.
+
+        Raises:
+            ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
+        """
+        check_room_for_weights(self.key, [self.model], settings.split_point)
+        self.instance.use(self.make_plan(settings.stage, taken_bytes))
+        self.instance.report_notes()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan by which its batches are computed, unless they run beside another model's."""
+        return self.instance.plan
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone of its plan, the same object at each call. Activations lie in memory of the plan's policy."""
+        plain, pool = self.plan.backbone, self.plan.memory.activations
+        if pool.policy not in POOLED or isinstance(plain, (EnginePart, StreamedPartition)):
+            return plain
+        if self._pooled is None or self._pooled.inner is not plain or self._pooled.pool is not pool:
+            self._pooled = PooledBackbone(plain, pool)
+        return self._pooled
+
+    @property
+    def in_flight(self) -> Collection[InFlightBatch]:
+        """Its batches that are not back yet (lock held)."""
+        return self.instance.in_flight.values()
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the model takes of the memory budget. Plans for co-runs share that memory."""
+        return self.budget_of(self.plan)
+
+    def budget_of(self, plan: Plan) -> int:
+        """What a plan takes of the memory budget."""
+        return plan.pool.bytes + plan.preprocessor.bytes
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says of it, by the report's names."""
+        facts = self.instance.facts()
+        facts["memory_reason"] += self.co_run_plans.reason
+        return {**facts, "left_out": dict(self.head.left_out)}
+
+    def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
+        """Makes slots and staging for these settings, and tries them with blank images.
+
+        Raises:
+            ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+        """
+        return make_tried_plan(self.instance, settings, taken_bytes)
+
+    @property
+    def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
+        """The machine's constants and legal policies, where a batch may have a policy that its neighbour calls for."""
+        return self.instance.advisor.assignment_inputs if self.plan.settings.memory_policy == AUTO else None
+
+    def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
+        """What a batch of ``count`` images does with memory."""
+        layout = self.plan.pool.layout
+        return batch_task(
+            self.key,
+            image_bytes=image_bytes,
+            feature_bytes=count * layout.slot_bytes // layout.batch_size,
+            kernels=kernels_outside(self.model.kernels_before(self.plan.split_point.name)),
+            execution_ms=1e3 * execution_s,
+            feature_tensors=len(layout.specs),
+        )
+
+    @property
+    def breaks_guideline(self) -> bool:
+        """True if its memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
+        return self.plan.settings.memory_policy == AUTO and self.instance.advisor.breaks_guideline
+
+    def plan_by(self, policy: Policy) -> Plan | None:
+        """The plan by that policy; None if its memory does not serve the policy, or no slot is free (lock held)."""
+        return self.co_run_plans.find(self.plan, policy) if self.has_room else None
+
+    def run_alone(self) -> None:
+        """Gives up the plans for co-runs, until others are wanted again (lock held)."""
+        self.co_run_plans.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """True while a slot is free."""
+        return self.plan.pool.leases.used < len(self.plan.pool.leases)
+
+    def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> InFlightBatch:
+        """Gives a batch its slot, by that plan if not by the usual one (lock held); a slot is free."""
+        batch = self.instance.open(lambda: frames, now, plan)
+        assert batch is not None, f"{self.key} has no free slot, and was scheduled"
+        return batch
+
+    def collect(self, now: float) -> None:
+        """Settles what comes back by itself, and frees plans that no batch needs any more."""
+        self.instance.collect(now)
+
+    def close(self) -> None:
+        """Frees everything, once no batch is in flight."""
+        self.head.stop()
+        self.co_run_plans.clear()
+        self.instance.close()
+        if self.model.device.type == "cuda":
+            empty_cache()
+
+    def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
+        self._callbacks.deliver(self, handle, index, detections)
+
+    def _watch(self, batch: InFlightBatch) -> None:
+        self._callbacks.watch(self, batch)
+
+    def _report(self, error: Exception) -> None:
+        self._callbacks.on_error(self.key, error)
+
+    def _report_head(self, error: Exception) -> None:
+        if not isinstance(error, HandleError):  # its batch was given up and settled before
+            self._report(error)

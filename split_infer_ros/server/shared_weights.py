@@ -1,0 +1,60 @@
+"""One ring buffer for the weights of all models, which then run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
+from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
+
+
+def make_ring_memory(settings: SharedSettings, device: torch.device) -> RingMemory | None:
+    """Returns the ring buffer through which all models' weights are streamed; None if they stay resident.
+
+    Raises:
+        ConfigurationError: models run on a GPU.
+    """
+    if not settings.weights_budget_bytes:
+        return None
+    if device.type != "cpu":
+        raise ConfigurationError(
+            f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
+        )
+    return RingMemory(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))
+
+
+def prefetch_next(
+    models: Mapping[str, ServedModel],
+    decision: Decision,
+    queue: Sequence[Request],
+    costs: ExecutionCosts,
+    *,
+    now: float,
+    rules: Rules,
+) -> None:
+    """Prefetches the first weights of the models that will run after this decision, as far as the queue tells.
+
+    Args:
+        models: those that are served, by key.
+        decision: what runs now; without batches nothing is prefetched.
+        queue: requests in order, those of the decision included.
+        costs: of every model in the queue.
+        now: seconds of the steady clock.
+        rules: how requests may be combined.
+    """
+    if not decision.batches or models[decision.batches[0].model].plan.streamed is None:
+        return
+    decided = {request.number for request in (*decision.requests, *decision.late)}
+    remaining = [request for request in queue if request.number not in decided]
+    for batch in decide(remaining, costs, now=now, rules=rules).batches:
+        stream = models[batch.model].plan.streamed
+        if stream is not None:
+            stream.expect_next()

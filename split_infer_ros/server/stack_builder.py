@@ -1,0 +1,110 @@
+"""Builds stacks of the models that are served: each computes models of one architecture as one network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import Compiler
+from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.memory.tried_plan import check_room_for_weights
+from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.split.stacked_model import StackedModel
+from split_infer_ros.split.torch_model import TorchModel
+
+MAX_MEMBERS = 4  # of a stack; members without a request are computed for nothing
+MAX_PARAMETERS = 64_000_000  # of a stack, which has a copy of all weights; larger models fill a processor alone
+
+
+class StackBuilder:
+    """Keeps the dispatcher's stacks up to date as models come and go.
+
+    Args:
+        changed: guards what is shared with other threads; held for moments.
+        dispatcher: has the models and gets the stacks.
+        tables: know which stacks do not pay on this machine. These are not built.
+        on_error: takes a stack's name and the reason why its models cannot run as one network.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        dispatcher: Dispatcher,
+        tables: CostTables,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self._changed = changed
+        self._dispatcher = dispatcher
+        self._tables = tables
+        self._on_error = on_error
+        self._refused: set[tuple[TorchModel, ...]] = set()
+
+    def build(self) -> None:
+        """Builds the stacks that are missing, and has the dispatcher use exactly those that its models have now.
+
+        Building takes tenths of a second and more, and frames flow meanwhile.
+        """
+        with self._changed:
+            groups = groups_of(self._dispatcher.models)
+            present = dict(self._dispatcher.stacks)
+        stacks = []
+        for members, split_point in groups:
+            stack = present.get(" + ".join(members))
+            if stack is None or stack.members != members:
+                stack = self._built(members, split_point)
+            if stack is not None:
+                stacks.append(stack)
+        with self._changed:
+            self._dispatcher.use_stacks(stacks)
+
+    def _built(self, members: Mapping[str, TorchModel], split_point: str) -> StackedModel | None:
+        models = tuple(members.values())
+        with self._changed:
+            if models in self._refused or self._tables.stack_pays(list(members)) is False:
+                return None
+        try:
+            check_room_for_weights(" + ".join(members), models, split_point)
+            return StackedModel(members, split_point)
+        except Exception as error:  # no memory, or a model of the user's own that does what nobody foresaw
+            self._refused.add(models)
+            is_refusal = isinstance(error, ConfigurationError)
+            reason = str(error) if is_refusal else f"the network cannot be made ({summarize_error(error)})."
+            notice = Notice(f"The models are not computed as one network: {reason}")
+            self._on_error(" + ".join(members), error if is_sticky(error) else notice)
+            return None
+
+
+def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchModel], str]]:
+    """Returns the models of each stack by name, and the split point up to which they are computed.
+
+    Models of one stack have the same architecture, split point, device and execution config. An architecture with more
+    than ``MAX_MEMBERS`` models has several stacks. A model that torch does not run, that is compiled for itself, or
+    whose weights are streamed is in no stack.
+    """
+    alike: dict[tuple[str, object], dict[str, TorchModel]] = {}
+    for key, served in models.items():
+        model, plan = served.model, served.plan
+        config = model.execution_config
+        if (
+            type(model) is TorchModel  # a subclass may compute something else
+            and config.engine is Engine.TORCH
+            and config.compiler is Compiler.NONE
+            and not config.segments
+            and plan.streamed is None
+        ):
+            architecture = model.fingerprint, model.image_shape, model.device, config
+            alike.setdefault((plan.split_point.name, architecture), {})[key] = model
+    groups = []
+    for (split_point, _), members in alike.items():
+        keys = list(members)
+        parameters = next(iter(members.values())).parameters_before(split_point)
+        most = min(MAX_MEMBERS, MAX_PARAMETERS // max(1, parameters))
+        if most > 1 and parameters:
+            parts = [keys[first : first + most] for first in range(0, len(keys), most)]
+            groups += [({key: members[key] for key in part}, split_point) for part in parts if len(part) > 1]
+    return groups

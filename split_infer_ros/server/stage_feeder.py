@@ -1,0 +1,63 @@
+"""Sends pictures to a backbone's stage, and waits until all of them are settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.frame import Origin
+
+STUCK_S = 60.0  # a batch that takes longer is not waited for
+
+
+class StageFeeder:
+    """Feeds one stage, from one thread.
+
+    Attributes:
+        num_fed: pictures that were sent.
+        errors: those that cost frames, the first one first.
+    """
+
+    def __init__(self) -> None:
+        self.num_fed = 0
+        self.errors: list[Exception] = []
+
+    def fail(self, error: Exception) -> None:
+        """Takes an error that cost frames, from any thread. The first one is raised to the sender."""
+        self.errors.append(error)
+
+    def feed(self, stage: BackboneStage, pictures: Iterable[Pixels]) -> None:
+        """Sends pictures as fast as they are taken. The headers of their origins count from 0.
+
+        Raises:
+            SplitInferError: the stage takes no more.
+            Exception: a batch failed; this is its error.
+        """
+        for picture in pictures:
+            if not stage.wait_for_room(STUCK_S):
+                raise SplitInferError(f"The pipeline took no frame for {STUCK_S:g} s.")
+            self._check()
+            stage.submit(picture, Origin(self.num_fed, "", picture.height, picture.width), time.monotonic())
+            self.num_fed += 1
+
+    def finish(self, stage: BackboneStage) -> None:
+        """Waits until all pictures that were fed are settled.
+
+        Raises:
+            SplitInferError: this takes longer than 60 s.
+            Exception: a batch failed; this is its error.
+        """
+        end = time.monotonic() + STUCK_S
+        while stage.ledger.counts().in_flight:
+            self._check()
+            if time.monotonic() > end:
+                raise SplitInferError(f"The pipeline did not finish within {STUCK_S:g} s.")
+            time.sleep(1e-3)
+        self._check()
+
+    def _check(self) -> None:
+        if self.errors:
+            raise self.errors[0]

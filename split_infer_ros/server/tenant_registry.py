@@ -1,0 +1,209 @@
+"""Adds, changes and removes tenants, and loads and closes the models that they need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.precision import parse_precision
+from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.served_model import Callbacks, ServedModel
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.stack_builder import StackBuilder
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+
+
+class TenantRegistry:
+    """Applies lists of tenants.
+
+    Loading a model can take seconds. Meanwhile frames flow, and settings and the state may change.
+
+    Args:
+        changed: guards what is shared with other threads; held briefly.
+        changing: held while models come, go or get other slots, but not while one is loaded.
+        tenants: tenants that run, by name; only this object changes them.
+        waiting: frames of these tenants.
+        dispatcher: serves the models.
+        tables: costs of the models.
+        callbacks: what models call.
+        database: in which measurements are kept.
+        ring_memory: the ring through which all models' weights are read, unless they stay resident.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        changing: threading.RLock,
+        tenants: dict[str, TenantState],
+        waiting: WaitingFrames,
+        dispatcher: Dispatcher,
+        tables: CostTables,
+        callbacks: Callbacks,
+        database: Database,
+        ring_memory: RingMemory | None,
+    ) -> None:
+        self._changed = changed
+        self._changing = changing
+        self._one_list = threading.Lock()  # one list of tenants is applied at a time
+        self._tenants = tenants
+        self._waiting = waiting
+        self._dispatcher = dispatcher
+        self._tables = tables
+        self._callbacks = callbacks
+        self._database = database
+        self._ring_memory = ring_memory
+        self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
+
+    def set(
+        self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
+    ) -> dict[str, ConfigurationError]:
+        """Runs exactly these tenants; returns those that cannot run, and why.
+
+        Args:
+            tenants: the new list.
+            current: gives the settings and limits in force. Device, precision and permissions do not change.
+        """
+        with self._one_list:
+            self._remove({tenant.name for tenant in tenants})
+            refused: dict[str, ConfigurationError] = {}
+            unable: dict[str, ConfigurationError] = {}  # by model, so that none is tried twice
+            for tenant in tenants:
+                key = tenant.model_key
+                if key not in unable:
+                    try:
+                        self._provide(tenant, current)
+                    except ConfigurationError as error:
+                        unable[key] = error
+                    except Exception as error:  # whatever one model does, the other tenants run on
+                        unable[key] = ConfigurationError(f"{key} cannot be served ({error_sentence(error)}).")
+                        unable[key].__cause__ = error
+                if key in unable:
+                    refused[tenant.name] = unable[key]
+                else:
+                    self._place(tenant)
+            self._remove_unused_models()
+            self._undo_switches(current()[0])
+            self._stack_builder.build()
+            return refused
+
+    def plan_anew(self, settings: SharedSettings) -> dict[ServedModel, Plan]:
+        """Makes plans of all models for these settings.
+
+        Raises:
+            ConfigurationError: there is no memory for all of it; nothing was kept.
+        """
+        plans: dict[ServedModel, Plan] = {}
+        taken = 0
+        try:
+            for served in self._dispatcher.models.values():
+                plans[served] = served.make_plan(settings.stage, taken)
+                served.instance.prepare_head(plans[served])
+                taken += served.budget_of(plans[served])
+        except Exception:
+            for plan in plans.values():
+                plan.close()
+            raise
+        return plans
+
+    def _remove(self, kept: Collection[str]) -> None:
+        """Removes tenants that are not among these, and models that no other tenant uses."""
+        with self._changed:
+            for name in [name for name in self._tenants if name not in kept]:
+                drop(self._waiting.forget(name), DropReason.REMOVED)
+                del self._tenants[name]
+        self._remove_unused_models()
+
+    def _remove_unused_models(self) -> None:
+        with self._changing, self._changed:
+            used = {state.model for state in self._tenants.values()}
+            for served in [served for key, served in self._dispatcher.models.items() if key not in used]:
+                self._dispatcher.remove(served)
+                served.instance.advisor.note_unused()
+
+    def _undo_switches(self, settings: SharedSettings) -> None:
+        """Gives models new plans whose memory policies were right only beside models that have left.
+
+        A model for whose plan there is no memory stays as it is. It is slower so, but takes less memory.
+        """
+        with self._changing:
+            models = self._dispatcher.models
+            for served in models.values():
+                if not served.breaks_guideline:
+                    continue
+                with suppress(ConfigurationError):
+                    plan = served.make_plan(settings.stage, sum(other.budget_bytes for other in models.values()))
+                    with self._changed:
+                        served.instance.use(plan)
+                        self._dispatcher.renew()
+
+    def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
+        """Loads the tenant's model, unless another tenant uses it already."""
+        key, models = tenant.model_key, self._dispatcher.models
+        if key in models:
+            return
+        model = self._load(tenant, current()[0])
+        self._tables.load_costs()
+        with self._changing:
+            settings, limits = current()
+            others = sum(served.budget_bytes for served in models.values())
+            served = ServedModel(
+                key=key,
+                model=model,
+                settings=settings,
+                limits=limits,
+                changed=self._changed,
+                callbacks=self._callbacks,
+                database=self._database,
+                ring_memory=self._ring_memory,
+            )
+            served.open(settings, others)
+            with self._changed:
+                served.head.limits = current()[1]
+                self._dispatcher.add(served)
+        if model.note:
+            self._callbacks.on_error(key, Notice(model.note))
+
+    def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
+        spec = ModelSpec(
+            tenant.model,
+            weights=tenant.weights,
+            device=settings.device,
+            allow_user_code=settings.allow_user_code,
+            on_torch=settings.engine == Engine.TORCH.value,
+            **asdict(tenant.onnx_options),
+        )
+        try:
+            model = load_streamable(spec, settings.stage)
+            precision, reason = choose_precision(model, parse_precision(settings.precision), settings.engine)
+            if reason:
+                self._callbacks.on_error(tenant.model_key, Notice(reason))
+            config = replace(model.execution_config, precision=precision)
+            config = config.with_engine(settings.engine, untuned_engine(model, precision))
+            return load_streamable(replace(spec, execution_config=config), settings.stage)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
+            raise ConfigurationError(f"{tenant.model_key} cannot be loaded ({error}).") from error
+
+    def _place(self, tenant: Tenant) -> None:
+        """Starts the tenant, or gives it its new model, deadline and priority."""
+        with self._changed:
+            state = self._tenants.setdefault(tenant.name, TenantState(tenant=tenant, model=tenant.model_key))
+            if state.model != tenant.model_key:
+                drop(self._waiting.forget(tenant.name), DropReason.REMOVED)
+            state.tenant, state.model = tenant, tenant.model_key

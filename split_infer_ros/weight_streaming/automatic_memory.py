@@ -1,0 +1,97 @@
+"""Chooses the memory of streamed weights for ``weights_residency: auto``, by timing the layers first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.runtime.num_threads import run_with_threads
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+PROFILE_PASSES = 4
+
+OpenPartition = Callable[[MemoryPlan], StreamedPartition]
+"""Opens a partition whose steps are timed."""
+
+
+def choose_memory(
+    spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition, openers: Mapping[bool, OpenPartition]
+) -> MemoryPlan:
+    """Returns the plan with the least memory with which a pass is as fast as with resident weights.
+
+    Args:
+        spec: the partition.
+        settings: its budget, and the delay that is allowed.
+        packed: the partition's weights.
+        openers: open the pipelines among which to choose. With True, blocks are copied to the device. With False, the
+            layers read what the disk has written.
+
+    Raises:
+        ConfigurationError: the budget is too small for any ring, or no pipeline runs here.
+    """
+    trials: list[RingTrial] = []
+    compute_s: list[float] = []
+    refusals: list[Exception] = []
+    for is_copied, open_partition in openers.items():
+        try:
+            _check_budget(settings, packed, is_copied)
+            profile = _profile(spec, packed, open_partition, is_copied)
+        except (ConfigurationError, StreamError) as refusal:
+            refusals.append(refusal)
+            continue
+        compute_s.append(profile.compute_s)
+        trials += predict_trade_off(
+            packed.block_sizes,
+            packed.step_blocks,
+            profile,
+            max_bytes=settings.weights_budget_bytes - packed.kept_bytes,
+            allowed=settings.allowed_delay,
+            is_copied=is_copied,
+        )
+    if not trials:
+        raise refusals[0]
+    return choose_trial(trials, min(compute_s), settings.allowed_delay).memory_plan
+
+
+def _check_budget(settings: WeightsSettings, packed: PackedPartition, is_copied: bool) -> None:
+    """Raises a ConfigurationError if the budget is too small for the smallest ring."""
+    plan_memory(
+        Residency.TWO_STAGE,
+        packed.block_sizes,
+        packed.step_blocks,
+        budget_bytes=settings.weights_budget_bytes,
+        kept_bytes=packed.kept_bytes,
+        is_copied=is_copied,
+    )
+
+
+def _profile(
+    spec: PartitionSpec, packed: PackedPartition, open_partition: OpenPartition, is_copied: bool
+) -> StreamingProfile:
+    """Times layers and disk as the partition will run: with its threads, or on a stream of its own."""
+    inputs = spec.zeros(spec.batch_size)
+
+    @torch.inference_mode()
+    def run() -> StreamingProfile:
+        with Stream(inputs[0].device).work("profile weights"):
+            return profile_partition(
+                open_partition,
+                packed.block_sizes,
+                packed.step_blocks,
+                inputs=inputs,
+                passes=PROFILE_PASSES,
+                is_copied=is_copied,
+            )
+
+    return run() if spec.num_threads is None else run_with_threads(spec.num_threads, run)

@@ -1,0 +1,122 @@
+"""Opens a packed partition with the memory that suits its device: a ring on the CPU, on the GPU, or a shared one."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
+from split_infer_ros.weight_streaming.automatic_memory import choose_memory
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory, RingMemory
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+
+def open_in_shared_ring(
+    packed: PackedPartition, settings: WeightsSettings, ring_memory: RingMemory
+) -> StreamedPartition:
+    """Opens a partition on the CPU that reads through a ring of several models, whose size is the budget.
+
+    Raises:
+        ConfigurationError: the ring is too small.
+    """
+    memory_plan = plan_memory(
+        settings.weights_residency, packed.block_sizes, packed.step_blocks, budget_bytes=ring_memory.nbytes
+    )
+    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+
+
+def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
+    """Opens a partition on the CPU with a ring of its own. ``auto`` times the layers first.
+
+    Raises:
+        ConfigurationError: the budget is too small.
+    """
+
+    def open_again(memory_plan: MemoryPlan) -> StreamedPartition:
+        return StreamedPartition.open(spec.open_packed(packed.path), memory_plan)
+
+    if settings.weights_residency is Residency.AUTO:
+        memory_plan = choose_memory(spec, settings, packed, {False: open_again})
+    else:
+        memory_plan = _plan(settings.weights_residency, settings, packed)
+    return StreamedPartition.open(packed, memory_plan)
+
+
+def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
+    """Opens two stages if the disk can write to memory that the GPU reads. Else opens three stages with a note.
+
+    ``auto`` times the layers first, in two stages and in three.
+
+    Raises:
+        ConfigurationError: the budget is too small.
+    """
+    device = spec.model.device
+    ops = DeviceOps(Stream(device).copy, partial(current_fence, device), partial(current_mark, device))
+    residency = settings.weights_residency
+    note = ""
+    if residency is Residency.AUTO:
+        open_again = partial(_open_timed_on_gpu, spec, packed.path, ops)
+        memory_plan = choose_memory(spec, settings, packed, {False: open_again, True: open_again})
+        return StreamedPartition.open(packed, memory_plan, ring_memory=_allocate_on_gpu(memory_plan, device, ops))
+    if residency is Residency.TWO_STAGE:
+        memory_plan = _plan(residency, settings, packed)
+        try:
+            return _open_and_run(spec, packed, memory_plan, ops)
+        except (ConfigurationError, StreamError) as error:
+            note = f"two_stage is not possible here ({error}): asynchronous is used."
+            packed = spec.open_packed(packed.path)
+            residency = Residency.ASYNCHRONOUS
+    memory_plan = _plan(residency, settings, packed, is_copied=True)
+    ring_memory = _allocate_on_gpu(memory_plan, device, ops)
+    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    streamed.note = streamed.note or note
+    return streamed
+
+
+def _allocate_on_gpu(memory_plan: MemoryPlan, device: torch.device, ops: DeviceOps) -> RingMemory:
+    """Allocates the plan's ring where host and GPU see it, or one on each side."""
+    kind = MappedRingMemory if memory_plan.staging is None else CopiedRingMemory
+    return kind.allocate(memory_plan.ring.capacity, device, ops)
+
+
+def _open_timed_on_gpu(spec: PartitionSpec, path: Path, ops: DeviceOps, memory_plan: MemoryPlan) -> StreamedPartition:
+    """Opens a partition from its file. The GPU takes the times of its steps."""
+    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
+    return StreamedPartition.open(spec.open_packed(path), memory_plan, ring_memory=ring_memory, mark=ops.mark)
+
+
+def _open_and_run(
+    spec: PartitionSpec, packed: PackedPartition, memory_plan: MemoryPlan, ops: DeviceOps
+) -> StreamedPartition:
+    """Opens two stages and runs a pass, which shows whether the disk can write to the ring."""
+    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
+    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    try:
+        with torch.inference_mode():
+            streamed(*spec.zeros(1))
+    except StreamError:
+        streamed.close()
+        raise
+    return streamed
+
+
+def _plan(
+    residency: Residency, settings: WeightsSettings, packed: PackedPartition, is_copied: bool = False
+) -> MemoryPlan:
+    return plan_memory(
+        residency,
+        packed.block_sizes,
+        packed.step_blocks,
+        budget_bytes=settings.weights_budget_bytes,
+        kept_bytes=packed.kept_bytes,
+        is_copied=is_copied,
+    )

@@ -1,0 +1,131 @@
+"""Streams the weights of a partition: from the settings to a partition that reads its weights while it runs.
+
+The model's own weights are released once the partition streams them.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.runtime.heap import trim
+from split_infer_ros.runtime.num_threads import max_threads
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of, head_of
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.weight_streaming.opening import open_in_shared_ring, open_on_cpu, open_on_gpu
+from split_infer_ros.weight_streaming.packed_weights import fetch_weights, find_packed, streamable
+from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+
+def stream_backbone(
+    model: SplitModel,
+    split_point: SplitPoint,
+    settings: WeightsSettings,
+    *,
+    batch_size: int,
+    ring_memory: RingMemory | None = None,
+    num_threads: int = 0,
+) -> StreamedPartition | None:
+    """Returns the backbone partition on streamed weights, or None if it is resident or has no weights.
+
+    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
+
+    Args:
+        model: whose backbone it is.
+        split_point: at which the backbone ends.
+        settings: where weights are, and how much memory they may take.
+        batch_size: of full batches.
+        ring_memory: a ring on the CPU that several models' partitions share. Its size is the budget.
+        num_threads: with which the backbone runs on a CPU; 0: one for each core.
+
+    Raises:
+        ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
+    """
+    if settings.weights_residency is Residency.RESIDENT:
+        return None
+    _check_precision(model.precision, settings)
+    spec = PartitionSpec(
+        model=streamable(model),
+        extract=backbone_of,
+        split_point=split_point,
+        inputs=(TensorSpec("images", model.entry.image_shape, torch.float32),),
+        num_threads=(num_threads or max_threads()) if model.device.type == "cpu" else None,
+        batch_size=batch_size,
+    )
+    return _stream(spec, settings, ring_memory)
+
+
+def stream_head(
+    model: SplitModel, split_point: SplitPoint, settings: WeightsSettings, *, num_threads: int, batch_size: int
+) -> StreamedPartition | None:
+    """Returns the head partition on streamed weights on the CPU, or None if it is resident or has no weights.
+
+    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
+
+    Args:
+        model: whose head it is.
+        split_point: at which the head begins.
+        settings: where weights are, and how much memory they may take.
+        num_threads: with which the head runs.
+        batch_size: for which weights are laid out.
+
+    Raises:
+        ConfigurationError: the file or budget does not allow it. Nothing has changed.
+    """
+    if settings.weights_residency is Residency.RESIDENT:
+        return None
+    _check_precision(model.head_precision, settings)
+    spec = PartitionSpec(
+        model=streamable(model),
+        extract=head_of,
+        split_point=split_point,
+        inputs=split_point.head_inputs,
+        num_threads=num_threads,
+        batch_size=batch_size,
+    )
+    return _stream(spec, settings)
+
+
+def _check_precision(precision: Precision, settings: WeightsSettings) -> None:
+    if precision is not Precision.FP32:
+        raise ConfigurationError(
+            f"weights_residency {settings.weights_residency.value} is for a partition in fp32, and this one runs in "
+            f"{precision.value}: take precision fp32, or weights_residency resident."
+        )
+
+
+def _stream(
+    spec: PartitionSpec, settings: WeightsSettings, ring_memory: RingMemory | None = None
+) -> StreamedPartition | None:
+    path = find_packed(spec.model, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
+    try:
+        packed = spec.open_packed(path)
+        if not packed.step_blocks:
+            return None
+        gc.collect()  # traced graphs refer to themselves; what they held is given back before the ring is filled
+        trim()
+        if ring_memory is not None:
+            streamed = open_in_shared_ring(packed, settings, ring_memory)
+        elif spec.num_threads is not None:
+            streamed = open_on_cpu(spec, settings, packed)
+        else:
+            streamed = open_on_gpu(spec, settings, packed)
+    except (OSError, StreamError) as error:
+        raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
+    if spec.model.release(
+        state_of(spec.graph).keys(),
+        lambda names: fetch_weights(spec.model, path, num_threads=spec.num_threads, names=names),
+    ):
+        gc.collect()  # traced graphs refer to themselves, and hold weights until then
+    trim()
+    return streamed

@@ -1,0 +1,63 @@
+"""Fixtures: stages, pipelines and tenants that run, on hand-made models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bright import LONG_S, BrightModel
+from running import SETTINGS, Running, Serve
+from stages import Stages, Start
+
+from split_infer_ros.errors import UnknownModelError
+from split_infer_ros.server import tenant_registry
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts both stages with given settings, and closes them after the test."""
+    running: list[Stages] = []
+
+    def make(lease_s: float = LONG_S, **settings: object) -> Stages:
+        defaults = StageSettings(batch_timeout_s=0.001)
+        running.append(Stages(replace(defaults, **settings), lease_s))  # type: ignore[arg-type]
+        return running[-1]
+
+    yield make
+    for stages in running:
+        stages.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    running: list[Running] = []
+
+    def make(*tenants: Tenant, settings: SharedSettings = SETTINGS, **models: BrightModel) -> Running:
+        def load(spec: ModelSpec, weights: WeightsSettings) -> BrightModel:
+            if spec.name == "broken":
+                raise ValueError("what a factory raises")
+            if spec.name not in models:
+                raise UnknownModelError(f"There is no model '{spec.name}'.")
+            return models[spec.name]
+
+        monkeypatch.setattr(tenant_registry, "load_streamable", load)
+        running.append(Running(tmp_path / "tuning.jsonl", models, settings))
+        assert running[-1].set(*tenants) == {}
+        running[-1].pipeline.start()
+        return running[-1]
+
+    yield make
+    for found in running:
+        found.deliver_gate.set()
+        for model in found.models.values():
+            model.gate.set()
+        found.pipeline.stop(LONG_S)
+        found.check()
+        found.pipeline.close()

@@ -1,0 +1,187 @@
+"""What is measured, in which order, and what is known from earlier days."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bright import BrightModel
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.server.costs import cost_keys
+from split_infer_ros.server.costs.cost_table import FUSION_BUDGET_S, MAX_EXECUTION_S, MAX_FUSED, CostTable
+from split_infer_ros.server.schedule.execution_costs import Combination
+
+KEY = Key({"device": "cpu"}, {"torch": "1"})
+MODELS = {"one": BrightModel("one", 1), "two": BrightModel("two", 1), "big": BrightModel("big", 1000)}
+
+
+def make_table(path: Path, max_batch_size: int = 4, key: Key = KEY) -> CostTable:
+    return CostTable(key, Database(path), max_batch_size=max_batch_size, graphs=False)
+
+
+def measure_all(table: CostTable, image_s: float) -> list[Combination]:
+    """Everything that the table wants measured, in order; each image takes ``image_s`` seconds."""
+    measured: list[Combination] = []
+    while (combination := table.next_to_measure()) is not None:
+        assert combination not in measured
+        measured.append(combination)
+        table.add_measured(combination, [image_s * sum(count for _, count in combination)] * 3)
+    return measured
+
+
+def test_batches_of_one_model_are_measured_first(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a")
+    for name, model in MODELS.items():
+        table.add_model(name, model, name)
+    assert measure_all(table, 0.001) == [
+        *((((name, size),)) for name in MODELS for size in (1, 2, 4)),
+        (("one", 1), ("two", 1)), (("one", 2), ("two", 2)),
+    ]  # fmt: skip
+    costs = table.costs()
+    assert costs.alone_s["big"] == {1: 0.001, 2: 0.002, 4: 0.004}
+    assert costs.fused_s[("one", 2), ("two", 2)] == 0.004
+    assert costs.is_small("one")
+    assert not costs.is_small("big")
+
+
+def test_long_executions_are_not_measured(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a")
+    table.add_model("one", MODELS["one"], "x")
+    table.add_model("two", MODELS["two"], "x two")
+    assert measure_all(table, 0.6 * MAX_EXECUTION_S) == [(("one", 1),), (("two", 1),)]
+    assert table.is_ready("one")
+    assert table.costs().batch_s("one", 4) == pytest.approx(2.4 * MAX_EXECUTION_S)
+
+
+def test_time_for_fused_models_is_bounded(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a", max_batch_size=1)
+    for index in range(10):
+        table.add_model(f"m{index}", MODELS["one"], f"variant {index}")
+    fused = measure_all(table, 0.05)[10:]
+    assert 3 * 0.05 * sum(sum(count for _, count in combination) for combination in fused[:-1]) < FUSION_BUDGET_S
+    assert 0 < len(fused) < MAX_FUSED
+
+
+def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> None:
+    first = make_table(tmp_path / "a")
+    for name in ("one", "two"):
+        first.add_model(name, MODELS[name], name)
+    measure_all(first, 0.001)
+    again = make_table(tmp_path / "a")
+    for name, model in (("other", "one"), ("two", "two")):
+        again.load_costs()
+        again.add_model(name, MODELS[model], model)
+    assert measure_all(again, 1.0) == []
+    assert again.costs().fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
+    elsewhere = make_table(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
+    elsewhere.load_costs()
+    elsewhere.add_model("one", MODELS["one"], "one")
+    assert not elsewhere.is_ready("one")
+
+
+def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = "2026.4"
+    monkeypatch.setattr(cost_keys, "engine_version", lambda engine: release)
+    on_torch = MODELS["one"]
+    config = ExecutionConfig(engine=Engine.OPENVINO)
+    on_openvino = on_torch.placed(on_torch.device, config)
+    for model in (on_torch, on_openvino):
+        table = make_table(tmp_path / "a")
+        table.load_costs()
+        table.add_model("one", model, "x")
+        assert len(measure_all(table, 0.001)) == 3
+    again = make_table(tmp_path / "a")
+    again.load_costs()
+    again.add_model("one", on_openvino, "x")
+    assert measure_all(again, 0.001) == []
+    release = "2027.0"
+    again.add_model("one", on_openvino, "x")
+    assert len(measure_all(again, 0.001)) == 3
+
+
+def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a")
+    table.add_model("one", MODELS["one"], "x")
+    table.add_model("two", MODELS["two"], "y")
+    table.add_failed((("one", 1),))
+    assert table.has_failed("one")
+    assert "one" not in table.costs().alone_s
+    table.add_measured((("two", 1),), [0.001])
+    table.add_failed((("two", 2),))
+    assert table.next_to_measure() is None
+    assert table.is_ready("two")
+    assert not table.has_failed("two")
+    table.remove_model("one")
+    table.add_model("one", MODELS["one"], "x")
+    assert not table.has_failed("one")
+    assert table.next_to_measure() == (("one", 1),)
+
+
+def test_every_recorded_size_is_measured(tmp_path: Path) -> None:
+    table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=11, graphs=True)
+    table.add_model("one", MODELS["one"], "x")
+    assert measure_all(table, 0.001) == [(("one", size),) for size in (1, 2, 3, 4, 5, 6, 7, 8, 16)]
+    assert table.costs().batch_s("one", 5) == 0.005
+    assert table.costs().batch_s("one", 9) == 0.016, "it is padded"
+
+
+class Stack:
+    """Stands for a network of both models."""
+
+    def __init__(self) -> None:
+        self.name = "one + two"
+        self.members = {name: MODELS[name] for name in ("one", "two")}
+
+
+def stacked_table(path: Path) -> CostTable:
+    table = make_table(path)
+    table.load_costs()
+    for name in ("one", "two"):
+        table.add_model(name, MODELS[name], "same")
+    return table
+
+
+@pytest.mark.parametrize(("image_s", "pays"), [(0.0009, True), (0.00099, False)])
+def test_stacks_are_measured_last_and_kept(tmp_path: Path, image_s: float, pays: bool) -> None:
+    table = stacked_table(tmp_path / "a")
+    assert table.stack_pays(["one", "two"]) is None, "nothing is known of the models"
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    found: list[Combination] = []
+    while (combination := table.next_to_measure()) is not None:
+        found.append(combination)
+        is_stack = table.is_stack(combination)
+        if combination == (("one + two", 1),):
+            assert table.stack_pays(["one", "two"]) is None, "it may still pay"
+        count = sum(count for _, count in combination)
+        table.add_measured(combination, [image_s * 2 * count if is_stack else 0.001 * count] * 3)
+    assert found[-2:] == [(("one + two", 1),), (("one + two", 2),)]
+    assert not any(table.is_stack(combination) for combination in found[:-2])
+    assert table.stack_pays(["one", "two"]) is pays
+    stack = table.costs().stacks["one + two"]
+    assert (stack.members, list(stack.seconds)) == (("one", "two"), [1, 2])
+    assert table.costs().parameters.keys() == {"one", "two"}
+    again = stacked_table(tmp_path / "a")
+    assert again.stack_pays(["one", "two"]) is pays, "known from the database, before the network is built"
+    assert again.costs().stacks == {}
+    again.set_stacks([Stack()])  # type: ignore[list-item]
+    assert again.next_to_measure() is None
+    assert again.costs().stacks["one + two"] == stack
+
+
+def test_stack_that_fails_or_is_long_does_not_pay(tmp_path: Path) -> None:
+    table = stacked_table(tmp_path / "a")
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    while (combination := table.next_to_measure()) is not None and not table.is_stack(combination):
+        table.add_measured(combination, [0.4 * MAX_EXECUTION_S * sum(count for _, count in combination)] * 3)
+    assert combination == (("one + two", 1),), "two images of each would take too long"
+    table.add_failed(combination)
+    assert table.next_to_measure() is None
+    assert table.stack_pays(["one", "two"]) is False
+    assert not table.has_failed("one")
+    table.set_stacks([])
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    assert table.next_to_measure() == (("one + two", 1),), "another network may run"

@@ -1,0 +1,105 @@
+"""Both pre-processors give a model the same batch. The GPU's pre-processor runs on the CPU here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.server.preprocessing.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.server.preprocessing.preprocessor import Preprocessor, make_preprocessor
+
+CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
+
+
+def on_host(preprocess: Preprocess, batch_size: int) -> Preprocessor:
+    return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=torch.float32)
+
+
+def on_device(preprocess: Preprocess, batch_size: int, budget_bytes: float = math.inf) -> Preprocessor:
+    return DevicePreprocessor.allocate(
+        preprocess, batch_size=batch_size, dtype=torch.float32, place=Place(), budget_bytes=budget_bytes
+    )
+
+
+def pictures() -> list[Pixels]:
+    """Two images alike, then images that differ: channel order, grey, padded rows, four channels."""
+    generator = torch.Generator().manual_seed(0)
+
+    def make(height: int, width: int, channels: int, rgb: tuple[int, int, int]) -> Pixels:
+        data = torch.randint(256, (height, width, channels), dtype=torch.uint8, generator=generator)
+        return Pixels(data, rgb)
+
+    padded = Pixels(make(50, 70, 3, (0, 1, 2)).data[:, :60], (0, 1, 2))
+    return [
+        make(48, 64, 3, (0, 1, 2)),
+        make(48, 64, 3, (0, 1, 2)),
+        make(48, 64, 3, (2, 1, 0)),
+        make(100, 30, 1, (0, 0, 0)),
+        padded,
+        make(24, 32, 4, (2, 1, 0)),
+    ]
+
+
+@pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
+def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> None:
+    images = pictures()
+    for preprocessor in (on_host(preprocess, len(images)), on_device(preprocess, len(images))):
+        for _ in range(3):  # buffers take turns
+            loaded = preprocessor.load(images)
+            loaded.ready.wait()
+            assert loaded.images.shape == (len(images), 3, 24, 32)
+            for image, found in zip(images, loaded.images, strict=True):
+                alone = preprocess.normalise(preprocess.gather([image], preprocess.staging(1)))[0]
+                assert torch.equal(found, alone)  # each image is resized by itself, each pixel scaled by itself
+
+
+def test_smaller_batch_follows_a_larger_one() -> None:
+    images = pictures()
+    for preprocessor in (on_host(DETECTOR, 6), on_device(DETECTOR, 6)):
+        preprocessor.load(images)
+        assert torch.equal(preprocessor.load(images[3:5]).images, preprocessor.load(images[3:5]).images)
+        assert len(preprocessor.load(images[:1]).images) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
+    preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=dtype, place=Place())
+    loaded = preprocessor.load(pictures()[:2])
+    assert loaded.images.dtype == dtype
+    assert loaded.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_beyond_the_budget_are_refused() -> None:
+    preprocessor = on_device(DETECTOR, 1, budget_bytes=2 * MIN_BUFFER_BYTES + 2 * 100)
+
+    def image(width: int) -> Pixels:
+        return Pixels(torch.zeros((1, width, 3), dtype=torch.uint8), (0, 1, 2))
+
+    fits, too_large = image(MIN_BUFFER_BYTES // 3 + 33), image(MIN_BUFFER_BYTES // 3 + 34)
+    preprocessor.load([fits])
+    with pytest.raises(ConfigurationError, match=r"images of this size take 1\.8 MB.*memory_budget_mb has 1\.8"):
+        preprocessor.load([too_large])
+    preprocessor.load([fits])
+
+
+@pytest.mark.parametrize("make", [HostPreprocessor.allocate, DevicePreprocessor.allocate])
+@pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
+def test_both_layouts_have_the_same_bits(preprocess: Preprocess, make: Any) -> None:
+    """Each pixel is scaled by itself, by the same operation."""
+    place = {"place": Place()} if make == DevicePreprocessor.allocate else {}
+    found = []
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        preprocessor = make(preprocess, batch_size=6, dtype=torch.float32, memory_format=memory_format, **place)
+        images = preprocessor.load(pictures()).images
+        assert images.is_contiguous(memory_format=memory_format)
+        found.append(images)
+    assert torch.equal(*found)

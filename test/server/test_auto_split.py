@@ -1,0 +1,224 @@
+"""The split point is chosen and moved, with a stage that only records its settings and with simulated times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
+from split_infer_ros.server.in_flight import InFlightBatch
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.timeline import Timeline
+from split_infer_ros.split.planner import Objective
+from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+
+# Seconds an image. The middle is best; once the head is four times slower, the late split point is.
+BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030}
+HEAD = {"early": 0.040, "middle": 0.018, "late": 0.001}
+BATCH_S = 0.001  # what a batch costs besides its images
+OPEN = StageSettings(split_point=AUTO, batch_size=0)
+
+
+def profile(sizes: Sequence[int]) -> Profile:
+    points = tuple(
+        ProfilePoint(
+            split_point=split_point,
+            batch_size=size,
+            bytes_per_image=1,
+            preprocess_s=0.0,
+            backbone_s=BATCH_S + size * BACKBONE[split_point],
+            hand_over_s=0.0,
+            head_s=size * HEAD[split_point],
+            decode_s=0.0,
+        )
+        for size in sizes
+        for split_point in BACKBONE
+    )
+    return Profile("m", "cpu", points=points, co_run=CoRun())
+
+
+@dataclass
+class Harness:
+    """An AutoSplit and the stage that it configures.
+
+    Attributes:
+        measured: batch sizes whose profile is known.
+        refuses: whether the stage refuses all settings.
+        applied: all settings that the stage took.
+        messages: all lines that the AutoSplit reported.
+        requests: batch sizes of the profiles that were asked for, and whether they might be measured.
+        now: seconds.
+    """
+
+    measured: set[int] = field(default_factory=set)
+    refuses: bool = False
+    applied: list[StageSettings] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    requests: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.split = AutoSplit("cpu", self.find, self.messages.append, dwell_s=1.0)
+        self.split.attach(self.configure)
+
+    def find(self, sizes: Sequence[int], may_measure: bool) -> Profile:
+        self.requests.append((tuple(sizes), may_measure))
+        if not may_measure and not self.measured >= set(sizes):
+            raise ConfigurationError("m was not measured.")
+        self.measured |= set(sizes)
+        return profile(sizes)
+
+    def configure(self, settings: StageSettings) -> None:
+        if self.refuses:
+            raise ConfigurationError("The memory is full.")
+        self.applied.append(settings)
+
+    def run(self, settings: StageSettings, seconds: float, head_slower: float = 1.0, fill: int | None = None) -> None:
+        """Lets batches come back for some seconds, at the pace of the slower stage."""
+        split_point, size = settings.split_point, settings.batch_size
+        backbone_s, head_s = BATCH_S + size * BACKBONE[split_point], size * HEAD[split_point] * head_slower
+        end = self.now + seconds
+        while self.now < end:
+            self.now += max(backbone_s, head_s)
+            start = self.now - backbone_s - head_s
+            times = Timeline(start, start, start, start + backbone_s, start + backbone_s)
+            times.head_start, times.head_end, times.delivered = start + backbone_s, self.now, self.now
+            plan = SimpleNamespace(settings=settings)
+            self.split.observe(
+                cast(InFlightBatch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times))
+            )
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    harness = Harness()
+    yield harness
+    harness.split.stop()
+
+
+def settle(harness: Harness) -> None:
+    """Waits until all batches have been examined: the thread does so before it ends."""
+    harness.split.stop()
+    harness.split.start()
+
+
+@given(size=st.integers(0, 256), split_point=st.sampled_from(["default", "output", "nowhere"]))
+def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: str) -> None:
+    harness = Harness()
+    requested = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
+    assert harness.split.begin(requested, Goal()) == replace(requested, batch_size=size or 1)
+    assert harness.requests == []
+
+
+def test_the_planner_fills_in_open_settings(harness: Harness) -> None:
+    settings = harness.split.begin(replace(OPEN, pool_slots=7), Goal())
+    assert (settings.split_point, settings.batch_size, settings.pool_slots) == ("middle", max(BATCH_SIZES["cpu"]), 7)
+    settings = harness.split.begin(OPEN, Goal(Objective.LATENCY))
+    assert (settings.split_point, settings.batch_size) == ("late", 1)
+    settings = harness.split.begin(replace(OPEN, batch_size=3), Goal(latency_bound_s=0.1))
+    assert (settings.split_point, settings.batch_size) == ("late", 3)
+    assert harness.messages == []
+
+
+def test_a_bound_that_no_split_point_keeps_is_reported(harness: Harness) -> None:
+    settings = harness.split.begin(OPEN, Goal(latency_bound_s=0.005))
+    assert (settings.split_point, settings.batch_size) == ("late", 1)
+    assert harness.messages == [
+        "No split point of m keeps within 5 ms on this machine; the one of the lowest latency is taken, 32.0 ms."
+    ]
+
+
+def test_nothing_is_measured_while_frames_flow(harness: Harness) -> None:
+    harness.split.begin(StageSettings(), Goal())
+    with pytest.raises(ConfigurationError, match="not measured"):
+        harness.split.configure(OPEN, Goal())
+    assert harness.requests == [(BATCH_SIZES["cpu"], False)]
+    assert harness.applied == []
+    harness.measured = set(BATCH_SIZES["cpu"])
+    harness.split.configure(OPEN, Goal())
+    assert [(settings.split_point, settings.batch_size) for settings in harness.applied] == [("middle", 8)]
+
+
+def test_a_slower_head_moves_the_split_point_for_good(harness: Harness) -> None:
+    requested = replace(OPEN, batch_size=4)
+    first = harness.split.begin(requested, Goal())
+    harness.split.start()
+    harness.run(first, 10)
+    settle(harness)
+    assert harness.applied == []
+    harness.run(first, 20, head_slower=4)
+    settle(harness)
+    moved = replace(first, split_point="late")
+    assert harness.applied == [moved]
+    assert harness.messages == [
+        "The split point moves from middle at batch size 4 to late at 4: 33.1 images/s are expected, 136.9 ms."
+    ]
+    harness.run(moved, 20, head_slower=4)
+    harness.split.configure(replace(requested, pool_slots=9), Goal())
+    settle(harness)
+    assert harness.applied == [moved, replace(moved, pool_slots=9)]
+
+
+def test_a_new_goal_is_planned_again(harness: Harness) -> None:
+    harness.split.begin(OPEN, Goal())
+    harness.split.configure(OPEN, Goal(Objective.LATENCY))
+    harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal(Objective.LATENCY))
+    harness.split.configure(StageSettings(split_point="early", batch_size=0), Goal(Objective.LATENCY))
+    assert [(settings.split_point, settings.batch_size) for settings in harness.applied] == [
+        ("late", 1),
+        ("early", 2),
+        ("early", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda harness: harness.run(StageSettings(split_point="early", batch_size=4), 20, 4), lambda harness: None],
+)
+def test_partial_and_outdated_batches_are_ignored(harness: Harness, change: Callable[[Harness], Any]) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.split.start()
+    change(harness)
+    harness.run(first, 20, head_slower=4, fill=3)
+    settle(harness)
+    assert harness.applied == []
+
+
+def test_a_refused_move_is_reported_once_and_not_retried(harness: Harness) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.split.start()
+    harness.refuses = True
+    harness.run(first, 40, head_slower=4)
+    settle(harness)
+    assert harness.messages == ["The split point stays at middle: The memory is full."]
+    assert harness.applied == []
+    harness.refuses = False
+    harness.split.configure(replace(OPEN, batch_size=4, pool_slots=2), Goal())
+    assert [settings.split_point for settings in harness.applied] == ["middle"]
+
+
+def test_refused_settings_change_nothing(harness: Harness) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.refuses = True
+    with pytest.raises(ConfigurationError, match="memory is full"):
+        harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal())
+    harness.refuses = False
+    harness.split.start()
+    harness.run(first, 20, head_slower=4)
+    settle(harness)
+    assert [settings.split_point for settings in harness.applied] == ["late"], "it no longer watches"
+
+
+def test_settings_cannot_change_without_a_stage() -> None:
+    split = AutoSplit("cpu", lambda sizes, _: profile(sizes), print, dwell_s=1.0)
+    split.begin(StageSettings(), Goal())
+    with pytest.raises(ConfigurationError, match="no stage yet"):
+        split.configure(StageSettings(split_point="early"), Goal(latency_bound_s=math.inf))

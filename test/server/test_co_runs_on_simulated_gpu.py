@@ -1,0 +1,64 @@
+"""What test/gpu does with co-run tasks and models, on the simulated GPU as far as that goes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import co_optimisation
+import pytest
+import torch
+from _co_runs import RealGpu
+from bright import CPU, BrightModel, Brightness, frame
+from hypothesis import given
+from hypothesis import strategies as st
+from side_by_side import Neighbour, run_together
+from simulated_gpu import GPU, Gpu, simulated
+from simulated_settings import drawn
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.memory_cost.release import ReleasedTask
+from split_infer_ros.split.torch_model import TorchModel
+
+pytestmark = pytest.mark.usefixtures("plain_operators")
+
+D, M = Policy.DEVICE, Policy.MANAGED
+ONE_SIDE_AT_A_TIME = ["cudaDevAttrConcurrentManagedAccess"]
+SIZE = 1 << 20
+seeds = given(seed=st.integers(0, 10**6))
+
+
+@pytest.mark.parametrize("absent", [[], ONE_SIDE_AT_A_TIME], ids=["concurrent access", "one side at a time"])
+@drawn(2)
+@seeds
+def test_pair_of_applications_gives_what_each_kernel_wrote(absent: list[str], seed: int) -> None:
+    """Exact: sums of ones."""
+    applications = {each.name: each for each in co_optimisation.APPLICATIONS if each.kernels < 100}
+    with simulated(Gpu(Random(seed).randrange, absent=absent)):
+        gpu = RealGpu(GPU, applications, SIZE)
+        tasks = [applications[name].task(SIZE) for name in ("add", "search")]
+        for device, managed in (tasks, tasks[::-1]):
+            ends = gpu([ReleasedTask(device, D), ReleasedTask(managed, M)])
+            assert 0 < ends[0] <= ends[1]
+        for policy in (D, M):
+            values = gpu._memory["search", policy].host.view(torch.float32)
+            assert values.sum().item() == len(values) + 23 * round(len(values) / 24), "the first one adds to all"
+            assert gpu._memory["add", policy].host.view(torch.float32).eq(1).all()
+
+
+@pytest.mark.parametrize("policies", [(D, D), (D, M), (M, M)])
+@drawn(2)
+@seeds
+def test_models_side_by_side_give_their_own_features(policies: tuple[Policy, Policy], seed: int) -> None:
+    """Exact: each value is a pixel's, times one."""
+    with simulated(Gpu(Random(seed).randrange)):
+        models = [TorchModel(BrightModel(name).entry, Brightness(1), CPU).placed(GPU) for name in ("one", "two")]
+        neighbours = [Neighbour(model, policy, 2) for model, policy in zip(models, policies, strict=True)]
+        assert [neighbour.plan.pool.slots.policy for neighbour in neighbours] == list(policies)
+        for value in (51, 102):
+            images = [frame(value, "a")[0], frame(value + 51, "a")[0]]
+            features, seconds = run_together(neighbours, images)
+            assert seconds > 0
+            for (found,) in features:
+                assert found.amax((1, 2, 3)).mul(255).round().tolist() == [value, value + 51]
+        for neighbour in neighbours:
+            neighbour.close()

@@ -1,0 +1,208 @@
+"""Tenants on models that they share: each frame is settled once, and at its own tenant."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bright import BAD, LONG_S, BrightModel
+from running import SETTINGS, A, B, C, Serve, until
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.errors import ConfigurationError, ImageError
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.server import worker_pool
+from split_infer_ros.server.costs import cost_table
+from split_infer_ros.server.execution.merge_runner import Inputs
+from split_infer_ros.server.schedule.execution_costs import Combination
+from split_infer_ros.server.schedule.request import LatePolicy
+from split_infer_ros.server.served_model import ServedModel
+
+
+def test_each_frame_gets_its_own_result_at_its_own_tenant(serve: Serve) -> None:
+    run = serve(A, B, C, one=BrightModel("one"), two=BrightModel("two", 9))
+    for value in range(0, 200, 10):
+        for index, tenant in enumerate("abc"):
+            run.send(tenant, value + index)
+        if value % 50 == 0:
+            run.settled()
+    run.settled()
+    for index, tenant in enumerate("abc"):
+        headers = [origin.header[1] for origin, _ in run.delivered[tenant]]
+        assert headers == [value + index for value in range(0, 200, 10)]
+        report = run.pipeline.report(tenant, time.monotonic())
+        assert report.counts.published == 20
+        assert report.model == ("two" if tenant == "c" else "one")
+        assert report.split_point == "parts.0"
+        assert report.latency_p50_s > 0
+        assert report.batches > 0
+    assert run.errors == []
+    assert run.pipeline.labels("c") == ("bright by two",)
+
+
+def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:
+    one = BrightModel("one")
+    run = serve(A, B, one=one)
+    one.gate.clear()
+    run.send("a", 1)
+    until(lambda: not run.pipeline._waiting)
+    for value in range(2, 5):
+        run.send("a", value)
+        run.send("b", value)
+    one.gate.set()
+    run.settled()
+    assert sum(one.batches) == 7
+    assert max(one.batches) > 1
+    for tenant in "ab":
+        report = run.pipeline.report(tenant, time.monotonic())
+        assert 0 < report.merged_batches <= report.batches
+        assert (report.fused_batches, report.stacked_batches) == (0, 0)
+        assert 0 < report.queueing_mean_s <= report.queueing_p99_s <= report.latency_p99_s
+
+
+def test_a_camera_that_floods_displaces_itself_alone(serve: Serve) -> None:
+    one = BrightModel("one")
+    run = serve(A, B, one=one, settings=replace(SETTINGS, max_waiting=2))
+    one.gate.clear()
+    run.send("b", 7)
+    run.send("a", *range(100))
+    run.send("b", 8)
+    assert run.counts("a").dropped == {"overrun": run.counts("a").dropped["overrun"]}
+    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.max_batch_size
+    one.gate.set()
+    run.settled()
+    assert [origin.header[1] for origin, _ in run.delivered["a"]][-2:] == [98, 99]
+    assert run.counts("b").dropped == {}
+    assert run.counts("b").published == 2
+
+
+def test_a_batch_that_fails_costs_itself_alone(serve: Serve) -> None:
+    run = serve(A, C, one=BrightModel("one", backbone_fails=True), two=BrightModel("two", head_fails=True))
+    for value in (1, BAD, 3):
+        run.send("a", value)
+        run.send("c", value)
+        run.settled()
+    assert run.counts("a").dropped == {"backbone_error": 1}
+    assert run.counts("c").dropped == {"head_error": 1}
+    assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 2]
+    assert sorted(run.errors) == [("one", "the backbone of one fails"), ("two", "the head of two fails")]
+
+
+def test_a_result_that_nobody_takes_costs_its_own_frame_alone(serve: Serve) -> None:
+    one = BrightModel("one")
+    run = serve(A, B, one=one)
+    one.gate.clear()
+    run.send("b", 1)
+    run.send("a", BAD - 1)
+    run.send("b", 2)
+    one.gate.set()
+    run.settled()
+    assert run.counts("a").dropped == {"head_error": 1}
+    assert run.counts("b").published == 2
+    assert run.errors == [("a", "nobody hears it")]
+
+
+def test_a_round_that_fails_does_not_end_the_next_ones(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = serve(A, one=BrightModel("one"))
+    failures = [RuntimeError("the driver says no")]
+    collect = ServedModel.collect
+
+    def fail_once(line: ServedModel, now: float) -> None:
+        if failures:
+            raise failures.pop()
+        collect(line, now)
+
+    monkeypatch.setattr(ServedModel, "collect", fail_once)
+    run.send("a", 1)
+    until(lambda: not failures)
+    run.send("a", 2)
+    run.settled()
+    assert run.counts("a").dropped == {}
+    assert run.errors == [("dispatcher", "the driver says no")]
+
+
+def test_what_was_not_foreseen_is_recorded_once_nothing_comes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = serve(A, one=BrightModel("one"))
+    runner = run.pipeline._workers.whole
+    most_missed = [(("one", 4),)]
+    recorded: list[dict[str, int]] = []
+
+    def prepare(inputs: Inputs) -> None:
+        recorded.append({name: len(images) for name, images in inputs.items()})
+        most_missed.clear()
+
+    class Graphs:
+        has_room = remove_models = staticmethod(lambda found: False)
+
+        @property
+        def most_missed(self) -> Combination | None:
+            return most_missed[0] if most_missed else None
+
+    monkeypatch.setattr(runner, "prepare", prepare)
+    monkeypatch.setattr(runner, "graphs", Graphs())
+    until(lambda: bool(recorded))
+    run.send("a", 1)
+    run.settled()
+    assert recorded == [{"one": 4}]
+    assert run.errors == []
+
+
+def test_what_cannot_be_read_or_was_missed_is_counted(serve: Serve) -> None:
+    run = serve(A, one=BrightModel("one"))
+    run.pipeline.refuse("a", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("a", 3, DropReason.MIDDLEWARE)
+    run.send("nobody", 1)
+    run.pipeline.refuse("nobody", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("nobody", 3, DropReason.MIDDLEWARE)
+    assert run.counts("a").dropped == {"unknown_encoding": 1, "middleware": 3}
+    with pytest.raises(ConfigurationError, match=r"There is no tenant 'nobody'; there are: a\."):
+        run.pipeline.report("nobody", 1.0)
+
+
+def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) -> None:
+    one = BrightModel("one")
+    run = serve(replace(A, deadline_s=1e-9, when_late=LatePolicy.DROP), replace(B, deadline_s=1e-9), one=one)
+    run.send("a", 1, 2)
+    run.send("b", 3, 4)
+    run.settled()
+    assert run.counts("a").dropped == {"deadline": 2}
+    assert run.counts("b").published == 2
+
+
+def test_a_model_is_measured_before_it_is_served_and_once_for_all(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
+    monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
+    run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
+    modes = run.pipeline._dispatcher._modes
+    assert modes.num_lanes == 2
+    for costs in (modes.whole, modes.lane):
+        assert sorted(costs.alone_s["one"]) == [1, 2, 4, 5]
+    assert list(modes.whole.fused_s) != []
+    records = len(Database(tmp_path / "tuning.jsonl").records())
+    again = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
+    assert again.pipeline._dispatcher._modes == modes
+    assert len(Database(tmp_path / "tuning.jsonl").records()) == records
+
+
+def test_what_is_not_done_in_time_is_dropped_at_the_end_and_it_can_begin_again(serve: Serve) -> None:
+    run = serve(A, one=BrightModel("one"))
+    run.deliver_gate.clear()
+    run.send("a", *range(30))
+    stopping = threading.Thread(target=run.pipeline.stop, args=(0.05,))
+    stopping.start()
+    until(lambda: "shutdown" in run.counts("a").dropped)
+    run.deliver_gate.set()
+    stopping.join(LONG_S)
+    run.send("a", 1)
+    assert run.counts("a").in_flight == 0
+    assert run.counts("a").dropped["inactive"] == 1
+    run.pipeline.start()
+    before = run.counts("a").published
+    run.send("a", 2)
+    run.settled()
+    assert run.counts("a").published == before + 1

@@ -1,0 +1,109 @@
+"""Tenants whose models' weights go through one ring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from running import until
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.shared_pipeline import SharedPipeline
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.shared_weights import make_ring_memory
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
+
+TENANTS = Tenant("a", "shapes"), Tenant("b", "shapes", "random")
+SETTINGS = SharedSettings(device="cpu", max_batch_size=1)
+PICTURES = [torch.randint(0, 255, (48, 64, 3), generator=torch.Generator().manual_seed(i)).byte() for i in range(3)]
+
+
+class Run:
+    """A pipeline of the two, and the scores that each got."""
+
+    def __init__(self, folder: Path, settings: SharedSettings) -> None:
+        self.found: dict[str, list[torch.Tensor]] = {"a": [], "b": []}
+        self.errors: list[Exception] = []
+        self.pipeline = SharedPipeline(
+            *(settings, Limits(0.0), self._deliver, lambda _, error: self.errors.append(error)), Database(folder / "t")
+        )
+        self.refused = self.pipeline.set_tenants(TENANTS)
+        self.pipeline.start()
+
+    def _deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        self.found[tenant].append(detections.scores)
+
+    def feed(self) -> None:
+        for picture in PICTURES:
+            for name in self.found:
+                self.pipeline.submit(name, Pixels(picture, (0, 1, 2)), Origin(None, name, 48, 64), time.monotonic())
+            until(lambda: not any(self.counts(name).in_flight for name in self.found))
+
+    def counts(self, name: str):  # type: ignore[no-untyped-def]
+        return self.pipeline.report(name, time.monotonic()).counts
+
+    def close(self) -> None:
+        self.pipeline.stop(10.0)
+        self.pipeline.close()
+
+
+def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    resident = Run(tmp_path, SETTINGS)
+    resident.feed()
+    resident.close()
+    streamed = Run(tmp_path, replace(SETTINGS, weights_budget_bytes=2e6))
+    assert streamed.refused == {}
+    streamed.feed()
+    for name, expected in resident.found.items():
+        assert len(expected) == len(PICTURES)
+        # no layer is tiled, so each runs the same kernels as with weights in memory
+        assert all(torch.equal(a, b) for a, b in zip(streamed.found[name], expected, strict=True))
+        report = streamed.pipeline.report(name, 0.0)
+        assert report.weights is not None
+        assert report.weights.memory_bytes < 2.1e6
+        assert report.failure == ""
+    assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
+    for line in streamed.pipeline._dispatcher.models.values():
+        state = state_of(line.model.graph)
+        held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
+        assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
+
+    def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
+
+    monkeypatch.setattr(WeightsFile, "read", fail)
+    streamed.feed()
+    assert all(set(streamed.counts(name).dropped) == {"weights_unreadable"} for name in "ab")
+    assert all(streamed.pipeline.report(name, 0.0).failure.startswith("Layer ") for name in "ab")
+    assert all(isinstance(error, StreamError) for error in streamed.errors)
+    streamed.close()
+
+
+def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = Run(tmp_path, replace(SETTINGS, weights_budget_bytes=50_000.0))
+    assert set(run.refused) == {"a", "b"}
+    assert all("needs a weights_budget_mb of" in str(error) for error in run.refused.values())
+    run.close()
+
+
+def test_a_gpu_is_refused() -> None:
+    settings = replace(SETTINGS, weights_budget_bytes=1e6)
+    with pytest.raises(ConfigurationError, match="on the CPU"):
+        make_ring_memory(settings, torch.device("cuda:0"))

@@ -1,0 +1,67 @@
+"""What a tenant and the shared settings accept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.server.shared_settings import LIVE, SharedSettings
+from split_infer_ros.server.tenant import Tenant, check_unique_names
+
+
+@pytest.mark.parametrize("name", ["", "7", "a b", "a.b", "a/b", "a__b", "_a", "a_"])
+def test_name_is_part_of_topics_and_parameters(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot be named '{name}'"):
+        Tenant(name, "shapes")
+    assert Tenant("front_2", "shapes").name == "front_2"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"deadline_s": -1.0}, "deadline of -1.0"),
+        ({"deadline_s": math.nan}, "deadline of nan"),
+        ({"deadline_s": math.inf}, "deadline of inf"),
+        ({"priority": 17}, "priority 17; it takes -16 to 16"),
+        ({"when_late": "cry"}, "it takes one of: finish, drop"),
+    ],
+)
+def test_wrong_value_is_refused(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        replace(Tenant("a", "shapes"), **change)  # type: ignore[arg-type]
+
+
+def test_tenants_share_a_model_of_the_same_weights() -> None:
+    keys = {Tenant("a", "shapes", weights).model_key for weights in ("default", "none", "default")}
+    assert keys == {"shapes", "shapes with weights none"}
+
+
+def test_tenants_with_other_options_do_not_share_a_model() -> None:
+    tenants = [
+        Tenant("a", "m.onnx", onnx_options=options)
+        for options in (OnnxOptions(), OnnxOptions(decoder="yolov8"), OnnxOptions(labels="yolov8"), OnnxOptions())
+    ]
+    assert len({tenant.model_key for tenant in tenants}) == 3
+    assert tenants[1].model_key == "m.onnx with decoder yolov8"
+
+
+def test_duplicate_name_is_refused() -> None:
+    check_unique_names([Tenant("a", "shapes"), Tenant("b", "shapes")])
+    with pytest.raises(ConfigurationError, match="listed twice: a;"):
+        check_unique_names([Tenant("a", "shapes"), Tenant("a", "resnet18"), Tenant("b", "shapes")])
+
+
+def test_only_live_settings_may_change() -> None:
+    settings = SharedSettings()
+    settings.check_change(replace(settings, **{name: getattr(settings, name) for name in LIVE}))
+    settings.check_change(
+        replace(settings, window=8, max_batch_size=2, max_waiting=1, pool_slots=3, memory_policy="pinned")
+    )
+    with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
+        settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))
+    with pytest.raises(ConfigurationError, match="max_waiting is 0; it takes 1 or more"):
+        replace(settings, max_waiting=0)

@@ -1,0 +1,101 @@
+"""Tenants on the simulated GPU: models come and go, and run one by one, concurrently and as one graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from bright import CPU, BrightModel, Brightness, frame
+from hypothesis import given
+from hypothesis import strategies as st
+from running import Running, until
+from simulated_gpu import Gpu, simulated
+from simulated_settings import drawn
+
+from split_infer_ros.server import tenant_registry
+from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.schedule import scheduler
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.server.schedule.stacking import StackedExecution, best_stacked_execution
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
+
+pytestmark = pytest.mark.usefixtures("plain_operators")
+
+A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
+
+
+def load(spec: ModelSpec, settings: object = None) -> TorchModel:
+    model = TorchModel(BrightModel(spec.name).entry, Brightness(1), CPU)
+    return model.placed(torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("policy", ["device", "managed", "pinned"])
+@drawn(2)
+@given(seed=st.integers(0, 10**6))
+def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
+    folder: Path = tmp_path_factory.mktemp("database")
+    with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
+        patch.setattr(tenant_registry, "load_streamable", load)
+        running = Running(folder / "tuning.jsonl", {}, settings)
+        assert running.set(A, B) == {}
+        running.pipeline.start()
+        for tenants in ((A, B), (A, B, C), (B, C), (B, C, D), (A, D)):
+            running.set(*tenants)
+            for value in (10, 60, 110, 160):
+                for tenant in tenants:
+                    running.send(tenant.name, value)
+            running.settled()
+        running.pipeline.stop(60.0)
+        running.check()
+        assert running.errors == []
+        assert all(len(found) >= 4 for found in running.delivered.values())
+        running.pipeline.close()
+
+
+def for_nothing(
+    window: Sequence[Request], costs: ExecutionCosts, *, now: float, max_batch_size: int
+) -> StackedExecution | None:
+    """Chooses a stack wherever there is one."""
+    found = best_stacked_execution(window, costs, now=now, max_batch_size=max_batch_size)
+    return found and replace(found, seconds=1e-9)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@drawn(2)
+@given(seed=st.integers(0, 10**6))
+def test_models_run_as_one_network(graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy="device", cuda_graphs=graphs)
+    folder: Path = tmp_path_factory.mktemp("database")
+    with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
+        patch.setattr(tenant_registry, "load_streamable", load)
+        patch.setattr(scheduler, "best_stacked_execution", for_nothing)
+        patch.setattr(CostTables, "stack_pays", lambda tables, members: None)
+        running = Running(folder / "tuning.jsonl", {}, settings)
+        assert running.set(A, B) == {}
+        running.pipeline.start()
+        for tenants in ((A, B), (A, B, C)):
+            running.set(*tenants)
+            until(lambda: running.pipeline._dispatcher.settled)  # the costs of the network are known
+            for value in (10, 60, 110):
+                with running.pipeline._changed:
+                    for tenant in (*tenants, B):
+                        pixels, origin = frame(value, tenant.name)
+                        running.pipeline.submit(tenant.name, pixels, origin, time.monotonic())
+                running.settled()
+        stacked = {name: running.pipeline.report(name, time.monotonic()).stacked_batches for name in "abc"}
+        running.pipeline.stop(60.0)
+        running.check()
+        assert running.errors == []
+        assert all(stacked.values()), stacked
+        running.pipeline.close()
