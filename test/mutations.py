@@ -50,14 +50,14 @@ FILES = {
 }
 TESTS = [
     "runtime/test_captures_on_simulated_gpu.py",
-    "runtime/test_preprocessor_on_simulated_gpu.py",
-    "runtime/test_forks_on_simulated_gpu.py",
+    "server/preprocessing/test_preprocessor_on_simulated_gpu.py",
+    "server/execution/test_forks_on_simulated_gpu.py",
     "buffers/test_memory.py",
-    "runtime/test_streaming_on_simulated_gpu.py",
-    "runtime/test_pipeline_on_simulated_gpu.py",
-    "runtime/test_tenants_on_simulated_gpu.py",
+    "weight_streaming/test_streaming_on_simulated_gpu.py",
+    "server/test_pipeline_on_simulated_gpu.py",
+    "server/test_tenants_on_simulated_gpu.py",
 ]
-FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
+FIRST = {"server": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
