@@ -4,8 +4,10 @@
   The JSON file says how many boxes fp32 finds.
 - Speed: the network at batch 1, in turns of changing order. int8 has a goal on processors with VNNI only.
 
-The model and the images are yours. int8 is made as by the command `quantise`, from the images of `--calibration`. It is
-judged on those of `--images`, which should show other things. A precision that the processor does not have is named.
+The model and the images are yours. int8 is made as by the command `quantise`, from the images of `--calibration`. Every
+fourth of them is held back from the calibration, to choose which layers are quantised. So what is made depends on no
+image of `--images`, on which it is judged. They should show other things. A precision that the processor does not have
+is named.
 
 From the source tree: `PYTHONPATH=. python benchmarks/precisions.py --model FILE.onnx --calibration FOLDER --images
 FOLDER`.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ from split_infer_ros.quantisation.quality import MAP, detect
 from split_infer_ros.quantisation.quantise import best_of, quantise
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.runtime.process import prepare_process
-from split_infer_ros.sources.folder import SUFFIXES
+from split_infer_ros.sources.folder import image_files
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -48,6 +51,7 @@ SPEED_GOALS = {Precision.BF16: 1.0, Precision.INT8: 1.6}
 FULL_S = 60.0  # of turns
 RESAMPLES = 200
 CONFIDENCE = 95  # per cent
+HELD_BACK = 4  # one of so many images of the calibration chooses
 
 
 class Quality:
@@ -84,26 +88,33 @@ class Quality:
         return detect(model, self._samples, MAP, lambda: None)
 
 
+def in_int8(images: Samples, source: SplitModel) -> SplitModel:
+    """Returns a model in int8. One part of the images calibrates it, the other one chooses which layers are quantised.
+
+    Raises:
+        ConfigurationError: it cannot be quantised.
+    """
+    check_packages()
+    choosing = images.files[HELD_BACK - 1 :: HELD_BACK]
+    candidates = quantise(
+        source,
+        Samples(images.entry, [file for file in images.files if file not in choosing]),
+        Samples(images.entry, choosing),
+        annotations=None,
+        score_threshold=Limits().score_threshold,
+        progress=lambda name, length: nullcontext(lambda: None),
+    )
+    best = best_of(candidates)
+    print(f"int8: {best.scope.value}. {best.quality.loss}", flush=True)
+    return QuantisedModel(source, OnnxGraph(f"{source.entry.name} in int8", best.proto))
+
+
 def measure(
     model: SplitModel, calibration: Samples, test: Samples, seconds: float
 ) -> tuple[list[Claim], list[dict[str, Any]]]:
     """Measures a model in all precisions that there are."""
-
-    def quantised(source: SplitModel) -> SplitModel:
-        check_packages()
-        candidates = quantise(
-            source,
-            calibration,
-            test,
-            annotations=None,
-            score_threshold=Limits().score_threshold,
-            progress=lambda name, length: nullcontext(lambda: None),
-        )
-        best = best_of(candidates)
-        print(f"int8: {best.scope.value}. {best.quality.loss}", flush=True)
-        return QuantisedModel(source, OnnxGraph(f"{source.entry.name} in int8", best.proto))
-
-    rivals = PrecisionRivals(Path(model.entry.name).stem, model, goals=SPEED_GOALS, quantise=quantised, group_s=0.3)
+    name, quantised = Path(model.entry.name).stem, partial(in_int8, calibration)
+    rivals = PrecisionRivals(name, model, goals=SPEED_GOALS, quantise=quantised, group_s=0.3)
     for precision, reason in rivals.refused.items():
         print(f"{precision.value} is not available: {reason}", flush=True)
     take_turns(rivals.contests, seconds)
@@ -124,22 +135,18 @@ def main() -> int:
     """Runs the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--model", required=True, metavar="FILE", help="a trained detector, as an ONNX file")
-    parser.add_argument("--calibration", type=Path, required=True, metavar="FOLDER", help="images that calibrate int8")
+    parser.add_argument("--calibration", type=Path, required=True, metavar="FOLDER", help="int8 is made from them")
     parser.add_argument("--images", type=Path, required=True, metavar="FOLDER", help="other images, which judge")
     chosen = parser.parse_args()
     prepare_process()
     model = load_model(ModelSpec(chosen.model, device="cpu"))
-    samples = [Samples(model.entry, _files(folder)) for folder in (chosen.calibration, chosen.images)]
+    samples = [Samples(model.entry, image_files(folder)) for folder in (chosen.calibration, chosen.images)]
     claims, rows = measure(model, *samples, seconds=seconds_for_turns(chosen, FULL_S))
     for row in rows:
         show({name: value for name, value in row.items() if name != "samples"})
     panels = [Panel(row["what"], "", row["samples"]) for row in rows if row["samples"]]
     deliver(Report("precisions", claims, rows, panels), chosen)
     return 0
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
 def _as_json(found: Estimate) -> dict[str, float]:

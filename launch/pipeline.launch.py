@@ -20,6 +20,7 @@ from launch_ros.actions import Node
 from launch_ros.descriptions import Parameter
 
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT
+from split_infer_ros.runtime.user_files import is_regular, user_path
 
 PACKAGE = "split_infer_ros"
 SCENARIOS = Path(get_package_share_directory(PACKAGE), "config")
@@ -85,8 +86,8 @@ def parameter_file(name: str) -> Path:
     Raises:
         FileNotFoundError: there is neither of that name.
     """
-    for file in (SCENARIOS / f"{name}.yaml", Path(name).expanduser()):
-        if file.is_file():
+    for file in (SCENARIOS / f"{name}.yaml", user_path(name)):
+        if is_regular(file):
             return file
     raise FileNotFoundError(f"config: there is neither a parameter file nor a scenario '{name}'.")
 

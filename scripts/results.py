@@ -21,6 +21,7 @@ TITLES = {
     "pipeline": "The pipeline against a node written the usual way",
     "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
     "engines": "Engine auto against each engine alone",
+    "precisions": "A trained detector in int8 and bf16 against itself in fp32",
     "transports": "From backbone to head: the three transports",
     "overload": "More frames than the pipeline can take",
     "two_pipelines": "Two pipelines that share the cores",

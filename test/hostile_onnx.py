@@ -33,7 +33,9 @@ def whole_models() -> tuple[bytes, ...]:
     """Small models that load: detectors with a symbolic and a fixed batch, and classifiers; one has an If."""
     names = ultralytics(imgsz=f"[{SIDE}, {SIDE}]", names="['a', 'b', 'c']")
     models = [network(21, 7, side=SIDE, metadata=names, batch=batch, transposed=True) for batch in ("batch", 1)]
-    models += [branching().proto, resized().proto, exported(net(), by_dynamo=False, is_symbolic=True).proto]
+    classifier = branching().proto
+    onnx.helper.set_model_props(classifier, {"names": str(dict(enumerate("abcdefgh")))})
+    models += [classifier, resized().proto, exported(net(), by_dynamo=False, is_symbolic=True).proto]
     return tuple(model.SerializeToString() for model in models)
 
 

@@ -55,7 +55,7 @@ TESTS = [
     "server/test_pipeline_on_simulated_gpu.py",
     "server/test_tenants_on_simulated_gpu.py",
 ]
-FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
+FIRST = {"server": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",

@@ -104,6 +104,18 @@ def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool, fixed: in
     return OnnxGraph("net.onnx", onnx.load_model_from_string(file.getvalue()))
 
 
+def as_paddle_writes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a model whose weights are results of nodes Constant."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(proto)
+    nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in copied.graph.initializer]
+    nodes += list(copied.graph.node)
+    copied.graph.ClearField("initializer")
+    copied.graph.ClearField("node")
+    copied.graph.node.extend(nodes)
+    return copied
+
+
 def chunks() -> OnnxGraph:
     """The network of chunks from the exporter of today, with the same weights at each call. Needs onnxscript."""
     pytest.importorskip("onnxscript")

@@ -49,11 +49,15 @@ class DecodedPart(EnginePart):
 def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:
     """Makes a graph executable that ends with a model's results. Its decoding computes in float32.
 
+    A graph without layers is all decoding: the head behind a split point that lies after the last layer.
+
     Args:
         graph: in float32.
         precision: of the network: ``FP16`` or ``BF16``.
         make: makes the graph, or its two parts, executable.
     """
+    if not find_layers(graph.proto.graph).layers:
+        return make(graph, Precision.FP32)
     parts = divide(graph)
     if parts is None:
         return make(graph, precision)
@@ -71,7 +75,7 @@ def divide(graph: OnnxGraph) -> tuple[OnnxGraph, OnnxGraph] | None:
 
     found, nodes = find_layers(graph.proto.graph), list(graph.proto.graph.node)
     decoding = [nodes[index] for index in found.decoding]
-    if not found.layers or all(node.op_type in MOVING for node in decoding):
+    if all(node.op_type in MOVING for node in decoding):
         return None
     later = set(found.decoding)
     network = [node for index, node in enumerate(nodes) if index not in later]

@@ -49,7 +49,7 @@ def make_executable(
         name: of the network, for messages about a traced part.
         is_whole: whether the part is the whole network, so that no other partition computes beside it.
         gives_results: whether the part ends with the model's results. Where an engine converts a graph to 16 bits, what
-            decodes these results stays in float32.
+            decodes these results stays in float32. With OpenVINO, it then runs on the CPU.
 
     Raises:
         ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,
@@ -88,7 +88,8 @@ def _make_part(
     def make(piece: OnnxGraph, precision: Precision) -> EnginePart:
         if config.engine is Engine.ONNXRUNTIME:
             return OnnxRuntimePart(piece, config.provider, device, precision, is_whole)
-        return OpenVinoPart(piece, precision, provider=config.provider)
+        # Decoding computes in float32, which an NPU may not have. The tensors are in the CPU's memory anyway.
+        return OpenVinoPart(piece, precision, provider=config.provider if precision is config.precision else "")
 
     converts = config.precision in (Precision.FP16, Precision.BF16) and keeps_float32(config.engine, config.provider)
     if converts and gives_results:

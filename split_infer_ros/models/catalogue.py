@@ -33,7 +33,6 @@ from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import classifier_entry, detector_entry
-from split_infer_ros.models.weights import NamedWeights
 
 COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
 
@@ -49,7 +48,7 @@ def find_model(
 
     Args:
         name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
-            ``FILE.pt2``.
+            ``FILE.pt2``. A model that is downloaded has the path of its file; see ``split.located_spec``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
         onnx_options: what the user says about an ONNX file.
@@ -57,13 +56,10 @@ def find_model(
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.
-        ConfigurationError: the model cannot be loaded or downloaded, or options for ONNX files are given for another
-            model.
+        ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
     options = onnx_options or OnnxOptions()
-    if name in DOWNLOADS:
-        name, options = DOWNLOADS[name].as_file(NamedWeights.DEFAULT.value, options)
-    elif name not in CATALOGUE and not name.startswith(timm_models.PREFIX):
+    if name not in CATALOGUE and not name.startswith(timm_models.PREFIX):
         refuse_foreign_file(name)
     if is_onnx_file(name):
         file = read_onnx_file(name, options)

@@ -7,17 +7,19 @@ import logging
 import time
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.measurements.database import default_path
+from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.weights import CONNECT_TIMEOUT_S, NamedWeights
 from split_infer_ros.runtime.files import content_digest, write_whole
+from split_infer_ros.runtime.user_files import is_regular, user_path
 
 DATA = Path(__file__).with_name("data")
-MAX_DOWNLOAD_S = 300.0  # a server that sends a byte now and then does not stop a node for longer
+MAX_DOWNLOAD_S = 300.0  # a server that sends a byte of the file now and then does not stop a node for longer
 CHUNK_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Download:
         nbytes: its length.
         sha256: of its content, in hexadecimal digits.
         licence: under which it may be used, and whose it is.
-        options: what the file does not say about itself.
+        options: how the file is read. All are given, so that no ``FILE.yaml`` beside it counts.
     """
 
     name: str
@@ -65,14 +67,16 @@ class Download:
         return str(path), self.options
 
     def _check(self, weights: str) -> Path:
-        path = Path(weights).expanduser()
-        if not path.is_file():
+        path = user_path(weights)
+        if not is_regular(path):
             raise WeightsError(f"There is no file {path}; weights of {self.name} takes 'default' or a local copy.")
         if not self._fits(path):
             raise WeightsError(
                 f"{path} is not the file of {self.name}, which has {self.nbytes:,} bytes and the SHA-256 "
                 f"{self.sha256}: take model:=FILE.onnx to run another file."
             )
+        if not is_onnx_file(path.name):
+            raise WeightsError(f"{path} is the file of {self.name}, and its name must end in .onnx: rename it.")
         return path
 
     def _find(self) -> Path:
@@ -110,9 +114,9 @@ class Download:
                 f"path or place it at {self.path}."
             ) from error
 
-    def _read(self, response: object) -> bytes:
+    def _read(self, response: HTTPResponse) -> bytes:
         content, digest, end = bytearray(), hashlib.sha256(), time.monotonic() + MAX_DOWNLOAD_S
-        while chunk := response.read(CHUNK_BYTES):  # type: ignore[attr-defined]
+        while chunk := response.read1(CHUNK_BYTES):  # what is there; ``read`` would wait for a whole chunk
             content += chunk
             digest.update(chunk)
             if len(content) > self.nbytes:
@@ -147,7 +151,9 @@ _ALL = (
         nbytes=3_659_407,
         sha256="c789161ed43c8269fcd4e67c67eeeb4e80c622da2eb296a20bc6007bd18a0b7d",
         licence="Copyright (c) 2021-2022 Megvii Inc., Apache License 2.0.",
-        options=OnnxOptions(decoder="yolox", labels=str(DATA / "coco.txt")),
+        options=OnnxOptions(
+            decoder="yolox", labels=str(DATA / "coco.txt"), input_size="416x416", preprocessing="yolox"
+        ),
     ),
 )
 DOWNLOADS = {download.name: download for download in _ALL}

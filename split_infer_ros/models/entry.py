@@ -48,7 +48,7 @@ class ModelEntry:
         name: the name by which users choose it.
         summary: one line for people.
         build: makes the untrained module, or the ONNX graph with its weights. Either takes float32 (N, 3, h, w). A
-            module gives a tensor or a tuple of tensors.
+            module gives a tensor, or a tuple or list of tensors.
         weights: the source of its trained weights; None if it is built with them.
         preprocess: how images become its input.
         labels: the name of each label index.

@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 
 from split_infer_ros.errors import UnknownModelError
 from split_infer_ros.models.user import PROGRAM_SUFFIX
+from split_infer_ros.runtime.user_files import is_folder, user_path
 
 MODEL_SUFFIXES = (".onnx", PROGRAM_SUFFIX)
 
@@ -59,8 +60,8 @@ def refuse_foreign_file(name: str) -> None:
         hint = f"take '{local}'" if local != name else "download the file, and name its path"
         raise UnknownModelError(f"model '{name}' is an address, and model takes a path; {hint}.")
     suffix = PurePath(name).suffix.lower()
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    path = user_path(name)
+    if name and is_folder(path):
         raise UnknownModelError(f"model '{name}' is a folder; model takes a file{_files_in(path)}.")
     if suffix in _KINDS:
         export = _EXPORT.format(name=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import logging
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import plain_yaml
-from split_infer_ros.models.user_text import read_text, split_lines, trimmed
+from split_infer_ros.models.user_text import read_text, split_lines, trimmed, warn_once
 from split_infer_ros.runtime.text import repair_text
 
 NAMES = "names"  # the key of the metadata, as Ultralytics writes it
@@ -55,7 +54,7 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
         return named_classes(_literal(text))
     except _UNREADABLE as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].partition(": <")[0][:200]
-        _warn_once(f"{where} cannot be read ({reason}), so its classes are numbers; for their names, {advice}.")
+        warn_once(_log, f"{where} cannot be read ({reason}), so its classes are numbers; for their names, {advice}.")
         return ()
 
 
@@ -99,7 +98,7 @@ def named_classes(value: Any) -> tuple[str, ...]:
     """Returns names by number. A number without a name is its own name.
 
     Args:
-        value: a list of names, a dictionary of names by number or of numbers by name, or a dictionary that holds one of
+        value: a list of names, or a dictionary of names by number or of numbers by name. A dictionary may hold one of
             these as ``names``, ``id2label`` or the like.
 
     Raises:
@@ -147,9 +146,3 @@ def _name(number: int, name: Any) -> str:
     if not isinstance(name, (str, int, float)):  # bool is an int
         raise ValueError(f"the name of class {number} is a {type(name).__name__}, not text")
     return trimmed(repair_text(str(name)))
-
-
-@functools.lru_cache(maxsize=256)
-def _warn_once(sentence: str) -> None:
-    """Logs a sentence the first time that this process has it: a model can be loaded often."""
-    _log.warning("%s", sentence)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.decoders.declaration import is_declaration, parse_text, read_declaration, write_declaration
+from split_infer_ros.models.decoders.declaration import read_declaration, write_declaration
 from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.grids import read_anchors
@@ -24,7 +24,7 @@ from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_meta
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.plain_yaml import SUFFIXES
 from split_infer_ros.models.recipe import Recipe
-from split_infer_ros.models.side_file import SideFile, read_side_file
+from split_infer_ros.models.side_file import SideFile, anchors_in, read_side_file
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.user_files import user_path
 
@@ -66,9 +66,9 @@ def description_files(name: str, options: OnnxOptions) -> list[Path]:
     except ConfigurationError:
         side = SideFile()
     labels = _labels_path(options, side, path.parent)
-    anchors = _declared(options, side).get("anchors")
+    anchors = anchors_in(side.decoder if options.decoder == AUTO else options.decoder)
     found += [] if labels is None else [labels]
-    return found + ([path.parent / user_path(anchors)] if isinstance(anchors, str) else [])
+    return found + ([path.parent / user_path(anchors)] if anchors else [])
 
 
 def _labels_path(options: OnnxOptions, side: SideFile, folder: Path) -> Path | None:
@@ -76,14 +76,6 @@ def _labels_path(options: OnnxOptions, side: SideFile, folder: Path) -> Path | N
     if options.labels:
         return user_path(options.labels)
     return folder / user_path(side.labels) if isinstance(side.labels, str) and side.labels else None
-
-
-def _declared(options: OnnxOptions, side: SideFile) -> Mapping[str, Any]:
-    """Returns the keys and values of the declaration, if there is one."""
-    wanted = side.decoder if options.decoder == AUTO else options.decoder
-    if isinstance(wanted, str):
-        return parse_text(wanted) if is_declaration(wanted) else {}
-    return wanted
 
 
 class OnnxFile:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import functools
+import logging
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.decoders.declaration import is_declaration, parse_text
 from split_infer_ros.models.onnx_labels import named_classes
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.plain_yaml import MAX_YAML_CHARACTERS, SUFFIXES, read_plain_yaml
-from split_infer_ros.models.user_text import read_text
-from split_infer_ros.runtime.user_files import is_regular
+from split_infer_ros.models.user_text import read_text, warn_once
+from split_infer_ros.runtime.beside import folders_of, lies_in
+from split_infer_ros.runtime.user_files import is_regular, open_regular, user_path
 
 MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
 KEYS = (MARK, "labels", "preprocessing", "input_size")
+MAX_SEARCHED_BYTES = 2**22  # of a file that is no YAML for this package, in which the key is looked for
+
+_MARKED = re.compile(rb"^(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?(\{[ \t]*)?(['\"]?)decoder\3[ \t]*:", re.MULTILINE)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class SideFile:
     Attributes:
         path: of the file; None if there is none that is meant for this package.
         decoder: a name, or the keys and values of a declaration; empty if it does not say.
-        labels: the path of a file of names, or the names; empty if it does not say.
+        labels: the path of a file of names in the model's folder, or the names; empty if it does not say.
         preprocessing, input_size: as the parameters of these names; empty if it does not say.
     """
 
@@ -46,7 +56,8 @@ def read_side_file(model: Path) -> SideFile:
     """Reads what a user says about a model in the file beside it. One without the key ``decoder`` is left alone.
 
     Raises:
-        ConfigurationError: the file is too large, no YAML, or has a key or value that means nothing here.
+        ConfigurationError: the file cannot be read, has a key or value that means nothing here, or names a file outside
+            of the model's folder.
     """
     path = side_path(model)
     if path is None:
@@ -81,17 +92,54 @@ def read_side_file(model: Path) -> SideFile:
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"{path} cannot be used: {error}") from error
+    _check_files(path, model, {"labels": labels if isinstance(labels, str) else "", "anchors": anchors_in(decoder)})
     return SideFile(path, decoder, labels, **texts)
+
+
+def anchors_in(decoder: str | Mapping[str, Any]) -> str:
+    """Returns the file of anchors that a declaration names. It is empty if there is no declaration, or no such file."""
+    if isinstance(decoder, str):
+        decoder = parse_text(decoder) if is_declaration(decoder) else {}
+    anchors = decoder.get("anchors")
+    return anchors.strip() if isinstance(anchors, str) else ""
+
+
+def _check_files(path: Path, model: Path, names: Mapping[str, str]) -> None:
+    """Refuses files outside of the model's folder: who wrote a download has no say in which files of a user are read.
+
+    Args:
+        path: of the file that names them.
+        model: whose path it is that they lie beside.
+        names: of the files, by key; empty for none.
+    """
+    folders = folders_of(model)
+    for key, name in names.items():
+        if name and not lies_in(model.parent / user_path(name), folders):
+            raise ConfigurationError(
+                f"{path} has {key} '{name[:60]}', which is not in its folder {folders[0]}; move that file there, or "
+                f"name it by the parameter {'labels' if key == 'labels' else MARK}."
+            )
 
 
 _parse = functools.lru_cache(maxsize=8)(read_plain_yaml)  # a long text takes seconds, and a load reads it several times
 
 
 def _load(path: Path) -> Any:
+    """Returns what a file says. It is None if the file cannot be read and is another program's."""
     try:
         return _parse(read_text(path, MAX_YAML_CHARACTERS))
     except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) and not _has_mark(path):
+            warn_once(_log, f"{path} is left alone: it cannot be read ({error}), and no line begins with 'decoder:'.")
+            return None
         raise ConfigurationError(
             f"{path} cannot be read ({error}); beside a model, it says how the model's outputs are read "
             "(docs/guides/own_model.md). Mend it, or give it another name."
         ) from error
+
+
+def _has_mark(path: Path) -> bool:
+    """Returns whether a line of a file begins with the key ``decoder``, as far as the file is searched."""
+    with open(path, "rb", opener=open_regular) as file:
+        data = file.read(MAX_SEARCHED_BYTES)
+    return _MARKED.search(data.replace(b"\0", b"")) is not None  # which UTF-16 and UTF-32 have between the letters

@@ -1,8 +1,10 @@
-"""The text of small files of users: its bytes decoded, and its lines as they were written."""
+"""The text of small files of users: its bytes decoded, its lines as they were written, and warnings about it."""
 
 from __future__ import annotations
 
 import codecs
+import functools
+import logging
 import re
 from pathlib import Path
 
@@ -52,3 +54,9 @@ def split_lines(text: str) -> list[str]:
 def trimmed(name: str) -> str:
     """Returns a name without the blanks, tabs and line ends around it. Any other character is part of it."""
     return name.strip(_BLANKS)
+
+
+@functools.lru_cache(maxsize=256)
+def warn_once(log: logging.Logger, sentence: str) -> None:
+    """Logs a sentence the first time that this process has it: a file can be read often."""
+    log.warning("%s", sentence)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from split_infer_ros.buffers.segment import FOLDER
+from split_infer_ros.runtime.user_files import is_regular
 from split_infer_ros.telemetry.checkup import Finding, Level, check_machine, format_findings, try_import
 
 # the hash of Detection2DArray in upstream's vision_msgs
@@ -113,7 +114,7 @@ def _profile_finding(middleware: str, environment: Mapping[str, str]) -> Finding
     for variable in PROFILE_VARIABLES:
         if variable in environment:
             path = environment[variable]
-            if not Path(path).is_file():
+            if not is_regular(Path(path)):
                 advice = "Fast DDS ignores it and splits images into pieces; correct or unset the variable."
                 return Finding(Level.NOTE, what, f"{path} ({variable}) does not exist", advice)
             if transports is not None:

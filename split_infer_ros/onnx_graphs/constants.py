@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.nodes import num_elements, subgraphs
+from split_infer_ros.runtime.beside import folders_of, lies_in
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
+from split_infer_ros.runtime.user_files import is_regular
 
 if TYPE_CHECKING:
     import onnx
 
 MAX_WEIGHT_BYTES = 2**34  # in all files beside the model
 MAX_DIMENSIONS = 64
-MAX_LINKS = 40  # from a model's path to its file; as many as Linux follows
 SMALL_BYTES = 1024  # a constant up to this size stays in a model that is checked without its weights
 _BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # those that share a byte
 _COMPLEX = ("COMPLEX64", "COMPLEX128")
@@ -79,19 +80,6 @@ def _places(proto: onnx.ModelProto, path: Path) -> list[_Place]:
     return [_place_of(tensor, path, folders) for tensor in _constants(proto) if tensor.data_location == external]
 
 
-def folders_of(path: Path) -> list[Path]:
-    """Returns the folder of a file and, if it is a link, the folders of what it leads to, link by link.
-
-    In the cache of Hugging Face, both a model and its weights are links into a folder of blobs.
-    """
-    current = path.absolute()
-    folders = [current.parent]
-    while current.is_symlink() and len(folders) <= MAX_LINKS:
-        current = current.parent.resolve() / current.readlink()
-        folders.append(current.parent)
-    return folders
-
-
 def _place_of(tensor: onnx.TensorProto, path: Path, folders: Sequence[Path]) -> _Place:
     """Returns where a constant lies.
 
@@ -100,21 +88,16 @@ def _place_of(tensor: onnx.TensorProto, path: Path, folders: Sequence[Path]) -> 
     """
     facts = {entry.key: entry.value for entry in tensor.external_data}
     location = facts.get("location", "")
-    try:
-        files = [folder / location for folder in folders]
-        file = next((file for file in files if file.exists()), files[0])
-        parents = file.resolve().parents
-    except (OSError, ValueError, RuntimeError):  # a name with a zero byte, or links in a circle
-        file, parents = Path(), Path().parents
+    files = [folder / location for folder in folders]
+    file = next((file for file in files if is_regular(file)), files[0])
     place = PurePosixPath(location)
-    is_beside = any(folder.resolve() in parents for folder in folders)
-    if not location or place.is_absolute() or ".." in place.parts or not is_beside:
+    if not location or place.is_absolute() or ".." in place.parts or not lies_in(file, folders):
         raise ConfigurationError(
             f"{path} takes the weight '{tensor.name}' from '{location:.200}', which is not in its folder {folders[0]}; "
             "files of weights lie beside the model."
         )
     try:
-        size = file.stat().st_size if file.is_file() else None
+        size = file.stat().st_size if is_regular(file) else None
         offset = int(facts.get("offset", 0))
         length = int(facts.get("length", _num_bytes(tensor)))
     except (OSError, ValueError) as error:

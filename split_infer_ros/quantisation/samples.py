@@ -13,8 +13,8 @@ from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.average_precision import Truth
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.runtime.user_files import read_regular
-from split_infer_ros.sources.folder import SUFFIXES
+from split_infer_ros.runtime.user_files import is_folder, read_regular
+from split_infer_ros.sources.folder import image_files
 
 MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more change the scales little
 MIN_TEST = 34  # images: with fewer, a single one on which a classifier disagrees would be more than 3 %
@@ -90,11 +90,11 @@ def open_samples(entry: ModelEntry, folder: Path) -> tuple[Samples, Samples]:
     Both are spread over the folder, so that they show the same kinds of images. Subfolders are not entered.
 
     Raises:
-        SourceError: there is no such folder, or it holds too few images.
+        SourceError: there is no such folder, it cannot be read, or it holds too few images.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise SourceError(f"There is no folder {folder}; --images takes a folder of images.")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    files = image_files(folder)
     if len(files) < MIN_CALIBRATION + MIN_TEST:
         raise SourceError(
             f"{folder} holds {len(files)} images, and {MIN_CALIBRATION + MIN_TEST} are needed: {MIN_CALIBRATION} to "

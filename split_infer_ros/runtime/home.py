@@ -7,6 +7,8 @@ import pwd
 import tempfile
 from pathlib import Path
 
+from split_infer_ros.runtime.user_files import is_folder
+
 ROS_VARIABLES = ("ROS_LOG_DIR", "ROS_HOME")
 
 
@@ -31,7 +33,7 @@ def _home_of_account() -> str | None:
 
 
 def _is_writable(folder: str) -> bool:
-    return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return is_folder(Path(folder)) and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _temporary_folder() -> str:

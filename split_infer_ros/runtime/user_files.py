@@ -17,10 +17,25 @@ def user_path(name: str | Path) -> Path:
 
 def is_regular(path: Path) -> bool:
     """Whether there is a file of this path that holds data: no folder, pipe or device. A name that is none has none."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder of this path. Unlike ``Path.is_dir``, it raises for no name."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of this path that can be found. Unlike ``Path.exists``, it raises for no name."""
+    return _mode(path) != 0
+
+
+def _mode(path: Path) -> int:
+    """Returns the mode of what a path leads to; 0 if that is nothing that can be found."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return path.stat().st_mode
     except (OSError, ValueError):  # too long, links in a circle, a folder that may not be entered, a zero byte
-        return False
+        return 0
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:

@@ -13,7 +13,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import RGB, FindEncoding, Pixels, read_message
-from split_infer_ros.runtime.user_files import user_path
+from split_infer_ros.runtime.user_files import exists, user_path
 from split_infer_ros.sources.bag_files import decompressed, storage_of
 from split_infer_ros.sources.picture import Picture
 
@@ -24,7 +24,7 @@ def split_location(location: str) -> tuple[Path, str | None]:
     """Splits ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
     path = user_path(location)
     head, colon, topic = location.rpartition(":")
-    if not colon or path.exists():
+    if not colon or exists(path):
         return path, None
     return user_path(head), f"/{topic.lstrip('/')}" if topic else None
 

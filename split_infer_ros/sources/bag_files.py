@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import SourceError
+from split_infer_ros.runtime.user_files import exists, is_folder, is_regular
 from split_infer_ros.sources.unfinished_mcap import UnfinishedMcap, ends_early
 
 STORAGES = (".mcap", ".db3")
@@ -28,17 +29,17 @@ def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
     Raises:
         SourceError: there is no such bag, or it cannot be read as it is. The sentence says how it can.
     """
-    if not path.exists():
+    if not exists(path):
         raise SourceError(f"The bag {path} does not exist; bag:PATH takes a bag's folder or an .mcap file.")
-    if path.suffix in COMPRESSED and path.is_file():
+    if path.suffix in COMPRESSED and is_regular(path):
         raise SourceError(
             f"{path} is one compressed file of a bag; bag:PATH takes the folder with its {METADATA}, or the file after "
             f"'zstd -d {path.name}'."
         )
     try:
-        if path.is_dir():
+        if is_folder(path):
             path = _file_of(path)
-        if path.suffix != ".mcap" or not path.is_file() or not ends_early(path):
+        if path.suffix != ".mcap" or not is_regular(path) or not ends_early(path):
             return path
         storage = UnfinishedMcap(path)
     except OSError as error:

@@ -10,10 +10,22 @@ import cv2
 import numpy as np
 
 from split_infer_ros.errors import SourceError
-from split_infer_ros.runtime.user_files import is_regular
+from split_infer_ros.runtime.user_files import exists, is_folder, is_regular
 from split_infer_ros.sources.picture import Picture
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Returns the images of a folder, sorted by name, as far as their names tell. Subfolders are not entered.
+
+    Raises:
+        SourceError: the folder cannot be read.
+    """
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    except OSError as error:
+        raise SourceError(f"The folder {folder} cannot be read ({error}).") from error
 
 
 class FolderSource:
@@ -34,13 +46,13 @@ class FolderSource:
             warn: called with a sentence for each unreadable file, which is then skipped. If None, such a file raises.
 
         Raises:
-            SourceError: there is no such folder, or it has no images. Reading also raises it: for an unreadable file,
-                or, with ``warn``, if every file is unreadable.
+            SourceError: there is no such folder, it cannot be read, or it has no images. Reading also raises it: for an
+                unreadable file, or, with ``warn``, if every file is unreadable.
         """
-        if not path.is_dir():
-            problem = "is a file" if path.exists() else "does not exist"
+        if not is_folder(path):
+            problem = "is a file" if exists(path) else "does not exist"
             raise SourceError(f"The image folder {path} {problem}; folder:PATH takes a folder of images.")
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+        files = image_files(path)
         if not files:
             raise SourceError(f"The folder {path} holds no images ({', '.join(sorted(SUFFIXES))}).")
         return cls(path, files, loop=loop, warn=warn)

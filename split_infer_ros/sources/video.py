@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from split_infer_ros.errors import SourceError
+from split_infer_ros.runtime.user_files import exists, is_regular
 from split_infer_ros.sources.picture import Picture
 
 
@@ -29,8 +30,8 @@ class VideoSource:
         Raises:
             SourceError: there is no such file, or OpenCV cannot read it as a video.
         """
-        if not path.is_file():
-            problem = "is not a file" if path.exists() else "does not exist"
+        if not is_regular(path):
+            problem = "is not a file" if exists(path) else "does not exist"
             raise SourceError(f"The video {path} {problem}; video:PATH takes a video file.")
         capture = cv2.VideoCapture(str(path))
         if not capture.isOpened():
@@ -81,7 +82,7 @@ class V4l2Source:
                 opened. Reading also raises it, when the camera gives no more pictures.
         """
         path = Path(f"/dev/video{device}" if device.isdecimal() else device)
-        if not path.exists():
+        if not exists(path):
             existing = ", ".join(str(other) for other in sorted(Path("/dev").glob("video*"))) or "none"
             raise SourceError(f"There is no camera {path}; the video devices of this machine: {existing}.")
         capture = cv2.VideoCapture(str(path), cv2.CAP_V4L2)

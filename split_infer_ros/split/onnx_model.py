@@ -39,8 +39,8 @@ class OnnxModel(GraphModel):
         prepared: the graph as it takes batches.
 
     Raises:
-        ConfigurationError: the model does not take images, does not run, or takes a fixed number of images and gives
-            results that cannot be divided among them.
+        ConfigurationError: the model does not take images, does not run, or its results cannot be divided among the
+            fixed number of images that it takes.
     """
 
     kind = "an ONNX model"

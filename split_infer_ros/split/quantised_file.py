@@ -25,9 +25,12 @@ LOSS = "split_infer_ros.loss"  # key in the metadata: what was lost and accepted
 def quantised_path(model: SplitModel) -> Path:
     """Returns the path of the file that holds a model in int8. The file need not exist.
 
-    Its name depends on the model's operations and weights, the size of its images, whether the processor has VNNI, and
-    the version of OpenVINO, by which the results were judged. For a model of torch, it also depends on the versions
-    that export it.
+    Its name depends on:
+
+    - the model's operations and weights, and the size of its images;
+    - whether the processor has VNNI;
+    - the version of OpenVINO, by which the results were judged;
+    - for a model of torch, the versions that export it.
 
     Raises:
         ConfigurationError: a model of this kind cannot be quantised.

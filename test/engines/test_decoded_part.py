@@ -13,11 +13,12 @@ import torch
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 from onnx import NodeProto, helper
+from openvino_devices import Device, pretend_devices
 from small_graphs import IMAGE_SHAPE, graph_of, images
 
 from split_infer_ros.engines import executable
 from split_infer_ros.engines.decoded_part import DecodedPart, divide, make_decoded
-from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine import Engine, parse_engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
@@ -118,6 +119,19 @@ def test_what_only_moves_values_is_not_cut_off() -> None:
     assert divide(graph) is None
 
 
+def test_a_head_that_only_decodes_computes_in_float32() -> None:
+    parts = divide(detector())
+    assert parts is not None
+    made: list[tuple[str, Precision]] = []
+
+    def make(graph: OnnxGraph, precision: Precision) -> EnginePart:
+        made.append((graph.name, precision))
+        return OnnxRuntimePart(graph)
+
+    make_decoded(parts[1], Precision.BF16, make)
+    assert made == [(parts[1].name, Precision.FP32)]
+
+
 @pytest.mark.parametrize(("gives_results", "divided"), [(True, True), (False, False)])
 def test_only_a_part_with_the_models_results_is_divided(
     gives_results: bool, divided: bool, monkeypatch: pytest.MonkeyPatch
@@ -130,3 +144,16 @@ def test_only_a_part_with_the_models_results_is_divided(
     assert isinstance(part, DecodedPart) == divided
     plain = executable.make_executable(detector(), ExecutionConfig(engine=Engine.OPENVINO), gives_results=True)
     assert not isinstance(plain, DecodedPart), "fp32 needs no division"
+
+
+def test_a_device_without_fp32_leaves_decoding_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as an NPU. The stand-in says that it runs in f16, and computes in float32, so results differ by rounding."""
+    pytest.importorskip("openvino")
+    npu = Device(capabilities=("FP16",), runs_in="f16")
+    pretend_devices(monkeypatch, {"NPU": npu})
+    engine, provider = parse_engine("openvino:NPU")
+    config = ExecutionConfig(engine=engine, provider=provider, precision=Precision.FP16)
+    part = executable.make_executable(detector(), config, gives_results=True)
+    for one, other in zip(part(images(2)), OnnxRuntimePart(detector())(images(2)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+    assert [each["INFERENCE_PRECISION_HINT"] for each in npu.compiled_with] == ["f16"]

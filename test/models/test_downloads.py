@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from split_infer_ros.errors import ConfigurationError, WeightsError
+from split_infer_ros.errors import ConfigurationError, UnknownModelError, WeightsError
 from split_infer_ros.models import downloads
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.downloads import DOWNLOADS, Download
+from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.models.side_file import SideFile, read_side_file
+from split_infer_ros.split.located_spec import located
+from split_infer_ros.split.model_spec import ModelSpec
 
 CONTENT = bytes(range(256)) * 1000
 DEFAULT = OnnxOptions()
@@ -155,6 +162,22 @@ def test_a_server_that_is_too_slow_is_given_up(
         serve(sends(CONTENT)).as_file("default", DEFAULT)
 
 
+def test_a_server_that_drips_is_given_up(serve: Callable[[Answer], Download], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download that waited for a whole chunk would get all 60 bytes."""
+
+    def drip(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        with contextlib.suppress(OSError):  # nobody listens any more
+            for byte in CONTENT[:60]:
+                request.wfile.write(bytes([byte]))
+                time.sleep(0.05)
+
+    monkeypatch.setattr(downloads, "MAX_DOWNLOAD_S", 0.3)
+    with pytest.raises(WeightsError, match=r"\((?!60 )\d+ bytes came in 0\.3 s\)"):
+        serve(drip).as_file("default", DEFAULT)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "file:///does/not/exist", "no url"])
 def test_without_a_network_it_is_refused(url: str) -> None:
     with pytest.raises(WeightsError, match="could not be downloaded"):
@@ -183,14 +206,39 @@ def test_another_file_is_no_local_copy(tmp_path: Path) -> None:
         other.write_bytes(content)
         with pytest.raises(WeightsError, match=rf"^{other} is not the file of small.*take model:=FILE\.onnx"):
             download.as_file(str(other), DEFAULT)
-    with pytest.raises(WeightsError, match=r"^There is no file"):
-        download.as_file(str(tmp_path / "none.onnx"), DEFAULT)
+
+
+@pytest.mark.parametrize("name", ["none.onnx", "a" * 300, "~nobody_of_this_name/x.onnx"])
+def test_a_local_copy_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(WeightsError, match=rf"^There is no file {name}; weights of small takes"):
+        download_from("no url").as_file(name, DEFAULT)
+
+
+def test_a_local_copy_ends_in_onnx(tmp_path: Path) -> None:
+    """By its name, it is loaded like any ONNX file."""
+    copy = tmp_path / "copy.bin"
+    copy.write_bytes(CONTENT)
+    sentence = rf"^{copy} is the file of small, and its name must end in \.onnx: rename it\.$"
+    with pytest.raises(WeightsError, match=sentence):
+        download_from("no url").as_file(str(copy), DEFAULT)
 
 
 def test_options_of_onnx_files_are_refused_before_a_download() -> None:
     sentence = r"^decoder is 'yolov8', but model 'yolox_nano' knows that itself; decoder is for FILE\.onnx\.$"
     with pytest.raises(ConfigurationError, match=sentence):
-        find_model("yolox_nano", onnx_options=replace(DEFAULT, decoder="yolov8"))
+        located(ModelSpec("yolox_nano", decoder="yolov8"))
+
+
+def test_the_catalogue_downloads_nothing(serve: Callable[[Answer], Download], cache: Path, tmp_path: Path) -> None:
+    """A spec is resolved to a file before. It also has the weights, which may name a local copy."""
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(CONTENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DOWNLOADS, "small", serve(sends(CONTENT)))
+        assert located(ModelSpec("small", str(copy))).name == str(copy)
+        with pytest.raises(UnknownModelError):
+            find_model("small")
+    assert not cache.exists()
 
 
 def test_a_near_name_is_suggested() -> None:
@@ -205,3 +253,18 @@ def test_a_release_is_described_in_full(download: Download) -> None:
     assert "Copyright" in download.licence
     assert "License" in download.summary
     assert len(Path(download.options.labels).read_text().splitlines()) == 80
+    assert len(download.options.given) == len(fields(OnnxOptions)), "else a file beside it would say the rest"
+
+
+def test_a_file_beside_a_release_does_not_count(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from onnx_files import hollow
+
+    (tmp_path / "m.yaml").write_text("decoder: yolov8\nlabels: [a]\npreprocessing: stretch\ninput_size: 32x32\n")
+    side, options = read_side_file(tmp_path / "m.onnx"), DOWNLOADS["yolox_nano"].options
+    assert side.path is not None
+    graph = hollow({"output": (1, 3549, 85)}, inputs={"images": (1, 3, 416, 416)})
+    files = [OnnxFile("m.onnx", graph, options, each, tmp_path) for each in (side, SideFile())]
+    one, other = (file.entry(file.recognise()) for file in files)
+    assert (one.preprocess, one.labels) == (other.preprocess, other.labels)
+    assert one.preprocess == Recipe.parse("yolox").preprocess(416, 416)

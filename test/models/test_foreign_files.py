@@ -42,6 +42,12 @@ def test_folders_name_the_models_in_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_model("shapes").name == "shapes", "a name of the catalogue stays one"
 
 
+@pytest.mark.parametrize("name", ["~nobody_of_this_name/x", "a" * 300, "a/" * 3000, "a\0b"])
+def test_a_name_that_cannot_be_a_path_is_no_model(name: str) -> None:
+    with pytest.raises(UnknownModelError, match="There is no model"):
+        find_model(name)
+
+
 def test_the_suffix_of_an_onnx_file_may_be_upper_case() -> None:
     assert is_onnx_file("DET.ONNX")
     assert is_onnx_file("det.onnx")

@@ -60,16 +60,51 @@ def test_a_file_of_another_program_is_left_alone(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("base: &b {a: 1}\nnet:\n  <<: *b\n  decoder: transformer", "aliases are not read"),
+        ("net: !Detector\n  decoder: x", "tags are not read"),
+        ("a: 1\n---\nb: 2", "another document"),
+        ("names:\n" + "- a\n" * (MAX_YAML_CHARACTERS // 4), "65,536"),
+        (b"\x00\x01\x02", "zero bytes"),
+        (b"\xff\xfe" + "a: *b".encode("utf-16-le"), "aliases are not read"),
+    ],
+)
+def test_what_cannot_be_read_and_is_not_ours_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | bytes, reason: str
+) -> None:
+    model = written(tmp_path, text)
+    for _ in range(2):
+        assert read_side_file(model) == SideFile()
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith(f"{tmp_path / 'net.yaml'} is left alone: it cannot be read (")
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"decoder": !a b',
+        '{ "decoder": *a}',
+        "labels: *a\r\ndecoder : none",
+        "#" * MAX_YAML_CHARACTERS + "\ndecoder: none",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_ours_is_refused_if_it_cannot_be_read(tmp_path: Path, text: str, encoding: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_side_file(written(tmp_path, text.encode(encoding)))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
         ("decoder: &a yolov8\nlabels: *a", "it has an alias (*name), and aliases are not read"),
         ("a: &a [x, x]\nb: &b [*a, *a]\ndecoder: *b", "alias"),
         ("decoder: [" + "[" * 30_000, "cannot be read"),
         ("decoder: " + "{a: " * 8_000, "cannot be read"),
         ("decoder: !!python/object/apply:os.system ['touch ran']", "and tags are not read"),
         ("decoder: !!python/name:os.system", "and tags are not read"),
-        ("!!python/object:os.x {decoder: 1}", "and tags are not read"),
         ("decoder: yolov8\n---\ndecoder: yolov5", "but found another document, line 2"),
         (b"decoder: \xff\xfe\x00yolo", "cannot be read"),
-        (b"\x00\x01\x02", "cannot be read"),
         ("decoder: yolov8\n#" + "x" * MAX_YAML_CHARACTERS, "65,536"),
         ("decoder: yolov8\nlabels: {boxes: [}", "expected the node content"),
         ("? [a, b]\n: c\ndecoder: yolov8", "found unhashable key, line 1"),

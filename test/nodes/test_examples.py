@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import LANGUAGES, ROOT, Example, commands, examples, pages
@@ -108,6 +109,20 @@ def test_launch_arguments_have_the_types_and_choices_of_the_parameters() -> None
         choices = ast.literal_eval(arguments[name].elts[1])  # type: ignore[attr-defined]
         if kind.id != "bool" and choices is not None:
             assert {tuple(sorted(row.metadata["choices"])) for row in rows} == {tuple(sorted(choices))}, name
+
+
+@pytest.mark.parametrize("text", ["/a,/b", "[/a, /b]", """['/a', "/b"]""", " /a , /b, "])
+def test_topics_of_the_launch_file_may_be_in_brackets(text: str) -> None:
+    assert launch_function("listed")(text) == ["/a", "/b"]
+
+
+def launch_function(name: str) -> Any:
+    """Returns a function of the launch file, which needs nothing else of it."""
+    tree = ast.parse((ROOT / "launch" / "pipeline.launch.py").read_text())
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    names: dict[str, Any] = {}
+    exec(ast.unparse(function), names)
+    return names[name]
 
 
 def launch_arguments() -> set[str]:

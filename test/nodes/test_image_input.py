@@ -97,6 +97,22 @@ def test_a_topic_without_images_is_named_with_both_types(context: Context, elsew
         talker.close()
 
 
+@pytest.mark.parametrize(("height", "width"), [(2160, 3840), (4320, 7680)], ids=["4K", "8K"])
+def test_large_images_arrive_if_both_sides_are_reliable(
+    context: Context, elsewhere: Context, height: int, width: int
+) -> None:
+    """The middleware sends them in pieces."""
+    count = 2
+    with Pipeline(context, head={}, backbone={"image_reliability": "reliable", "image_depth": count}) as pipeline:
+        camera = Client(elsewhere, pipeline.client.node.get_namespace())
+        images = camera.publisher(Image, "image")
+        for number in range(count):
+            images.publish(image(height, width, stamp=number))
+        counts = pipeline.settled(count)
+        assert counts.dropped.get("middleware", 0) == 0
+        camera.close()
+
+
 @pytest.mark.parametrize(("transport", "subscribed", "unsubscribed"), [
     ("raw", "image", "image/compressed"),
     ("compressed", "image/compressed", "image"),

@@ -11,24 +11,23 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from onnx_nets import IMAGE_SHAPE, assert_near, attention, exported, filters, images, net, run, run_each  # noqa: E402
+from onnx_nets import (  # noqa: E402
+    IMAGE_SHAPE,
+    as_paddle_writes,
+    assert_near,
+    attention,
+    exported,
+    filters,
+    images,
+    net,
+    run,
+    run_each,
+)
 
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.onnx_graphs.batch import with_symbolic_batch  # noqa: E402
 from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-
-
-def as_paddle_writes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a model whose weights are results of nodes Constant."""
-    copied = onnx.ModelProto()
-    copied.CopyFrom(proto)
-    nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in copied.graph.initializer]
-    nodes += list(copied.graph.node)
-    copied.graph.ClearField("initializer")
-    copied.graph.ClearField("node")
-    copied.graph.node.extend(nodes)
-    return copied
 
 
 def read(proto: onnx.ModelProto, folder: Path) -> OnnxGraph:

@@ -74,8 +74,9 @@ def test_too_few_images_are_refused(tmp_path: Path) -> None:
     write_images(tmp_path, 49)
     with pytest.raises(SourceError, match="holds 49 images, and 50 are needed"):
         open_samples(find_model("shapes"), tmp_path)
-    with pytest.raises(SourceError, match="There is no folder"):
-        open_samples(find_model("shapes"), tmp_path / "none")
+    for name in ("none", "a" * 300):
+        with pytest.raises(SourceError, match="There is no folder"):
+            open_samples(find_model("shapes"), tmp_path / name)
 
 
 def test_annotations_are_read_in_pixels_of_the_image(tmp_path: Path) -> None:

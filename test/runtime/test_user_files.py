@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.runtime.user_files import is_regular, read_regular, user_path
+from split_infer_ros.runtime.user_files import exists, is_folder, is_regular, read_regular, user_path
 
 TOO_LONG = "a" * 5000
 
@@ -53,12 +53,22 @@ def test_pipes_devices_and_folders_are_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not a file with contents"):
             read_regular(path, 10)
         assert not is_regular(path)
+        assert exists(path)
+        assert is_folder(path) == (path == tmp_path)
+
+
+def test_what_may_not_be_looked_at_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert not any(look(Path("a")) for look in (is_regular, is_folder, exists))
 
 
 @pytest.mark.parametrize("name", [TOO_LONG, "a\0b", "loop", "missing"])
 def test_a_name_that_names_nothing_is_no_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    assert not is_regular(tmp_path / name)
+    assert not any(look(tmp_path / name) for look in (is_regular, is_folder, exists))
     with pytest.raises((OSError, ValueError)):
         read_regular(tmp_path / name, 10)
 

@@ -76,6 +76,15 @@ def test_a_missing_folder_and_a_file_are_refused(tmp_path: Path) -> None:
         open_source(f"folder:{tmp_path / 'a.png'}")
 
 
+def test_a_folder_that_may_not_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(SourceError, match=rf"^The folder {folder} cannot be read \(.*Permission denied"):
+        open_source(f"folder:{folder}")
+
+
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="holds no images"):
         open_source(f"folder:{tmp_path}")

@@ -35,6 +35,15 @@ def test_an_unknown_source_is_refused_with_known_ones(name: str) -> None:
     assert f"'{name}'" in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["folder", "video", "bag", "v4l2"])
+@pytest.mark.parametrize("name", ["a" * 300, "~nobody_of_this_name/x", "a\0b"])
+def test_a_name_that_cannot_be_a_path_is_no_source(kind: str, name: str) -> None:
+    if kind == "bag":
+        pytest.importorskip("rosbags")
+    with pytest.raises(SourceError, match=r"does not exist|There is no camera"):
+        open_source(f"{kind}:{name}")
+
+
 def test_the_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SourceError, match=str(tmp_path / "nowhere")):

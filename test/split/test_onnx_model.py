@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ pytest.importorskip("onnxruntime")
 from onnx_nets import (  # noqa: E402
     IMAGE_SHAPE,
     Net,
+    as_paddle_writes,
     assert_near,
     attention,
     boxes_without_batch,
@@ -41,6 +43,7 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.onnx_inputs import read_image_input  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
+from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
@@ -96,6 +99,18 @@ def test_exported_network_is_split_like_the_network_itself(by_dynamo: bool, is_s
     with torch.inference_mode():
         assert_split_points_give(model, images(3), run_each(graph, images(3)))
         assert_split_points_give(model, images(1), (net()(images(1)),))
+
+
+def test_a_file_as_paddle_writes_it_is_split_everywhere(tmp_path: Path) -> None:
+    original = exported(net(), by_dynamo=False, is_symbolic=True)
+    proto = as_paddle_writes(original.proto)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    model = model_of(read_onnx(tmp_path / "net.onnx"))
+    assert model.note == ""
+    assert [point.name for point in model.split_points] == NAMES
+    assert_split_points_give(model, images(3), run_each(original, images(3)))
 
 
 @pytest.mark.parametrize("make", [attention, branching, sized])
