@@ -81,13 +81,13 @@ __path__ += [
 
 _MODULES = {
     "Detections": "models.detections",
-    "ImageResult": "pipeline.local",
+    "ImageResult": "server.local",
     "Limits": "models.detections",
-    "LocalPipeline": "pipeline.local",
+    "LocalPipeline": "server.local",
     "ModelEntry": "models.entry",
     "ModelSpec": "split.model_spec",
     "Preprocess": "models.preprocess",
-    "StageSettings": "pipeline.settings",
+    "StageSettings": "server.settings",
     "load_model": "split.load",
     "onnx_entry": "split.load",
 }
