@@ -116,7 +116,7 @@ def capture(
             stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
-    with _WHOLE_DEVICE, without_collector(), keeping_pools():
+    with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
         try:
             # torch.cuda.graph would synchronise the device and empty its caches first, at every recording
             with stream.work("record"):
@@ -153,15 +153,18 @@ def empty_cache() -> None:
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
-    """Collects garbage now, unless this thread is inside such a block already, and not inside the block.
+def without_collector(may_skip: bool = False) -> Iterator[None]:
+    """Collects garbage now, and not inside the block, whatever thread makes it.
 
-    Freeing a graph or page-locked memory would spoil a recording, whatever thread makes it. A collection takes a tenth
-    of a second and more, so who makes several recordings does so inside one block.
+    Freeing a graph or page-locked memory would spoil a recording. A collection takes a tenth of a second and more, so
+    who makes several recordings does so inside one block.
+
+    Args:
+        may_skip: whether nothing is collected now if this thread is inside such a block already.
     """
     global _num_blocks, _was_enabled
     depth = getattr(_blocks_of_thread, "depth", 0)
-    if not depth:
+    if not (may_skip and depth):
         gc.collect()
     with _COLLECTOR:
         if not _num_blocks:

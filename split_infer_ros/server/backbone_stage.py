@@ -11,7 +11,6 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.ledger import Ledger
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
@@ -45,6 +44,9 @@ class BackboneStage:
 
     Raises:
         ConfigurationError: the settings do not fit the model, or it cannot run, or its memory cannot be had.
+
+    Attributes:
+        ledger: counts what became of every frame that came in.
     """
 
     def __init__(
@@ -77,11 +79,7 @@ class BackboneStage:
             self._server.close()
             raise refused[UNNAMED]
         self._served = self._server.model_of(UNNAMED)
-
-    @property
-    def ledger(self) -> Ledger:
-        """Counts what became of every frame that came in."""
-        return self._server.ledger(UNNAMED)
+        self.ledger = self._server.ledger(UNNAMED)
 
     @property
     def settings(self) -> StageSettings:

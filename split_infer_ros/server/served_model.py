@@ -281,7 +281,7 @@ class ServedModel:
         plan = before.with_settings(settings)
         if plan is not None:
             return plan
-        if is_running and not isinstance(before.backbone, EnginePart):
+        if is_running and self._tries_lanes and not isinstance(before.backbone, EnginePart):
             plan = self.instance.make_plan(settings, taken_bytes)
         else:
             plan = self.make_plan(settings, taken_bytes)

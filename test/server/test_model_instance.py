@@ -67,7 +67,7 @@ class Bench:
         return [Frame(*frame(value, "a"), account.ledger.receive(1.0), account) for value in values]
 
     def open(self, *frames: Frame) -> Batch:
-        batch = self.instance.open(lambda: frames, 2.0)
+        batch = self.instance.start_batch(lambda: frames, 2.0)
         assert batch is not None
         return batch
 
@@ -147,7 +147,7 @@ def test_no_batch_is_closed_without_a_slot(bench: Bench) -> None:
         closed.append(1)
         return []
 
-    assert bench.instance.open(frames, 3.0) is None
+    assert bench.instance.start_batch(frames, 3.0) is None
     assert closed == []
 
 

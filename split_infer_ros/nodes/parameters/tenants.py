@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.common import (
@@ -152,6 +153,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if "" in self.tenants:
+            raise ConfigurationError("A tenant cannot be named ''; it takes letters and digits, with a letter first.")
         declared = {name: self._tenant(name) for name in self.of}
         check_unique_names([declared[name] for name in self.tenants if name in declared])
 

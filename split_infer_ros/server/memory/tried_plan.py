@@ -51,7 +51,6 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
     Raises:
         ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
     """
-    device = instance.model.device
     try:
         plan = instance.make_plan(settings, taken_bytes)
         try:
@@ -63,7 +62,7 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{instance.key} cannot run a batch of {settings.batch_size} up to {settings.split_point} on {device} "
+            f"{instance.key} cannot run a batch of {settings.batch_size} up to {settings.split_point} "
             f"({summarize_error(error)})."
         ) from error
     return plan
