@@ -118,7 +118,9 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
         try:
-            # torch.cuda.graph would synchronise the device and empty its caches first, at every recording
+            if warm_ups:
+                torch.cuda.empty_cache()  # what warm-ups and garbage leave is of no use to a graph's pool
+            # torch.cuda.graph would also synchronise the device first, and do both at every recording
             with stream.work("record"):
                 graph.capture_begin(pool.id, capture_error_mode="thread_local")  # other threads may use the GPU
                 try:
