@@ -142,5 +142,5 @@ def _calls(work: Callable[[], object], device: torch.device) -> int:
     events: list[Any] = list(found.events() or [])
     if not on_gpu:
         return sum(event.name == "aten::copy_" for event in events)
-    done = [event.name for event in events if event.device_type is DeviceType.CUDA]
+    done = [event.name for event in events if event.device_type == DeviceType.CUDA]
     return sum(any(copy in name for copy in GPUS_COPIES) for name in done)

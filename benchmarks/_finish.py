@@ -35,7 +35,15 @@ class Finish:
         """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
         given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
         results = []
-        for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):
-            boxes = self._entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
-            results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
+        for found, picture in zip(_on_host(self._decode(given, self._limits)), pictures, strict=True):
+            boxes = self._entry.preprocess.to_source(found.boxes, picture.height, picture.width)
+            results.append(Detections(boxes, found.scores, found.labels))
         return results
+
+
+def _on_host(batch: Sequence[Detections]) -> list[Detections]:
+    """Brings the detections of a batch to the CPU in three copies, as a batch of any size waits for the GPU once."""
+    counts = [len(found.scores) for found in batch]
+    columns = zip(*((found.boxes, found.scores, found.labels) for found in batch), strict=True)
+    parts = [torch.cat(column).cpu().split(counts) for column in columns]
+    return [Detections(*each) for each in zip(*parts, strict=True)]

@@ -14,8 +14,10 @@ import ctypes
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -74,6 +76,8 @@ def describe() -> dict[str, Any]:
     """
     if count_gpus() == 0:
         raise CannotRun("NVIDIA's driver shows no GPU on this machine, so nothing was run.")
+    if shutil.which("gcc") is None or not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        raise CannotRun("Triton compiles C for its launchers: install gcc and Python's headers, and run this again.")
     missing = [package for module, package in NEEDED.items() if not is_there(module)]
     if missing:
         raise CannotRun(f"{sys.executable} lacks {', '.join(missing)}: install what is missing and run this again.")

@@ -16,7 +16,7 @@ _ATTRIBUTES = {
     "concurrent_managed_access": "cudaDevAttrConcurrentManagedAccess",
     "can_map_host_memory": "cudaDevAttrCanMapHostMemory",
     "host_register_supported": "cudaDevAttrHostRegisterSupported",
-    "pageable_memory_access": "cudaDevAttrPageableMemoryAccess",
+    "uses_host_page_tables": "cudaDevAttrPageableMemoryAccessUsesHostPageTables",
 }
 
 

@@ -35,7 +35,8 @@ class DeviceAttributes:
         concurrent_managed_access: the CPU may touch managed memory while the GPU works.
         can_map_host_memory: the GPU can reach page-locked memory of the host.
         host_register_supported: memory that exists already can be page-locked.
-        pageable_memory_access: the GPU can reach all memory of the host, page-locked or not.
+        uses_host_page_tables: the GPU reaches all memory of the host by the host's own page tables. Without them, but
+            with pageable memory access (HMM), it faults page by page.
     """
 
     integrated: bool
@@ -43,7 +44,7 @@ class DeviceAttributes:
     concurrent_managed_access: bool
     can_map_host_memory: bool
     host_register_supported: bool
-    pageable_memory_access: bool
+    uses_host_page_tables: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,10 @@ class Requirement:
 
 
 _MANAGED = Requirement("managed_memory", "this GPU has no managed memory (its attribute managedMemory is 0)")
-_PAGEABLE = Requirement(
-    "pageable_memory_access",
-    "memory that two processes map is managed memory only where the attribute pageableMemoryAccess is not 0",
+_HOST_TABLES = Requirement(
+    "uses_host_page_tables",
+    "memory that two processes map is managed memory only where the attribute "
+    "pageableMemoryAccessUsesHostPageTables is not 0",
 )
 _MAPPED = Requirement(
     "can_map_host_memory", "this GPU cannot reach the host's memory (its attribute canMapHostMemory is 0)"
@@ -166,7 +168,7 @@ _PROPERTIES = {
         DeviceMapping.MIGRATED,
         sides={Side.HOST, Side.DEVICE},
         own_requirements=(_MANAGED,),
-        shared_requirements=(_PAGEABLE,),
+        shared_requirements=(_HOST_TABLES,),
     ),
     Policy.PINNED: _Properties(
         DeviceMapping.DIRECT,

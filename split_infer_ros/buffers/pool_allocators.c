@@ -70,9 +70,13 @@ static int has_room(size_t size, int device) {
 /* Returns NULL if the GPU has no room. */
 void *split_infer_allocate_managed(size_t size, int device, void *stream) {
   void *address = NULL;
+  int mode = RELAXED_CAPTURE, fits = 0;
   (void)stream;
   __atomic_add_fetch(&managed_bytes, (long long)size, __ATOMIC_SEQ_CST);
-  if (has_room(size, device))
+  runtime.exchange_capture_mode(&mode);
+  fits = has_room(size, device);
+  runtime.exchange_capture_mode(&mode);
+  if (fits)
     address = allocate(runtime.malloc_managed, size, ATTACH_GLOBAL);
   else
     runtime.take_last_error();

@@ -108,22 +108,25 @@ def capture(
         CaptureError: the work cannot be recorded. The device works as before.
         Exception: any error that ``run`` raises before it is recorded.
     """
-    with stream.work("warm up"):
-        for _ in range(warm_ups):
-            run()
-    stream.fence().wait()
+    if warm_ups:
+        with _WHOLE_DEVICE:  # compiled work is benchmarked at its first runs, which synchronises the device
+            with stream.work("warm up"):
+                for _ in range(warm_ups):
+                    run()
+            stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
     with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
         try:
-            with (
-                stream.work("record"),
-                # thread_local: other threads may use the GPU meanwhile
-                torch.cuda.graph(
-                    graph, pool=pool.id, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
-                ),
-            ):
-                results = run()
+            if warm_ups:
+                torch.cuda.empty_cache()  # what warm-ups and garbage leave is of no use to a graph's pool
+            # torch.cuda.graph would also synchronise the device first, and do both at every recording
+            with stream.work("record"):
+                graph.capture_begin(pool.id, capture_error_mode="thread_local")  # other threads may use the GPU
+                try:
+                    results = run()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:
             _leave_recording(graph, stream.device, pool.id)
             # the end of the capture raises as well and hides the first error

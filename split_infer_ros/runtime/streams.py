@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.runtime import cuda
+
+POLL_S = 50e-6  # a sleeping thread takes about as long to wake
 
 
 class Fence:
@@ -24,9 +27,17 @@ class Fence:
         self._event = event
 
     def wait(self) -> None:
-        """Waits until all work before this point is done. The work of other streams goes on."""
-        if self._event is not None:
-            self._event.synchronize()
+        """Waits until all work before this point is done. The work of other streams goes on.
+
+        A thread that sleeps wakes late. So it looks for some microseconds before it sleeps.
+        """
+        if self._event is None:
+            return
+        end = time.perf_counter() + POLL_S
+        while not self._event.query():
+            if time.perf_counter() > end:
+                self._event.synchronize()
+                return
 
 
 class Mark:

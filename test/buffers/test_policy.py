@@ -26,7 +26,7 @@ DISCRETE = DeviceAttributes(
     concurrent_managed_access=True,
     can_map_host_memory=True,
     host_register_supported=True,
-    pageable_memory_access=False,
+    uses_host_page_tables=False,
 )
 BEFORE_THOR = replace(DISCRETE, integrated=True, concurrent_managed_access=False)
 attributes = st.builds(DeviceAttributes, *6 * [st.booleans()])
@@ -36,14 +36,14 @@ def test_legal_policies_of_common_gpus() -> None:
     for gpu in (DISCRETE, BEFORE_THOR):
         assert legal_policies(gpu) == POLICIES
         assert legal_policies(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
-    assert legal_policies(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
+    assert legal_policies(replace(DISCRETE, uses_host_page_tables=True), shared=True) == POLICIES
 
 
 @pytest.mark.parametrize(
     ("policy", "without", "shared", "attribute"),
     [
         ("managed", {"managed_memory": False}, False, "managedMemory is 0"),
-        ("managed", {}, True, "pageableMemoryAccess"),
+        ("managed", {}, True, "pageableMemoryAccessUsesHostPageTables"),
         ("pinned", {"can_map_host_memory": False}, False, "canMapHostMemory is 0"),
         ("pinned", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),
         ("device", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),

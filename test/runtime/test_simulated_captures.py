@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +17,19 @@ from split_infer_ros.buffers.policy import Policy
 GPU = torch.device("cuda", 0)
 
 
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
 def recorded(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+    with recording(graph):
         run()
     return graph
 
@@ -176,7 +188,7 @@ def test_a_failed_recording_leaves_the_allocator_open(gpu: Gpu) -> None:
     values, pool = torch.zeros(4, device=GPU), torch.cuda.graph_pool_handle()
     torch.empty(1 << 20, device=GPU)
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(CudaError), torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream()):
+    with pytest.raises(CudaError), recording(graph, pool):
         values.add_(1)
     torch.empty(1 << 20, device=GPU)
     before = torch.cuda.memory_reserved()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from simulated_gpu.captures import PoolId
 from simulated_gpu.gpu import Gpu
 from simulated_gpu.memory_pools import MemPool, PoolAllocator, use_mem_pool
-from simulated_gpu.torch_graphs import CudaGraph, Generator, Recording
+from simulated_gpu.torch_graphs import CudaGraph, Generator
 from simulated_gpu.torch_streams import Event, Stream
 
 
@@ -65,7 +65,6 @@ def torch_api(gpu: Gpu) -> SimpleNamespace:
         ExternalStream=external,
         Event=bound(Event),
         CUDAGraph=bound(CudaGraph),
-        graph=bound(Recording),
         MemPool=bound(MemPool),
         use_mem_pool=lambda pool, device=None: use_mem_pool(gpu, pool),
         custom_allocator=PoolAllocator,

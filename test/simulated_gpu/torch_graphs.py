@@ -1,11 +1,10 @@
-"""Simulates ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``."""
+"""Simulates ``torch.cuda.CUDAGraph``."""
 
 from __future__ import annotations
 
 from simulated_gpu.captures import Capture, Graph, PoolId
 from simulated_gpu.clocks import place_of_call
 from simulated_gpu.gpu import Gpu
-from simulated_gpu.torch_streams import Stream
 
 
 class CudaGraph:
@@ -82,38 +81,6 @@ class CudaGraph:
     def __del__(self) -> None:
         if self._pool is not None:
             self._destroy()
-
-
-class Recording:
-    """Simulates ``torch.cuda.graph``, which first waits for the device and empties the cache."""
-
-    gpu: Gpu
-    default_capture_stream: Stream | None = None
-
-    def __init__(
-        self,
-        cuda_graph: CudaGraph,
-        pool: PoolId | None = None,
-        stream: Stream | None = None,
-        capture_error_mode: str = "global",
-    ) -> None:
-        if stream is None and type(self).default_capture_stream is None:
-            type(self).default_capture_stream = self.gpu.api.Stream()  # type: ignore[attr-defined]
-        self._stream = stream or type(self).default_capture_stream
-        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
-
-    def __enter__(self) -> None:
-        self.gpu.wait_for_all()
-        with self.gpu.lock:
-            self.gpu.allocator.release()
-        assert self._stream is not None
-        self._before = self.gpu.current
-        self.gpu.current = self._stream.queue
-        self._graph.capture_begin(self._pool, self._mode)
-
-    def __exit__(self, *_: object) -> None:
-        self._graph.capture_end()
-        self.gpu.current = self._before  # as in torch, not if the end of the capture raises
 
 
 class Generator:

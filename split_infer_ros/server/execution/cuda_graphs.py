@@ -112,6 +112,11 @@ class SizedGraphs(Generic[Results]):
         """The memory of the graphs' pool."""
         return self._graphs[0].bytes
 
+    def upload(self) -> None:
+        """Launches each graph once, in the current stream, as a first launch also uploads the graph."""
+        for size in self._sizes:
+            self.launch(size)
+
     def launch(self, count: int) -> Results:
         """Launches the graph for the first ``count`` images of the input, in the current stream.
 
@@ -200,6 +205,10 @@ class GraphedBackbone:
                 )
                 for slot in range(num_slots)
             ]
+        with stream.work("upload"):
+            for each in graphs:
+                each.upload()
+        stream.fence().wait()
         return cls(slots, graphs)
 
     def input_of(self, slot: int) -> GraphInput:

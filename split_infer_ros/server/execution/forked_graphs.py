@@ -43,6 +43,7 @@ class ForkedGraphs:
         self._graphs: OrderedDict[Combination, RecordedGraph] = OrderedDict()  # the least recently used first
         self._misses: Counter[Combination] = Counter()
         self._refused: set[Combination] = set()  # cannot be recorded, or there is no memory for them
+        self._failed: set[Combination] = set()  # a recording failed once; something else may have spoilt it
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -110,6 +111,10 @@ class ForkedGraphs:
         try:
             graph = self._record({model: models[model] for model, _ in combination}, examples)
         except (CaptureError, torch.OutOfMemoryError) as error:
+            if isinstance(error, CaptureError) and combination not in self._failed:
+                self._failed.add(combination)
+                self._refused.remove(combination)  # it is tried once more, when it ran again without a graph
+                return
             names = " and ".join(model for model, _ in combination)
             _LOG.warning("%s: runs without a CUDA graph for this combination, more slowly: %s", names, error)
             return
@@ -132,6 +137,7 @@ class ForkedGraphs:
         self._misses = Counter(kept_misses)
         if models:
             self._refused.clear()  # there may be memory now
+            self._failed.clear()
             self._model_streams.remove_models(models)
 
     def _remove(self, combinations: Collection[Combination]) -> None:

@@ -20,6 +20,8 @@ from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
@@ -35,7 +37,7 @@ WARM_UP_ROUNDS = 1
 TIMED_ROUNDS = 9
 TOLERANCE = 0.03  # a predicted policy is confirmed if its trial is at most this share slower than the fastest one
 
-PolicyTrial = Callable[[Sequence[Policy], Layout, torch.device], Mapping[Policy, float]]
+PolicyTrial = Callable[[Sequence[Policy], Layout, "Trial"], Mapping[Policy, float]]
 ReadKernels = Callable[[], Sequence[KernelTraffic]]
 
 
@@ -173,7 +175,7 @@ class MemoryAdvisor:
     def _time(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> Mapping[Policy, float]:
         key = layout.slot_bytes, shared
         if key not in self._trial_times:
-            times = self._trial(allowed, layout, self._device)
+            times = self._trial(allowed, layout, Trial(self._device, shared, self._switches))
             if not times:
                 raise ConfigurationError(f"{self._device} has no room for one slot of {layout.slot_bytes:,} bytes.")
             self._trial_times[key] = times
@@ -199,38 +201,64 @@ def _task_of(layout: Layout, kernels: ReadKernels) -> Task:
     return feature_task(layout.slot_bytes, num_kernels=max(1, len(kernels())), copies=len(layout.specs))
 
 
-def time_policies(policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, float]:
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Where slots are tried: in memory of the kind that will be used.
+
+    Attributes:
+        device: where the features are.
+        shared: whether another process maps the slots as well.
+        switches: whether device memory must serve the other policies, too.
+    """
+
+    device: torch.device
+    shared: bool = False
+    switches: bool = False
+
+
+def time_policies(policies: Sequence[Policy], layout: Layout, trial: Trial) -> dict[Policy, float]:
     """Measures how long it takes until the CPU has read features that lie on the device.
 
     Args:
         policies: to measure, in interleaved turns.
         layout: of the slot, which is filled completely.
-        device: where the features are.
+        trial: where the slots are tried.
 
     Returns:
         The median seconds of each policy. Policies without room on the device are left out.
     """
-    stream = Stream(device)
+    device, stream = trial.device, Stream(trial.device)
     features = [torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs]
-    slots = _allocate_slots(policies, layout, device)
-    times: dict[Policy, list[float]] = {policy: [] for policy in slots}
-    for _ in range(WARM_UP_ROUNDS + TIMED_ROUNDS):
-        for policy, memory in slots.items():
-            times[policy].append(_transfer_s(memory, features, stream))
+    pools = _allocate_pools(policies, layout, trial)
+    times: dict[Policy, list[float]] = {policy: [] for policy in pools}
+    try:
+        for _ in range(WARM_UP_ROUNDS + TIMED_ROUNDS):
+            for policy, pool in pools.items():
+                times[policy].append(_transfer_s(pool.slots, features, stream))
+    finally:
+        for pool in pools.values():
+            pool.close()
     return {policy: statistics.median(samples[WARM_UP_ROUNDS:]) for policy, samples in times.items()}
 
 
-def _allocate_slots(policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, SlotMemory]:
-    """Returns one slot for each policy that has room on the device."""
-    slots: dict[Policy, SlotMemory] = {}
+def _allocate_pools(
+    policies: Sequence[Policy], layout: Layout, trial: Trial
+) -> dict[Policy, SlotPool | SharedSlotPool]:
+    """Returns a pool of one slot for each policy that has room on the device."""
+    pools: dict[Policy, SlotPool | SharedSlotPool] = {}
+    kind = SharedSlotPool if trial.shared else SlotPool
+    can_switch = trial.switches and {Policy.MANAGED, Policy.PINNED} <= set(policies)
     for policy in policies:
+        place = Place(policy, trial.device, can_switch and policy is Policy.DEVICE)
         try:
-            memory = SlotMemory.allocate(layout, 1, Place(policy, device))
+            pool = kind.allocate(layout, 1, place)
         except ConfigurationError:
             continue
-        if not memory.note:  # otherwise it is memory of another policy
-            slots[policy] = memory
-    return slots
+        if pool.slots.note:  # it is memory of another policy
+            pool.close()
+        else:
+            pools[policy] = pool
+    return pools
 
 
 def _transfer_s(memory: SlotMemory, features: Sequence[Tensor], stream: Stream) -> float:

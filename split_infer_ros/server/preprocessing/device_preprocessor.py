@@ -15,7 +15,7 @@ from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.execution.cuda_graphs import GraphInput
 from split_infer_ros.server.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
 from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch, model_input
@@ -112,16 +112,18 @@ class DevicePreprocessor:
         self._buffers.reverse()
         memory, total = buffer.gather(images, policy)
         with self._stream.work("preprocess"), torch.inference_mode(), self._pool.allocating():
-            on_device = to_device(memory, total)
-            uploaded = self._stream.fence()
-            first = 0
-            for run in _runs_alike(images):
-                alike = on_device[run.begin : run.end].view(run.count, *run.shape)
-                self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
-                first += run.count
-            memory.give_to_host()
-            buffer.unused = self._stream.fence()
-            buffer.free = uploaded if memory.needs_copy else buffer.unused
+            uploaded, first = Fence(), 0
+            try:
+                on_device = to_device(memory, total)
+                uploaded = self._stream.fence()
+                for run in _runs_alike(images):
+                    alike = on_device[run.begin : run.end].view(run.count, *run.shape)
+                    self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
+                    first += run.count
+            finally:  # the next batch is written into this buffer, also if this one failed
+                memory.give_to_host()
+                buffer.unused = self._stream.fence()
+                buffer.free = uploaded if memory.needs_copy else buffer.unused
             if into is not None:
                 self._stream.wait_for(into.unused)
             gathered = self._staging[:first]

@@ -12,12 +12,15 @@ import torch
 from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.server.memory import memory_choice
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, time_policies
+from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, Trial, time_policies
 
 CPU = torch.device("cpu")
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
@@ -31,7 +34,7 @@ class FakeTrial:
         self.seconds = seconds
         self.calls: list[tuple[Policy, ...]] = []
 
-    def __call__(self, policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, float]:
+    def __call__(self, policies: Sequence[Policy], layout: Layout, trial: Trial) -> dict[Policy, float]:
         self.calls.append(tuple(policies))
         return {policy: self.seconds[policy] for policy in policies if policy in self.seconds}
 
@@ -104,7 +107,7 @@ def test_fastest_policy_replaces_a_refuted_prediction(gpu: Gpu, pinned_is_best: 
 
 
 def test_legal_policies_are_tried_once_for_each_size(gpu: Gpu, pinned_is_best: None) -> None:
-    gpu.absent.add("cudaDevAttrPageableMemoryAccess")
+    gpu.absent.add("cudaDevAttrPageableMemoryAccessUsesHostPageTables")
     trial = FakeTrial(dict.fromkeys(POLICIES, 1e-3))
     advisor = MemoryAdvisor(GPU, trial=trial)
     for _ in range(3):
@@ -168,8 +171,25 @@ def test_kernels_of_all_pipelines_are_counted(
 
 
 def test_trial_times_each_policy_that_has_room(gpu: Gpu) -> None:
-    found = time_policies(POLICIES, LAYOUT, GPU)
+    found = time_policies(POLICIES, LAYOUT, Trial(GPU))
     assert set(found) == set(POLICIES)
     assert all(0 < seconds < 1 for seconds in found.values())
     gpu.page_lockable = 0
-    assert set(time_policies(POLICIES, LAYOUT, GPU)) == {M}
+    assert set(time_policies(POLICIES, LAYOUT, Trial(GPU))) == {M}
+
+
+def test_trial_is_in_memory_of_the_kind_that_is_used(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared slots are tried in shared memory. Device memory that must serve other policies is tried as such."""
+    made: list[tuple[type, Place]] = []
+    for kind in (SlotPool, SharedSlotPool):
+        allocate = kind.allocate
+
+        def note(layout: Layout, slots: int, place: Place, *, kind=kind, allocate=allocate):  # type: ignore[no-untyped-def]
+            made.append((kind, place))
+            return allocate(layout, slots, place)
+
+        monkeypatch.setattr(kind, "allocate", note)
+    time_policies([D, H], LAYOUT, Trial(GPU, shared=True))
+    time_policies(POLICIES, LAYOUT, Trial(GPU, switches=True))
+    assert [kind for kind, _ in made] == [SharedSlotPool] * 2 + [SlotPool] * 3
+    assert [place.switchable for _, place in made] == [False] * 2 + [place.policy is D for _, place in made[2:]]
