@@ -198,7 +198,7 @@ class StreamingContestOnGpu:
 
 def _stream(model: TorchModel, path: Path, residency: str) -> StreamedPartition:
     settings = StageSettings(split_point="output", weights_file=str(path), weights_residency=Residency(residency))
-    partition = stream_backbone(model, model.split_point("output"), settings)
+    partition = stream_backbone(model, model.split_point("output"), settings, batch_size=1)
     assert partition is not None
     return partition
 

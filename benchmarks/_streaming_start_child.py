@@ -49,7 +49,7 @@ def main() -> int:
     tell("ready")
     settings = replace(StageSettings(split_point="output"), weights_residency=Residency.TWO_STAGE, weights_file=path)
     model = load_streamable(ModelSpec(name, "random", "cpu"), settings)
-    partition = stream_backbone(model, model.split_point("output"), settings)
+    partition = stream_backbone(model, model.split_point("output"), settings, batch_size=1)
     assert isinstance(model, TorchModel)
     assert partition is not None
     images = images_of(model)

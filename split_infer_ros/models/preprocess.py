@@ -123,9 +123,14 @@ class Preprocess:
         if not self.antialias or images.is_cuda:  # CUDA resizes only floating point
             planes = planes.float()
         mode, antialias = ("bilinear", False) if self.opencv else (self.interpolation, self.antialias)
-        planes = functional.interpolate(planes, size=(height, width), mode=mode, antialias=antialias)
-        if self.rounds and images.is_cuda:
-            planes = planes.round_().clamp_(0, 255)
+        sizes = [(height, width)]
+        rounded = self.rounds and images.is_cuda
+        if rounded and mode == "bicubic":  # a CPU clips what overshoots after the rows, and again after the columns
+            sizes.insert(0, (planes.shape[2], width))
+        for size in sizes:
+            planes = functional.interpolate(planes, size=size, mode=mode, antialias=antialias)
+            if rounded:
+                planes = planes.round_().clamp_(0, 255)
         return planes.permute(0, 2, 3, 1)
 
     def normalise(

@@ -46,7 +46,7 @@ class Recipe:
         a word is on the range 0..1, also beside a short form of another range.
 
         Raises:
-            ConfigurationError: a word is unknown, two words contradict each other, none names the geometry, or no
+            ConfigurationError: a word is unknown, two words contradict each other, or none names the geometry. Or no
                 values in the range have such a mean or std.
         """
         return _read(Words(text))

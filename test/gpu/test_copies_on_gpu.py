@@ -45,7 +45,7 @@ def profiler_sees_copies() -> None:
 def test_hand_over_adds_no_copy(name: str, split_point: str, policy: Policy, graphs: bool) -> None:
     need(policy)
     settings = replace(SETTINGS, split_point=split_point, memory_policy=policy.value, cuda_graphs=graphs)
-    assert count_copy_calls(model_of(name), settings, PICTURES).added == 0
+    assert count_copy_calls(model_of(name), settings, PICTURES).added <= 0  # a recorded backbone may make fewer
 
 
 def test_policy_with_two_buffers_copies_each_tensor_once() -> None:

@@ -42,7 +42,7 @@ def test_streamed_weights_give_the_results_of_resident_ones(
     settings = replace(StageSettings(split_point="default"), weights_residency=residency)
     with torch.inference_mode():
         expected = [value.clone() for value in model.backbone("default")(images)]
-        partition = stream_backbone(model, model.split_point("default"), settings)
+        partition = stream_backbone(model, model.split_point("default"), settings, batch_size=1)
         assert partition is not None
         for _ in range(20):
             torch.testing.assert_close(list(partition(images)), expected, rtol=1e-4, atol=1e-4)
