@@ -234,10 +234,10 @@ class Executor:
             self._last_end = end
         for batch in execution.batches:
             batch.timeline.backbone_start, batch.timeline.backbone_end = start, end
-            error = execution.failed.get(batch, failure)
+            why = execution.failed.get(batch, failure)
             try:
-                if error is not None:
-                    raise error
+                if why is not None:
+                    raise why
                 batch.owner.hand_over(batch)
             except Exception as reason:  # whatever one batch does, the others get their chance
                 batch.owner.fail(batch, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from split_infer_ros.server.busy_stages import BusyStages
 from split_infer_ros.server.fusion_kind import FusionKind
@@ -171,10 +172,10 @@ class PipelineMeters:
         age_p50_s, age_p99_s = self.age.percentiles(50, 99, now=now)
         (queueing_p99_s,) = self.queueing.percentiles(99, now=now)
         stacked = self.fusions[FusionKind.STACKED]
-        stages_s = {f"{name}_s": _median(window, now) for name, window in self._stages.items()}
+        of_stages: dict[str, Any] = {f"{name}_s": _median(window, now) for name, window in self._stages.items()}
         return PipelineReport(
             **{each.name: getattr(model, each.name) for each in fields(model)},
-            **stages_s,
+            **of_stages,
             time=now,
             counts=counts,
             batches=self.batches,
