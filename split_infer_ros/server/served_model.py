@@ -162,6 +162,7 @@ class ServedModel:
         """The backbone of its plan, the same object at each call. Activations lie in memory of the plan's policy."""
         plain, pool = self.plan.backbone, self.plan.memory.activations
         if pool.policy not in POOLED or isinstance(plain, (EnginePart, StreamedPartition)):
+            self._pooled = None  # it would keep the memory of the plan before
             return plain
         if self._pooled is None or self._pooled.inner is not plain or self._pooled.pool is not pool:
             self._pooled = PooledBackbone(plain, pool)

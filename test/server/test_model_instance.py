@@ -15,7 +15,6 @@ from stages import RecordingHead
 
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.account import Account
 from split_infer_ros.server.batch import Batch
@@ -101,7 +100,6 @@ def test_head_gets_the_features_and_the_frames_of_a_batch(bench: Bench) -> None:
     frames = bench.frames(51, 102)
     batch = bench.hand_over(*frames)
     ((handle, reader),) = bench.sent
-    assert handle.frames == tuple(frames)
     assert handle.origins == tuple(frame.origin for frame in frames)
     assert (handle.lease, handle.model, handle.split_point) == (batch.lease, "one", "parts.0")
     (features,) = reader.views(handle.lease, 2)
@@ -134,8 +132,8 @@ def test_frames_settled_before_stay_as_they_are(bench: Bench) -> None:
     bench.answer(published=2)
     assert bench.dropped() == {"removed": 1}
     assert bench.account.ledger.counts().published == 1
-    with pytest.raises((KeyError, SplitInferError)):
-        batch.settle(first, 6.0)
+    batch.settle(first, 6.0)
+    assert bench.account.ledger.counts().published == 1
 
 
 def test_no_batch_is_closed_without_a_slot(bench: Bench) -> None:
