@@ -11,6 +11,7 @@ from measured_costs import measure_costs
 from real_gpu import GPU, free_bytes
 from stacked_nets import seeded_models
 
+from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.engines.agreement import MAX_LOW_PRECISION_DIFFERENCE, MAX_ROUNDING, difference
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
@@ -77,12 +78,15 @@ def test_recorded_combinations_stay_within_their_memory() -> None:
 def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
     delivered: dict[str, list[int]] = {name: [] for name in "abcd"}
     errors: list[str] = []
+    database = Database(tmp_path / "tuning.jsonl")
     pipeline = Server(
         SharedSettings(device=str(GPU), max_waiting=20, cuda_graphs=graphs, memory_policy="device"),
         Limits(),
         lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
         lambda name, error: errors.append(f"{name}: {error}"),
-        Database(tmp_path / "tuning.jsonl"),
+        device=GPU,
+        open_model=tenant_opener(database),
+        database=database,
     )
     models = {"a": "shapes", "b": "squeezenet1_0", "c": "shapes"}
     tenants = [Tenant(name, model, "random") for name, model in models.items()]
@@ -175,12 +179,15 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
     def deliver(tenant: str, origin: Origin, detections: object, labels: object) -> None:
         delivered[tenant] += 1
 
+    database = Database(tmp_path / "tuning.jsonl")
     pipeline = Server(
         SharedSettings(device=str(GPU), max_waiting=4, memory_policy="device"),
         Limits(),
         deliver,
         lambda name, error: errors.append(f"{name}: {error}"),
-        Database(tmp_path / "tuning.jsonl"),
+        device=GPU,
+        open_model=tenant_opener(database),
+        database=database,
     )
     stays = Tenant("a", "shapes", "random")
     comes = [Tenant("b", "squeezenet1_0", "random"), Tenant("c", "alexnet", "random")]
@@ -199,7 +206,7 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert pipeline.set_tenants([stays]) == {}
         end = time.monotonic() + LONG_S
-        while pipeline._dispatcher._leaving:
+        while pipeline.leaving:
             assert time.monotonic() < end
             time.sleep(0.01)
         free.append(free_bytes())

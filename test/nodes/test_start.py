@@ -137,7 +137,7 @@ def test_unusable_weights_are_refused_in_a_sentence(refuse: Refuse, tmp_path: Pa
         (["tenant.a.when_late:=never"], ["tenant.a.when_late cannot be 'never'", "finish, drop"]),
         (["tenants:=[a]", "model:=shapes"], ["has no parameter 'model'"]),
         (["tenants:=[a]", "device:=tpu"], ["device 'tpu' is not on this machine"]),
-        (["split_point:=nowhere", "tenants:=['']"], ["split_point cannot be 'nowhere'", "default, output, input"]),
+        (["tenants:=['']"], ["A tenant cannot be named ''", "letters and digits"]),
     ],
 )
 def test_tenants_process_refuses_bad_parameters(refuse: Refuse, given: list[str], words: list[str]) -> None:
