@@ -234,7 +234,7 @@ def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeyp
             pipeline.settled(len(threads) + 1)
         assert [type(handle) for handle, _ in received] == 3 * [Handle]
         assert all(arrived is original for (arrived, _), original in zip(received, sent, strict=True))
-        assert {thread for _, thread in received} == {"backbone"}
+        assert {thread for _, thread in received} == {"dispatch"}
         assert threads == 3 * ["postprocess"]
 
 
