@@ -81,7 +81,7 @@ def lose(moment: str) -> None:
 
     signal = os.environ.get(LOSE_WHEN)
     device = LostDevice(0 if moment == AT_START or signal else BATCHES)
-    run, launch, close = Plan.run, Executor._launch, SlotMemory.close
+    run, launch, close = Plan.run, Executor.launch, SlotMemory.close
 
     def use() -> None:
         if signal is None or Path(signal).exists():
@@ -100,7 +100,7 @@ def lose(moment: str) -> None:
             hang() if moment == HANGS else refuse()
         close(memory)
 
-    Plan.run, Executor._launch, SlotMemory.close = run_on_it, launch_on_it, close_on_it  # type: ignore[method-assign]
+    Plan.run, Executor.launch, SlotMemory.close = run_on_it, launch_on_it, close_on_it  # type: ignore[method-assign]
 
 
 def model() -> Any:

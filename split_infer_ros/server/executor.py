@@ -181,7 +181,7 @@ class Executor:
         execution.began = time.monotonic()
         try:
             if execution.left:
-                execution.done = self._given(execution)
+                execution.done = self.launch(execution)
         except Exception as error:
             execution.failed |= dict.fromkeys(execution.left, error)
         if execution.scheduled.lane is not None:
@@ -194,7 +194,7 @@ class Executor:
             self._finish(execution)
 
     @torch.inference_mode()
-    def _given(self, execution: Execution) -> Fence:
+    def launch(self, execution: Execution) -> Fence:
         """Gives an execution to the device; returns the fence from which on the features are in the slots."""
         runner, left = self._runner_of(execution), execution.left
         if len(execution.batches) == 1 and runner.graphs is None and not left[0].maps:
