@@ -34,7 +34,7 @@ class Fence:
         if self._event is None:
             return
         end = time.perf_counter() + POLL_S
-        while not self._event.query():
+        while not self._event.query():  # type: ignore[no-untyped-call]
             if time.perf_counter() > end:
                 self._event.synchronize()
                 return
