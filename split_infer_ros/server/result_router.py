@@ -80,9 +80,10 @@ class ResultRouter:
             self._watch_also(batch)
         if self._trace is None:
             return
-        # A row of its own for each slot, as several batches of a model may be in one stage at a time.
-        slot, tenants = batch.lease.slot, dict.fromkeys(frame.account for frame in batch.frames)
-        names = " ".join(tenant.tenant.name for tenant in tenants if isinstance(tenant, TenantState))
+        slot, row = batch.lease.slot, ""
         facts = {"frames": len(batch.frames), "split_point": batch.plan.split_point.name, "slot": slot}
-        row = f"{model.key}, {batch.plan.pool.memory} {slot}: "
-        self._trace.slices(batch.timeline.slices(), f"batch {self._batches}", row, tenants=names, **facts)
+        names = " ".join(account.tenant.name for account in batch.accounts if isinstance(account, TenantState))
+        if names:  # a row of its own for each model and slot, as several batches may be in one stage at a time
+            facts["tenants"] = names
+            row = f"{model.key}, {batch.plan.pool.memory} {slot}: "
+        self._trace.slices(batch.timeline.slices(), f"batch {self._batches}", row, **facts)

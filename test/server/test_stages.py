@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from bright import LONG_S
+from bright import LONG_S, BrightModel
 from running import until
-from stages import Start, frame
+from stages import RecordingHead, Start, frame
 
+from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError
+from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.dispatcher import TICK_S
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.report import PipelineMeters
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.timeline import Timeline
+from split_infer_ros.telemetry.trace import TraceFile
 
 
 @pytest.mark.parametrize("split_point", ["input", "default", "parts.1", "output"])
@@ -225,3 +230,24 @@ def test_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
     pipeline.settle()
     pipeline.head._head_thread = queue
     assert [chain[chain.index("hand_over") + 1 :] for chain in call_chains] == [["send", "submit", "put"]]
+
+
+def test_trace_has_a_row_for_each_stage(tmp_path: Path) -> None:
+    trace, head = TraceFile.open(tmp_path / "trace.json"), RecordingHead()
+    stage = BackboneStage(BrightModel("one"), StageSettings(), LocalTransport(head), pytest.fail, trace=trace)
+    stage.start()
+    stage.submit(*frame(9), time.monotonic())
+    until(lambda: head.sent)
+    ((handle, reader),) = head.sent
+    reader.take(handle.lease)
+    now = time.monotonic()
+    reader.release(handle.lease, Outcome(1, "", now, now, now))
+    until(lambda: stage.ledger.counts().published == 1)
+    stage.stop(LONG_S)
+    stage.close()
+    trace.close()
+    events = json.loads((tmp_path / "trace.json").read_text())
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert rows == {"preprocess", "backbone", "head", "postprocess"}
+    (facts,) = {json.dumps(event["args"]) for event in events if event["ph"] == "X"}
+    assert json.loads(facts) == {"frames": 1, "split_point": "parts.0", "slot": handle.lease.slot}
