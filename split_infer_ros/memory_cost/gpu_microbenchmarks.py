@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,15 +69,13 @@ class GpuMicrobenchmarks:
                 block = self._memory_of(policy, CACHED_BLOCK).device
                 return self._stopwatch.time(lambda: reread(block, CACHED_BLOCK + nbytes))
             memory = self._memory_of(policy, nbytes)
-            if probe is Probe.TO_DEVICE:  # what the CPU wrote last lies in its cache, from which a copy takes longer
-                return self._stopwatch.time(
-                    lambda: memory.device.copy_(memory.host, non_blocking=True), lambda: memory.host.fill_(0)
-                )
+            write = partial(memory.host.fill_, 0)  # moves pages of managed memory to the CPU and makes its cache dirty
+            if probe is Probe.TO_DEVICE:  # from a dirty cache a copy takes longer
+                return self._stopwatch.time(lambda: memory.device.copy_(memory.host, non_blocking=True), write)
             if probe in (Probe.TO_HOST, Probe.READ_HOST):
                 taken = self._stopwatch.time(lambda: memory.host.copy_(memory.device, non_blocking=True))
                 return taken if probe is Probe.TO_HOST else clocked(lambda: read(memory.host.numpy()))
-            # first moves the pages of managed memory to the CPU and makes its cache dirty
-            before = (lambda: memory.host.fill_(0)) if policy.maps_on_access else do_nothing
+            before = write if policy.maps_on_access else do_nothing
             taken = self._stopwatch.time(lambda: run_kernel(memory), before)
             return clocked(lambda: read(memory.host.numpy())) if probe is Probe.READ_MANAGED else taken
 
