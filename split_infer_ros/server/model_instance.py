@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame, Handle
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_making import make_plan
 from split_infer_ros.server.report import ModelReport
