@@ -23,10 +23,10 @@ from split_infer_ros.buffers.memory import CPU, Place
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.local_transport import LocalTransport
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.plan_making import make_plan
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import Connection

@@ -16,16 +16,17 @@ import torch
 from _finish import Finish
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.engines.cuda.cuda_graphs import SizedGraphs
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import Capture, capture
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.execution.cuda_graphs import GraphInput, SizedGraphs
-from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.split.model import SplitModel
 
 IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded

@@ -9,7 +9,6 @@ import torch
 from _tenant_log import Log
 from torch import Tensor
 
-from split_infer_ros.server.costs.execution_timing import blank_batch
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
@@ -105,4 +104,4 @@ def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
         entry, module = build_model(ModelSpec(name, "none"))
         smaller = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
         models[name] = TorchModel(smaller, module, device)
-    return Load(models, {name: torch.rand_like(blank_batch(model, 1)) for name, model in models.items()})
+    return Load(models, {name: torch.rand_like(model.blank_images(1)) for name, model in models.items()})

@@ -20,7 +20,6 @@ from _tenant_scheduled import Scheduled
 from _turns import Contest, rotated
 
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.server.costs.execution_timing import blank_batch
 from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts, StackCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
@@ -111,7 +110,7 @@ def load_alike(name: str, count: int, side: int, device: torch.device) -> Load:
         images = torch.rand((CALIBRATION_IMAGES, *entry.image_shape), generator=torch.Generator().manual_seed(number))
         models[f"{name} {number}"] = TorchModel(entry, randomise(module, images, number), device)
     stack = StackedModel(models, "output")
-    images_of = {key: torch.rand_like(blank_batch(model, 1)) for key, model in models.items()}
+    images_of = {key: torch.rand_like(model.blank_images(1)) for key, model in models.items()}
     return Load(models, images_of, stacks={stack.name: stack})
 
 

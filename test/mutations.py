@@ -33,13 +33,13 @@ FILES = {
     "buffers": ["buffers/memory.py", "buffers/memory_allocation.py", "buffers/slot_memory.py"],
     "their users": [
         "server/plan.py",
-        "server/preprocessing/device_preprocessor.py",
-        "server/preprocessing/image_buffer.py",
+        "preprocessing/device_preprocessor.py",
+        "preprocessing/image_buffer.py",
         "server/execution/merge_runner.py",
         "server/executor.py",
         "server/batch.py",
         "server/execution/forked_graphs.py",
-        "server/execution/model_streams.py",
+        "engines/cuda/model_streams.py",
         "weight_streaming/copy_stage.py",
         "weight_streaming/device_supply.py",
         "weight_streaming/lockstep_stage.py",
@@ -48,14 +48,20 @@ FILES = {
 }
 TESTS = [
     "runtime/test_captures_on_simulated_gpu.py",
-    "server/preprocessing/test_preprocessor_on_simulated_gpu.py",
-    "server/execution/test_forks_on_simulated_gpu.py",
+    "preprocessing/test_preprocessor_on_simulated_gpu.py",
+    "engines/cuda/test_forks_on_simulated_gpu.py",
     "buffers/test_memory.py",
     "weight_streaming/test_streaming_on_simulated_gpu.py",
     "server/test_pipeline_on_simulated_gpu.py",
     "server/test_tenants_on_simulated_gpu.py",
 ]
-FIRST = {"server": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
+FIRST = {  # which test is likely to notice
+    "server": "tenants",
+    "engines": "tenants",
+    "preprocessing": "preprocessor",
+    "weight_streaming": "streaming",
+    "buffers": "memory",
+}
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
@@ -84,7 +90,9 @@ REVERTED = {
         ],
     },
     "3, a pipeline is restarted outside of inference mode": {
-        "server/plan.py": [("    @torch.inference_mode()\n    def warm_up", "    def warm_up")],
+        "server/plan.py": [
+            ("            with inference_mode():\n                for", "            if True:\n                for")
+        ],
         "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "4, streams are torch's 32": {
@@ -94,7 +102,7 @@ REVERTED = {
     },
     "5, garbage is collected inside of a recording": {
         "runtime/captures.py": [("without_collector(may_skip=not warm_ups), ", "")],
-        "server/execution/cuda_graphs.py": [("with without_collector():", "if True:")],
+        "engines/cuda/cuda_graphs.py": [("with without_collector():", "if True:")],
     },
     "8, the device is synchronised beside a recording": {
         "runtime/captures.py": [
@@ -106,10 +114,10 @@ REVERTED = {
         "runtime/captures.py": [("    gc.collect()\n    with _WHOLE_DEVICE:", "    with _WHOLE_DEVICE:")]
     },
     "17, work does not wait for what its inputs are made by": {
-        "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device))\n", "")]
+        "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device.index))\n", "")]
     },
     "18, a buffer goes while the GPU reads it": {
-        "server/preprocessing/image_buffer.py": [("        self.unused.wait()", "        pass")]
+        "preprocessing/image_buffer.py": [("        self.unused.wait()", "        pass")]
     },
 }
 

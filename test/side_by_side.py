@@ -12,9 +12,9 @@ from torch import Tensor
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.local_transport import LocalTransport
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings

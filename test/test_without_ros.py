@@ -27,6 +27,7 @@ PACKAGES = (
     "quantisation",
     "split",
     "engines",
+    "preprocessing",
     "models",
     "onnx_graphs",
     "sources",
@@ -136,6 +137,15 @@ def test_imports_run_downwards(path: Path) -> None:
             target = name.split(".")[1]
             if target not in ("msg", "__version__"):
                 assert target in allowed, f"{module_name(path)} reaches up to {name}"
+
+
+def test_features_are_opaque_to_the_server() -> None:
+    importing = {
+        module_name(path)
+        for path in files()
+        if package(path) == "server" and any(name.partition(".")[0] == "torch" for name in imported(path))
+    }
+    assert importing == set(), "what torch computes belongs into a lower package"
 
 
 def test_every_package_has_its_place() -> None:

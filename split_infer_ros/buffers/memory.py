@@ -11,6 +11,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.runtime.captures import empty_cache
 
 CPU = torch.device("cpu")
 
@@ -118,6 +119,13 @@ class SwitchableMemory(Memory):
         """Lets all streams touch the device's half, because features are copied on another one than computed."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, torch.cuda.current_stream().cuda_stream, cuda.Owner.GPU)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Returns the free memory of a GPU. What torch keeps of tensors that went is freed first."""
+    empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
 
 
 def call_once(owner: object, function: Callable[[], None]) -> Callable[[], object]:

@@ -123,6 +123,12 @@ class EnginePart(nn.Module, ABC):
         self.conversions += 1
 
 
+def has_engine_part(partition: object) -> bool:
+    """Returns whether a partition is an ``EnginePart``, or has one inside."""
+    modules = partition.modules() if isinstance(partition, nn.Module) else ()
+    return any(isinstance(module, EnginePart) for module in modules)
+
+
 class PerThreadCount(Generic[Made]):
     """What was made for each number of threads, at most ``MAX_THREAD_COUNTS`` of them. The caller holds a lock."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
 from split_infer_ros.engines.precision import Precision
@@ -85,6 +86,11 @@ class ExecutionConfig:
     def boundary_dtype(self) -> torch.dtype:
         """The dtype of images and of the features that follow the precision; see ``SplitPoint.in_precision``."""
         return torch.float32 if keeps_float32(self.engine, self.provider) else self.precision.torch_dtype
+
+    def blank_images(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Returns black images (n, C, H, W) on a device, in the dtype and the layout that the engine reads."""
+        images = torch.zeros(shape, device=device, dtype=self.boundary_dtype)
+        return images.contiguous(memory_format=self.engine.memory_format)
 
     def with_engine(self, wanted: str, untuned: str) -> ExecutionConfig:
         """Returns this config if it is of the engine that a user wants, else the default config of that engine.

@@ -47,6 +47,15 @@ class Pixels:
         return self.data.shape[1]
 
     @classmethod
+    def of_array(cls, image: NDArray[np.uint8], rgb: tuple[int, int, int]) -> Pixels:
+        """Makes an image of an array (height, width, bytes per pixel). One that may be written is not copied.
+
+        torch warns of arrays that are read-only.
+        """
+        writable = image if image.flags.writeable else image.copy()
+        return cls(torch.from_numpy(np.ascontiguousarray(writable)), rgb)
+
+    @classmethod
     def blank(cls) -> Pixels:
         """Makes a black image of 640x480 pixels, for warm-ups and trials."""
         return cls(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))

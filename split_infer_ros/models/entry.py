@@ -13,7 +13,8 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
-Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
+Outputs = tuple[Tensor, ...]  # of a head
+Decode = Callable[[Outputs, Limits], list[Detections]]
 
 
 def outputs_of(results: Any) -> tuple[Any, ...]:
@@ -72,3 +73,8 @@ class ModelEntry:
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the model's input."""
         return 3, self.preprocess.height, self.preprocess.width
+
+    def in_source(self, detections: Detections, height: int, width: int) -> Detections:
+        """Returns detections with boxes in pixels of the source image, whose size is given."""
+        boxes = self.preprocess.to_source(detections.boxes, height, width)
+        return Detections(boxes, detections.scores, detections.labels)

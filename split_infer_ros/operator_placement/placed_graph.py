@@ -29,6 +29,13 @@ def copy_to(value: Any, device: torch.device) -> Any:
     return pytree.tree_map(move, value)
 
 
+def has_copies(partition: object) -> bool:
+    """Returns whether a partition has a placed graph with copies between the processors."""
+    modules = partition.modules() if isinstance(partition, nn.Module) else ()
+    graphs = (module.graph for module in modules if isinstance(module, fx.GraphModule))
+    return any(node.target is copy_to for graph in graphs for node in graph.nodes)
+
+
 def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> fx.GraphModule:
     """Returns a graph with each operator on its processor and with the plan's copies.
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from split_infer_ros.errors import SplitInferError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.torch_pools import keeping_pools
 
@@ -184,7 +185,7 @@ def without_collector(may_skip: bool = False) -> Iterator[None]:
                 gc.enable()
 
 
-def _leave_recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: PoolId) -> None:
+def _leave_recording(graph: torch.cuda.CUDAGraph, device: Device, pool: PoolId) -> None:
     """Makes torch leave a recording that failed.
 
     torch 2.11 does not leave it if the end of the capture raises. Its allocator would stay in the graph's pool, and

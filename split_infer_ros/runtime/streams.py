@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.runtime import cuda
+from split_infer_ros.runtime.device import Device
 
 POLL_S = 50e-6  # a sleeping thread takes about as long to wake
 
@@ -74,7 +75,7 @@ class Stream:
         is_asynchronous: True on a GPU, where calls return before their work is done.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.is_asynchronous = device.type == "cuda"
         self._stream: torch.cuda.Stream | None = None
@@ -94,7 +95,7 @@ class Stream:
         if self._stream is None:
             yield
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._stream.wait_stream(torch.cuda.current_stream(self.device.index))
         with torch.cuda.stream(self._stream), torch.cuda.nvtx.range(name):
             yield
 
@@ -134,14 +135,14 @@ def _record(stream: torch.cuda.Stream) -> Fence:
 
 # Streams that nobody holds. A stream that comes back may still have work; new work runs after it.
 # A deque needs no lock. A finalizer that took a lock could run on the very thread that holds it.
-_IDLE: dict[torch.device, deque[int]] = {}
+_IDLE: dict[Device, deque[int]] = {}
 
 
-def _idle(device: torch.device) -> deque[int]:
+def _idle(device: Device) -> deque[int]:
     return _IDLE.setdefault(device, deque())
 
 
-def _lease(device: torch.device) -> int:
+def _lease(device: Device) -> int:
     try:
         return _idle(device).pop()
     except IndexError:

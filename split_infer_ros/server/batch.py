@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.compute import Backbone, Features, Images, compute_into_slot
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.account import Account
-from split_infer_ros.server.execution.compute import Backbone, compute_into_slot
 from split_infer_ros.server.frame import Frame
 from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.plan import Plan
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.server.timeline import Timeline
 
 
@@ -59,7 +58,7 @@ class Batch:
     unsettled: set[Frame] = field(init=False)
     accounts: Sequence[Account] = field(init=False)
     loaded: LoadedBatch | None = None
-    features: Sequence[Tensor] = ()
+    features: Features = ()
     fusion: FusionKind = FusionKind.NONE
 
     def __post_init__(self) -> None:
@@ -75,7 +74,7 @@ class Batch:
         return self.loaded
 
     @property
-    def images(self) -> Tensor:
+    def images(self) -> Images:
         """The pre-processed images, as the backbone takes them; there are some from ``load`` on."""
         assert self.loaded is not None
         return self.loaded.images
@@ -101,14 +100,14 @@ class Batch:
         """True if writing the slot maps its pages, during which the device can compute."""
         return self.plan.pool.slots.policy.maps_on_access
 
-    def compute(self, backbone: Backbone, images: Tensor) -> None:
+    def compute(self, backbone: Backbone, images: Images) -> None:
         """Runs the backbone on the calling thread and leaves its features in the slot, as ``write`` does."""
         if self.maps:
             self.features = backbone(images)
         else:
             compute_into_slot(backbone, images, self.plan.pool.slots, self.lease.slot)
 
-    def write(self, features: Sequence[Tensor]) -> None:
+    def write(self, features: Features) -> None:
         """Has the device write the features into the slot; if that maps pages, ``fetch`` does so later."""
         if self.maps:
             self.features = features
@@ -120,7 +119,7 @@ class Batch:
         slots = self.plan.pool.slots
         if not (self.maps or slots.needs_copy):
             return None
-        with copies.work("copy"):
+        with inference_mode(), copies.work("copy"):
             if self.maps:
                 slots.write(self.lease.slot, self.features)
             else:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.server.costs.cost_measurer import CostMeasurer
 from split_infer_ros.server.costs.cost_tables import CostTables
-from split_infer_ros.server.execution.model_streams import Backbone
+from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution_chooser import ExecutionChooser
-from split_infer_ros.server.executor import Execution, Executor
+from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
@@ -94,8 +95,7 @@ class Dispatcher:
 
     def execution_s(self, model: str) -> float:
         """Seconds that one image takes the model alone; 0 until that is known (lock held)."""
-        costs = self._modes.whole
-        return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
+        return self._modes.whole.batch_s(model, 1)
 
     def add(self, model: ServedModel) -> None:
         """Adds a model, which is served from now on (lock held)."""

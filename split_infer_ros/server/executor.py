@@ -5,54 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import torch
-
+from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import max_threads, use_all_threads, use_one_thread
 from split_infer_ros.runtime.priority import BACKBONE, give_way
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
+from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution.merge_runner import MergeRunner
-from split_infer_ros.server.execution.model_streams import Backbone
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.split.stacked_model import StackedModel
 
 GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
-
-
-@dataclass(slots=True, eq=False)
-class Execution:
-    """Batches of different models that are computed as one.
-
-    Attributes:
-        batches: at least one, in their order.
-        scheduled: the decision, with the lane.
-        stack: computes all batches as one network; None if each model computes its own.
-        before: executions with frames of the same sources, which are handed over first.
-        failed: the batches that are lost, and why.
-        began: when it was given to the device, in seconds of the steady clock.
-        done: from here on the features are in the slots.
-        is_over: its batches are handed over or lost.
-    """
-
-    batches: Sequence[Batch]
-    scheduled: ScheduledExecution
-    stack: StackedModel | None = None
-    before: Sequence[Execution] = ()
-    failed: dict[Batch, Exception] = field(default_factory=dict)
-    began: float = 0.0
-    done: Fence = field(default_factory=Fence)
-    is_over: bool = False
-
-    @property
-    def left(self) -> list[Batch]:
-        """The batches that have not failed."""
-        return [batch for batch in self.batches if batch not in self.failed]
 
 
 class Executor:
@@ -75,7 +45,7 @@ class Executor:
     """
 
     def __init__(
-        self, changed: threading.Condition, device: torch.device, *, graph_bytes: int | None = None, num_lanes: int = 0
+        self, changed: threading.Condition, device: Device, *, graph_bytes: int | None = None, num_lanes: int = 0
     ) -> None:
         self._changed = changed
         self.whole = MergeRunner(device, graph_bytes)
@@ -164,7 +134,7 @@ class Executor:
 
     def _load(self, execution: Execution) -> None:
         runner = self._runner_of(execution)
-        with torch.inference_mode():
+        with inference_mode():
             for batch in execution.batches:
                 try:
                     if self._launch is None:
@@ -193,7 +163,6 @@ class Executor:
         else:
             self._finish(execution)
 
-    @torch.inference_mode()
     def launch(self, execution: Execution) -> Fence:
         """Gives an execution to the device; returns the fence from which on the features are in the slots."""
         runner, left = self._runner_of(execution), execution.left

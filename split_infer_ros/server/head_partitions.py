@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.compute import Features, Head
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.models.entry import Outputs
 from split_infer_ros.runtime.heap import trim
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.split.model import SplitModel
@@ -30,7 +30,7 @@ class _CurrentHead:
     """The head of the latest batch's split point. It is kept, as the model may be making another one meanwhile."""
 
     split_point: str
-    partition: nn.Module | StreamedPartition
+    partition: Head
     inputs: tuple[TensorSpec, ...]
 
     @property
@@ -92,7 +92,7 @@ class HeadPartitions:
         heads._pack(settings)
         return heads
 
-    def run(self, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def run(self, split_point: str, features: Features) -> Outputs:
         """Maps the features of a split point to the model's outputs. Features in 16 bits become float32 first.
 
         Features that are no float32 in the model itself, such as int8, stay as they are.
@@ -123,11 +123,11 @@ class HeadPartitions:
             return
         found = self._model.split_point(split_point)
 
-        @torch.inference_mode()
         def run() -> None:
-            head = self._model.head(found.name)
-            for size in {1, batch_size} if isinstance(head, EnginePart) else ():
-                head(*(torch.zeros((size, *spec.shape), dtype=spec.dtype) for spec in found.head_inputs))
+            with inference_mode():
+                head = self._model.head(found.name)
+                for size in {1, batch_size} if isinstance(head, EnginePart) else ():
+                    head(*found.blank_head_inputs(size))
 
         run_with_threads(self._num_threads, run)
 
@@ -174,7 +174,7 @@ class HeadPartitions:
         )
         if streamed is not None and streamed.note:
             self._on_note(streamed.note)
-        partition = self._model.head(split_point) if streamed is None else streamed
+        partition: Head = self._model.head(split_point) if streamed is None else streamed
         return _CurrentHead(split_point, partition, point.head_inputs)
 
     def _close(self) -> None:

@@ -8,20 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import Outputs
 from split_infer_ros.models.plausibility import drop_impossible
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.priority import HEAD, give_way
 from split_infer_ros.runtime.worker_thread import WorkerThread
-from split_infer_ros.server.frame import Handle, Origin
+from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_partitions import HeadPartitions
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.split.model import SplitModel
@@ -46,7 +45,7 @@ class _ComputedBatch:
 
     handle: Handle
     reader: FeatureReader
-    outputs: tuple[Tensor, ...]
+    outputs: Outputs
     start: float
     end: float
 
@@ -204,13 +203,13 @@ class HeadStage:
         computed = _ComputedBatch(handle, reader, outputs=outputs, start=start, end=time.monotonic())
         self._postprocess_thread.put(computed)
 
-    def _infer(self, handle: Handle, reader: FeatureReader) -> tuple[Tensor, ...]:
+    def _infer(self, handle: Handle, reader: FeatureReader) -> Outputs:
         entry = self._model.entry
         if handle.model != entry.name:
             raise SplitInferError(
                 f"The backbone runs '{handle.model}' and this head '{entry.name}'; set the parameter model alike."
             )
-        with torch.inference_mode():
+        with inference_mode():
             features = reader.views(handle.lease, len(handle.origins))
             return self._partitions.run(handle.split_point, features)
 
@@ -219,21 +218,17 @@ class HeadStage:
         handle = batch.handle
         published = 0
         try:
-            with torch.inference_mode():
+            with inference_mode():
                 entry = self._model.entry
                 decoded = entry.decode(batch.outputs, self.limits)
                 detected, impossible = drop_impossible(decoded, len(entry.labels))
             self.left_out += impossible
             for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
-                self._deliver(handle, index, self._in_source(detections, origin))
+                self._deliver(handle, index, entry.in_source(detections, origin.height, origin.width))
                 published += 1
         except Exception as error:  # a batch that fails must not end the thread
             self._on_error(error)
         self._release(batch, published)
-
-    def _in_source(self, detections: Detections, origin: Origin) -> Detections:
-        boxes = self._model.entry.preprocess.to_source(detections.boxes, origin.height, origin.width)
-        return Detections(boxes, detections.scores, detections.labels)
 
     def _release(self, batch: _ComputedBatch, published: int) -> None:
         outcome = Outcome(

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame, Handle
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_making import make_plan
+from split_infer_ros.server.plans_in_use import PlansInUse
 from split_infer_ros.server.report import ModelReport
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
@@ -78,15 +79,13 @@ class ModelInstance:
         self._num_threads = num_threads
         self._ring_memory = ring_memory
         self._takes_pixels = takes_pixels
-        self._plans: list[Plan] = []  # the last one is in force, the others are closed once they are empty
-        self._collecting = threading.Lock()
-        self._is_closed = False
+        self._plans = PlansInUse(changed, self._released)
         self.connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
 
     @property
     def plan(self) -> Plan:
         """The plan by which new batches are computed; there is none before the first ``use``."""
-        return self._plans[-1]
+        return self._plans.current
 
     def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0) -> Plan:
         """Makes a plan for these settings, which ``use`` puts in force.
@@ -127,9 +126,7 @@ class ModelInstance:
 
     def use(self, plan: Plan) -> None:
         """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""
-        with self._changed:
-            kept = self._plans[:-1] if self._plans and self.plan.pool is plan.pool else self._plans
-            self._plans = [*kept, plan]  # at once, as reports read it without the lock
+        self._plans.use(plan)
         self.advisor.note_in_use(
             plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
         )
@@ -218,26 +215,11 @@ class ModelInstance:
         Args:
             now: seconds of the steady clock.
         """
-        with self._collecting:
-            if self._is_closed:
-                return
-            with self._changed:
-                plans = list(self._plans)
-            for plan in plans:
-                for lease, outcome in plan.pool.collect(now):
-                    self._released(lease, outcome)
-            with self._changed:
-                empty = [plan for plan in self._plans[:-1] if not plan.pool.leases.used]
-                self._plans = [plan for plan in self._plans if plan not in empty]
-            for plan in empty:
-                plan.close()
+        self._plans.collect(now)
 
     def close(self) -> None:
         """Frees all slots, once no batch is in flight."""
-        with self._collecting:  # a transport may collect on a thread of its own
-            self._is_closed = True
-            for plan in self._plans:
-                plan.close()
+        self._plans.close()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         """A head gave a slot back, which is free again; called on the head's thread."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.engines.compute import Backbone, compute_into_slot
+from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
+from split_infer_ros.engines.cuda.model_memory import ModelMemory
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.preprocessor import Preprocessor
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.server.execution.compute import Backbone, compute_into_slot
-from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone
-from split_infer_ros.server.memory.model_memory import ModelMemory
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
-from split_infer_ros.server.preprocessing.preprocessor import Preprocessor
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import OwnedPool
@@ -126,7 +125,7 @@ class Plan:
             copy_stream: on which features are copied to the host, if they are, during the next batch's backbone.
         """
         stream.wait_for(loaded.ready)
-        with torch.inference_mode(), stream.work("backbone"):
+        with inference_mode(), stream.work("backbone"):
             if self.graphs is not None:
                 self.graphs.run_into_slot(lease.slot, count)
             else:
@@ -135,11 +134,10 @@ class Plan:
         if not self.pool.slots.needs_copy:
             return stream.fence()
         copy_stream.wait_for(stream.fence())
-        with torch.inference_mode(), copy_stream.work("copy"):
+        with inference_mode(), copy_stream.work("copy"):
             self.pool.slots.fetch(lease.slot, count)
         return copy_stream.fence()
 
-    @torch.inference_mode()
     def warm_up(self, stream: Stream, copy_stream: Stream) -> None:
         """Runs blank batches, because the first ones choose kernels, pack weights and allocate memory."""
         lease = self.pool.acquire()
@@ -147,9 +145,10 @@ class Plan:
             return
         blank = Pixels.blank()
         try:
-            for count in self.warm_up_sizes:
-                for _ in range(WARM_UP_RUNS):
-                    loaded = self.load([blank] * count, lease)
-                    self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
+            with inference_mode():
+                for count in self.warm_up_sizes:
+                    for _ in range(WARM_UP_RUNS):
+                        loaded = self.load([blank] * count, lease)
+                        self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
         finally:
             self.pool.revoke(lease)

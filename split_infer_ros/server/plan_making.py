@@ -8,20 +8,20 @@ from typing import Any
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
+from split_infer_ros.engines.compute import backbone_for
+from split_infer_ros.engines.cuda.model_memory import ModelMemory
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
+from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
+from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.execution.compute import backbone_for
 from split_infer_ros.server.execution.recording import can_be_recorded, graph_input_bytes_of, record_backbone
 from split_infer_ros.server.memory.budget import PlanBudget
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
-from split_infer_ros.server.memory.model_memory import ModelMemory
 from split_infer_ros.server.plan import Plan
-from split_infer_ros.server.preprocessing.pixel_preprocessor import PixelPreprocessor
-from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import Connection
 from split_infer_ros.split.model import SplitModel

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 
 from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
+from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import HandleError
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.memory_cost.task import Task, batch_task
 from split_infer_ros.memory_cost.traffic import kernels_outside
 from split_infer_ros.models.detections import Detections, Limits
@@ -18,12 +21,9 @@ from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.co_run_plans import CoRunPlans
-from split_infer_ros.server.execution.compute import Backbone
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.local_transport import LocalTransport
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
-from split_infer_ros.server.memory.model_memory import PooledBackbone
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights, make_tried_plan
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.opened_model import OpenedModel

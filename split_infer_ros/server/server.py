@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
-
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission
 from split_infer_ros.server.batch import Batch
@@ -73,7 +72,7 @@ class Server:
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
         *,
-        device: torch.device,
+        device: Device,
         open_model: OpenModel,
         database: Database | None = None,
         trace: TraceFile | None = None,
@@ -171,9 +170,7 @@ class Server:
     def leaving(self) -> Collection[ServedModel]:
         """Models that no tenant wants any more, until their last batch is back."""
         with self._changed:
-            return [
-                model for model in self._dispatcher.all_models if self._dispatcher.models.get(model.key) is not model
-            ]
+            return self._dispatcher.leaving
 
     @property
     def stacks(self) -> Collection[str]:

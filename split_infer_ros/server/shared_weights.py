@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
@@ -16,7 +15,7 @@ from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
-def make_ring_memory(settings: SharedSettings, device: torch.device) -> RingMemory | None:
+def make_ring_memory(settings: SharedSettings, device: Device) -> RingMemory | None:
     """Returns the ring buffer through which all models' weights are streamed; None if they stay resident.
 
     Raises:

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import Callbacks, ServedModel

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
-
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.engines.compute import Features
 from split_infer_ros.server.frame import Handle
 
 Released = Callable[[Lease, Outcome], None]
@@ -42,7 +41,7 @@ class OwnedPool(Protocol):
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int) -> Features:
         """The CPU's views of the tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
 
     def publish(self, lease: Lease, now: float) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.engine import Engine
@@ -129,6 +129,10 @@ class SplitModel(ABC):
     def dtype(self) -> torch.dtype:
         """The dtype of the backbone's images and of those of its features that follow the precision."""
         return self.execution_config.boundary_dtype
+
+    def blank_images(self, batch_size: int) -> Tensor:
+        """Returns black images (n, C, H, W) as the backbone takes them."""
+        return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
 
     def best_device(self) -> torch.device:
         """Returns the device on which the backbone should run if the user names none."""

@@ -68,6 +68,10 @@ class SplitPoint:
         """What heads take here: the tensors of a backbone that computes in float32."""
         return self.in_precision(torch.float32).tensors
 
+    def blank_head_inputs(self, batch_size: int) -> tuple[Tensor, ...]:
+        """Returns zeros that a head takes here, for so many images."""
+        return tuple(torch.zeros((batch_size, *spec.shape), dtype=spec.dtype) for spec in self.head_inputs)
+
 
 def find_split_points(
     graph: fx.GraphModule, image_shape: tuple[int, int, int], batch_size: int | None = None

@@ -15,6 +15,7 @@ from split_infer_ros.engines.agreement import (
     allowed_difference,
     difference,
 )
+from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler
@@ -62,6 +63,20 @@ class StackedModel:
         self.fingerprint = f"{len(members)} of {first.fingerprint} stacked"
         self.backbone = self._make_backbone(first)
         self._check_results()
+
+    def blank_images(self, batch_size: int) -> Tensor:
+        """Returns black images (n, m * C, H, W) of all members."""
+        return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
+
+    def run(self, images: Mapping[str, Tensor], backbone: Backbone | None = None) -> dict[str, tuple[Tensor, ...]]:
+        """Computes the batches of members, and returns the features of each.
+
+        Args:
+            images: as ``join`` takes them.
+            backbone: what runs the network; None for ``backbone`` itself.
+        """
+        features = (backbone or self.backbone)(self.join(images))
+        return self.divide(features, {name: len(given) for name, given in images.items()})
 
     def join(self, images: Mapping[str, Tensor]) -> Tensor:
         """Returns the network's images (n, m * C, H, W), in which n is the largest number of images of a member.
@@ -132,7 +147,7 @@ class StackedModel:
                 images[name] = drawn.contiguous(memory_format=torch.channels_last)
                 expected[name] = tuple(model.backbone(self.split_point)(images[name]))
             try:
-                found = self.divide(self.backbone(self.join(images)), dict.fromkeys(images, CHECK_SIZE))
+                found = self.run(images)
             except Exception as error:  # an operation that vmap does not take may raise anything
                 raise ConfigurationError(
                     f"{self.name} cannot run as one network: let each run alone ({error})."

@@ -15,20 +15,20 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.compute import backbone_for
+from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.backbone_stage import BackboneStage
-from split_infer_ros.server.execution.compute import backbone_for
-from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.local_transport import LocalTransport
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec

@@ -13,16 +13,15 @@ from stacked_nets import seeded_models
 
 from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.engines.agreement import MAX_LOW_PRECISION_DIFFERENCE, MAX_ROUNDING, difference
+from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.costs.execution_timing import blank_batch
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
 from split_infer_ros.server.execution.merge_runner import MergeRunner
-from split_infer_ros.server.execution.model_streams import ModelStreams
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -42,7 +41,7 @@ def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
     runner.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
     for counts, recorded in (((1, 1, 1), True), ((3, 2, 1), False), ((3, 2, 1), True), ((4, 2, 1), True)):
         inputs = {
-            name: torch.rand_like(blank_batch(models[name], count)) for name, count in zip(NAMES, counts, strict=True)
+            name: torch.rand_like(models[name].blank_images(count)) for name, count in zip(NAMES, counts, strict=True)
         }
         if recorded:
             runner.prepare(inputs)
@@ -69,8 +68,8 @@ def test_recorded_combinations_stay_within_their_memory() -> None:
     backbones = {name: model.backbone("output") for name, model in models.items()}
     for name in NAMES:
         with torch.inference_mode(), queue.work("execution"):
-            graphs.prepare({name: backbones[name]}, {name: blank_batch(models[name], 2)})
-            graphs.run({name: backbones[name]}, {name: blank_batch(models[name], 2)})
+            graphs.prepare({name: backbones[name]}, {name: models[name].blank_images(2)})
+            graphs.run({name: backbones[name]}, {name: models[name].blank_images(2)})
     assert graphs.bytes <= 1
 
 
@@ -123,8 +122,8 @@ def test_one_network_gives_what_each_model_gives_alone(name: str, precision: Pre
     runner.load({**backbones, stack.name: stack.backbone}, dict.fromkeys((*models, stack.name), 1.0))
     limit = MAX_ROUNDING if precision is Precision.FP32 else 2 * MAX_LOW_PRECISION_DIFFERENCE
     for counts in ({"a": 2, "b": 2, "c": 2}, {"a": 1, "b": 2}, {"c": 1, "b": 1}, {"a": 3, "b": 1, "c": 2}):
-        images = {key: torch.randn_like(blank_batch(models[key], count)) for key, count in counts.items()}
-        runner.prepare({stack.name: blank_batch(stack, max(counts.values()))})
+        images = {key: torch.randn_like(models[key].blank_images(count)) for key, count in counts.items()}
+        runner.prepare({stack.name: stack.blank_images(max(counts.values()))})
         found: dict[str, list[torch.Tensor]] = {}
         launched = runner.launch(
             images, lambda key, features: found.update({key: [each.clone() for each in features]}), stack=stack
@@ -150,7 +149,7 @@ def test_graphs_that_run_side_by_side_do_not_share_memory(as_one: bool) -> None:
     runner.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(models, 1.0))
     random = torch.Generator(str(GPU)).manual_seed(0)
     batches = [
-        {name: torch.randn(blank_batch(model, 2).shape, generator=random, device=GPU) for name, model in models.items()}
+        {name: torch.randn(model.blank_images(2).shape, generator=random, device=GPU) for name, model in models.items()}
         for _ in range(4)
     ]
     expected = []

@@ -29,10 +29,10 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger, LedgerCounts
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.server.rate_limiter import RateLimiter
 
 MAX_PIXELS = 100_000

@@ -10,8 +10,8 @@ from simulated_gpu import GPU, Gpu
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 
 
 @pytest.mark.parametrize("size", [(240, 320), (540, 960)])

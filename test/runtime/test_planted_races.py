@@ -12,16 +12,17 @@ from bright_run import SETTINGS, BrightRun
 from odd_on_gpu import odd_on_gpu, streamed
 from simulated_gpu import GPU, Gpu, simulated
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.image_buffer import ImageBuffer
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone, GraphInput
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.image_buffer import ImageBuffer
 from split_infer_ros.weight_streaming.residency import Residency
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -28,13 +28,13 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.runtime.num_threads import engine_threads, max_threads
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
-from split_infer_ros.server.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.server.server import Server
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings

@@ -16,6 +16,7 @@ from split_infer_ros.buffers import slot_memory
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server import executor as executor_module
@@ -23,7 +24,6 @@ from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.execution.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.result_router import ResultRouter
 from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution

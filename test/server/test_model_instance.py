@@ -15,12 +15,12 @@ from stages import RecordingHead
 
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.account import Account
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame
 from split_infer_ros.server.local_transport import LocalTransport
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.settings import StageSettings
 

@@ -16,9 +16,9 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor, MemoryChoice, ReadKernels
 from split_infer_ros.server import server, tenant_registry
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, MemoryChoice, ReadKernels
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.tenant import Tenant

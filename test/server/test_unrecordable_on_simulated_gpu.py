@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.streams import current_fence
-from split_infer_ros.server.execution.compute import Backbone
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.execution.recording import can_be_recorded
 from split_infer_ros.server.local import LocalPipeline
-from split_infer_ros.server.memory.model_memory import PooledBackbone
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.weight_streaming.residency import Residency

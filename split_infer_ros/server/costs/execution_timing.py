@@ -8,10 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.compute import Images
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 
@@ -23,20 +20,9 @@ MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4  # of a median above the fastest sample; b
 class TimedModel(Protocol):
     """A model whose executions are timed: a ``SplitModel``, or several as one ``StackedModel``."""
 
-    device: torch.device
-    execution_config: ExecutionConfig
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of an image that the backbone takes."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its images."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the model's operations, their order and their shapes."""
+    def blank_images(self, batch_size: int) -> Images:
+        """Returns black images as the backbone takes them."""
+        ...
 
 
 class GraphStore(Protocol):
@@ -106,7 +92,7 @@ def time_execution(
         add_sample: receives the seconds of each timed execution.
         clock: returns seconds.
     """
-    inputs = {name: blank_batch(models[name], size) for name, size in combination}
+    inputs = {name: models[name].blank_images(size) for name, size in combination}
     runner.prepare(inputs)
     for number in range(WARM_UPS + rounds):
         begin = clock()
@@ -124,9 +110,3 @@ def samples_agree(samples_s: Sequence[float]) -> bool:
         samples_s: at least one sample, in seconds.
     """
     return statistics.median(samples_s) <= (1 + MAX_SPREAD) * min(samples_s) + MAX_SPREAD_S
-
-
-def blank_batch(model: TimedModel, batch_size: int) -> Tensor:
-    """Returns black images (n, C, H, W) on the model's device, in the model's dtype and in its engine's layout."""
-    images = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
-    return images.contiguous(memory_format=model.execution_config.engine.memory_format)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.engines.compute import Backbone, Features, Images
+from split_infer_ros.engines.cuda.model_streams import ModelStreams, RecordedGraph, blank_like
 from split_infer_ros.runtime.captures import CaptureError
-from split_infer_ros.server.execution.model_streams import Backbone, ModelStreams, RecordedGraph
+from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.server.execution.recording import can_be_recorded
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.graph_policy import graphs_for, graphs_to_evict, padded_combination
@@ -22,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 class GraphRecorder(Protocol):
     """Records a combination from an example of each input."""
 
-    def __call__(self, models: Mapping[str, Backbone], examples: Mapping[str, Tensor]) -> RecordedGraph: ...
+    def __call__(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph: ...
 
 
 class ForkedGraphs:
@@ -66,7 +65,7 @@ class ForkedGraphs:
         single_bytes = [self._graphs[single,].bytes for single in combination if (single,) in self._graphs]
         return self.bytes + sum(single_bytes) <= self._max_bytes
 
-    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
         """Runs one execution, with a single launch if its combination is recorded; records nothing.
 
         The results lie in a graph's memory until these models run again.
@@ -81,13 +80,13 @@ class ForkedGraphs:
         for graph in serving:
             self._graphs.move_to_end(graph)
         if combination in serving:
-            return _replay(self._graphs[combination], inputs)
+            return self._graphs[combination].run(inputs)
         if combination not in self._refused:
             self._misses[combination] += 1
         replayed = {graph[0][0]: _replayed_model(self._graphs[graph]) for graph in serving}
         return self._model_streams.run({model: replayed.get(model, models[model]) for model in inputs}, inputs)
 
-    def prepare(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> None:
+    def prepare(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> None:
         """Records a combination, if that is possible and there is memory for it; takes tenths of a second.
 
         Args:
@@ -107,10 +106,10 @@ class ForkedGraphs:
         self._refused.add(combination)  # until it is recorded
         if not all(can_be_recorded(models[model]) for model, _ in combination):
             return
-        examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in combination}
+        examples = {model: blank_like(inputs[model], size) for model, size in combination}
         try:
             graph = self._record({model: models[model] for model, _ in combination}, examples)
-        except (CaptureError, torch.OutOfMemoryError) as error:
+        except (CaptureError, OutOfMemory) as error:
             if isinstance(error, CaptureError) and combination not in self._failed:
                 self._failed.add(combination)
                 self._refused.remove(combination)  # it is tried once more, when it ran again without a graph
@@ -147,16 +146,7 @@ class ForkedGraphs:
             del self._graphs[combination]
 
 
-def _replay(graph: RecordedGraph, inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
-    for model, images in inputs.items():
-        graph.inputs[model][: len(images)].copy_(images, non_blocking=True)
-    graph.launch()
-    return {
-        model: tuple(output[: len(inputs[model])] for output in outputs) for model, outputs in graph.outputs.items()
-    }
-
-
 def _replayed_model(graph: RecordedGraph) -> Backbone:
     """Returns a backbone that launches the graph of a single model, in the stream in which it is called."""
     name = next(iter(graph.inputs))
-    return lambda images: _replay(graph, {name: images})[name]
+    return lambda images: graph.run({name: images})[name]

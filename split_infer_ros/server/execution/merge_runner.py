@@ -15,21 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.engines.compute import Backbone, Features, Images
+from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
-from split_infer_ros.server.execution.model_streams import Backbone, ModelStreams
 from split_infer_ros.server.schedule.core_sharing import CoreShare, share_cores
 from split_infer_ros.split.stacked_model import StackedModel
 
-Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
-Outputs = dict[str, Sequence[Tensor]]
-StoreFeatures = Callable[[str, Sequence[Tensor]], object]
-Compute = Callable[[str, Backbone, Tensor], object]
+Inputs = Mapping[str, Images]  # float (n, 3, h, w) of each model's own size and dtype, on the device
+Outputs = dict[str, Features]
+StoreFeatures = Callable[[str, Features], object]
+Compute = Callable[[str, Backbone, Images], object]
 
 GRAPH_BYTES = 2**30
 
@@ -64,7 +64,7 @@ class MergeRunner:
 
     def __init__(
         self,
-        device: torch.device,
+        device: Device,
         graph_bytes: int | None = GRAPH_BYTES,
         *,
         num_threads: int | None = None,
@@ -123,11 +123,10 @@ class MergeRunner:
         count = num_threads or self._model_threads.get(model) or self._num_threads
         self._engines.get(model, Engine.TORCH).use_threads(count, self._num_lanes)
 
-    @torch.inference_mode()
     def prepare(self, inputs: Inputs) -> None:
         """Records the execution, if executions are recorded and there is memory for it; takes tenths of a second."""
         if self.graphs is not None:
-            with self.stream.work("prepare"):
+            with inference_mode(), self.stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs, stack: StackedModel | None = None) -> Outputs:
@@ -149,7 +148,6 @@ class MergeRunner:
             raise error
         return outputs
 
-    @torch.inference_mode()
     def launch(
         self,
         inputs: Inputs,
@@ -175,11 +173,12 @@ class MergeRunner:
         failed: dict[str, Exception] = {}
         if stack is not None:
             self.set_threads(stack.name)
-            return LaunchedExecution(Fence(), _run_stack(stack, inputs, store_features, stack.backbone))
+            with inference_mode():
+                return LaunchedExecution(Fence(), _run_stack(stack, inputs, store_features, stack.backbone))
         work_s = {model: self._image_s[model] * len(images) for model, images in inputs.items()}
         first, *others = share_cores(work_s, self._num_threads)
 
-        def store(model: str, backbone: Backbone, images: Tensor) -> None:
+        def store(model: str, backbone: Backbone, images: Images) -> None:
             store_features(model, backbone(images))
 
         running = [self._threads.submit(self._run_share, share, inputs, compute or store, failed) for share in others]
@@ -205,11 +204,11 @@ class MergeRunner:
         launcher = self._model_streams if self.graphs is None else self.graphs
         for fence in wait_for:
             self.stream.wait_for(fence)
-        with self.stream.work("execution"):
+        with inference_mode(), self.stream.work("execution"):
             if stack is not None:
                 name, backbone = stack.name, stack.backbone
 
-                def run(images: Tensor) -> Sequence[Tensor]:
+                def run(images: Images) -> Features:
                     return launcher.run({name: backbone}, {name: images})[name]
 
                 failed = _run_stack(stack, inputs, store_features, run)
@@ -222,14 +221,14 @@ class MergeRunner:
                     failed = dict.fromkeys(inputs, error)
         return LaunchedExecution(self.stream.fence(), failed)
 
-    @torch.inference_mode()
     def _run_share(self, share: CoreShare, inputs: Inputs, compute: Compute, failed: dict[str, Exception]) -> None:
-        for model in share.models:
-            try:
-                self.set_threads(model, share.num_threads)
-                compute(model, self._backbones[model], inputs[model])
-            except Exception as error:  # the next models of this share still run
-                failed[model] = error
+        with inference_mode():
+            for model in share.models:
+                try:
+                    self.set_threads(model, share.num_threads)
+                    compute(model, self._backbones[model], inputs[model])
+                except Exception as error:  # the next models of this share still run
+                    failed[model] = error
 
 
 def _run_stack(
@@ -244,9 +243,8 @@ def _run_stack(
         run: the stack's backbone.
     """
     try:
-        features = run(stack.join(inputs))
-        for model, own in stack.divide(features, {model: len(images) for model, images in inputs.items()}).items():
-            store_features(model, own)
+        for model, features in stack.run(inputs, run).items():
+            store_features(model, features)
     except Exception as error:  # one network for all: no model has its results
         return dict.fromkeys(inputs, error)
     return {}

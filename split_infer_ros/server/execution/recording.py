@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import fx, nn
-
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.operator_placement.placed_graph import copy_to
-from split_infer_ros.server.execution.compute import Backbone
-from split_infer_ros.server.execution.cuda_graphs import GraphedBackbone
-from split_infer_ros.server.memory.model_memory import PooledBackbone
+from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
+from split_infer_ros.engines.cuda.model_memory import PooledBackbone
+from split_infer_ros.engines.engine_part import has_engine_part
+from split_infer_ros.operator_placement.placed_graph import has_copies
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import Residency
@@ -27,15 +25,7 @@ def can_be_recorded(backbone: Backbone) -> bool:
     operators that are placed there. Trying to record any of these would only fail.
     """
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
-    if isinstance(plain, StreamedPartition):
-        return False
-    modules = plain.modules() if isinstance(plain, nn.Module) else ()
-    return not any(isinstance(module, EnginePart) or _has_copies(module) for module in modules)
-
-
-def _has_copies(module: nn.Module) -> bool:
-    """Returns whether a module is a placed graph with copies between the processors."""
-    return isinstance(module, fx.GraphModule) and any(node.target is copy_to for node in module.graph.nodes)
+    return not (isinstance(plain, StreamedPartition) or has_engine_part(plain) or has_copies(plain))
 
 
 def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
@@ -45,12 +35,10 @@ def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
     return math.prod(model.entry.image_shape) * model.dtype.itemsize if is_recorded else 0
 
 
-@torch.inference_mode()
 def record_backbone(
     backbone: Backbone, slots: SlotMemory, model: SplitModel, settings: StageSettings, *, memory: MemoryPool
 ) -> GraphedBackbone:
     """Records a backbone for all slots and batch sizes of a plan; see ``GraphedBackbone.record``."""
-    shape = (settings.batch_size, *model.entry.image_shape)
-    example = torch.zeros(shape, device=model.device, dtype=model.dtype)
-    example = example.contiguous(memory_format=torch.channels_last)
-    return GraphedBackbone.record(backbone, slots, settings.pool_slots, example, memory=memory)
+    with inference_mode():
+        example = model.blank_images(settings.batch_size)
+        return GraphedBackbone.record(backbone, slots, settings.pool_slots, example, memory=memory)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.preprocessing.image_buffer import MB, NUM_IMAGE_BUFFERS, image_buffer_bytes
+from split_infer_ros.preprocessing.image_buffer import MB, NUM_IMAGE_BUFFERS, image_buffer_bytes
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.split_points import SplitPoint
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
+from split_infer_ros.buffers.memory import free_bytes
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.memory.budget import check_weights
 from split_infer_ros.server.model_instance import ModelInstance
@@ -29,13 +27,11 @@ def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: 
         ConfigurationError: the GPU's free memory is too small.
     """
     if models[0].device.type == "cuda":
-        empty_cache()  # what torch keeps of models that went is free as well
-        free, _ = torch.cuda.mem_get_info(models[0].device)
         check_weights(
             key,
             parameters=sum(model.parameters_before(split_point) for model in models),
             item_bytes=models[0].dtype.itemsize,
-            free_bytes=free,
+            free_bytes=free_bytes(models[0].device),
         )
 
 

@@ -15,14 +15,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-import torch
-
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
-from split_infer_ros.server.profiling.stage_timer import StageTimer
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import next_to_run
@@ -32,6 +28,7 @@ from split_infer_ros.split.profile_samples import (
     ProfilePart,
     make_profile,
 )
+from split_infer_ros.split.stage_timer import StageTimer
 
 MAX_BATCHES = 500  # that one run of a pipeline times
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
@@ -103,14 +100,7 @@ class Profiler:
             self._say(f"batch {batch_size}: each stage alone")
             with ThreadPoolExecutor(1) as executor:  # its number of threads and its helper threads end with it
                 alone = executor.submit(self._timer.measure, batch_size)
-            try:
-                self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
-            except torch.OutOfMemoryError as error:
-                raise ConfigurationError(
-                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: "
-                    f"{self._model.device} does not have enough memory "
-                    f"({str(error).partition('.')[0]}); leave out the largest batch sizes."
-                ) from error
+            self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
         self._run_most_balanced(max(batch_sizes))
         for batch_size in batch_sizes:
             self._run_most_promising(batch_size)

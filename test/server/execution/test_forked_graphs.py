@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.cuda.model_streams import ModelStreams, RecordedGraph
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
-from split_infer_ros.server.execution.model_streams import Backbone, ModelStreams, RecordedGraph
 from split_infer_ros.server.schedule.execution_costs import combination_of
 
 MODELS: dict[str, Backbone] = {"a": lambda x: (2 * x,), "b": lambda x: (x + 1, x.sum(dim=(1, 2, 3)))}

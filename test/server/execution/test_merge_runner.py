@@ -13,7 +13,6 @@ from torch import Tensor
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.runtime.num_threads import engine_threads
-from split_infer_ros.server.costs.execution_timing import blank_batch
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -40,7 +39,7 @@ def runner(models: dict[str, SplitModel]) -> Iterator[MergeRunner]:
 def test_fused_models_give_what_each_gives_alone(
     models: dict[str, SplitModel], runner: MergeRunner, names: list[str]
 ) -> None:
-    inputs = {name: torch.rand_like(blank_batch(models[name], 2)) for name in names}
+    inputs = {name: torch.rand_like(models[name].blank_images(2)) for name in names}
     outputs = runner.run(inputs)
     assert sorted(outputs) == sorted(names)
     for name in names:
@@ -51,7 +50,7 @@ def test_fused_models_give_what_each_gives_alone(
 
 
 def test_what_computes_gets_the_backbone_and_its_images(models: dict[str, SplitModel], runner: MergeRunner) -> None:
-    inputs = {name: blank_batch(models[name], 2) for name in ("shapes", "squeeze")}
+    inputs = {name: models[name].blank_images(2) for name in ("shapes", "squeeze")}
     computed: dict[str, tuple[object, Tensor]] = {}
 
     def compute(name: str, backbone: object, images: Tensor) -> None:
@@ -68,10 +67,10 @@ def test_what_computes_gets_the_backbone_and_its_images(models: dict[str, SplitM
 
 
 def test_failing_model_raises_once_the_others_are_done(models: dict[str, SplitModel], runner: MergeRunner) -> None:
-    inputs = {"shapes": blank_batch(models["shapes"], 1), "squeeze": torch.zeros(1, 5, 8, 8)}
+    inputs = {"shapes": models["shapes"].blank_images(1), "squeeze": torch.zeros(1, 5, 8, 8)}
     with pytest.raises(RuntimeError):
         runner.run(inputs)
-    assert set(runner.run({name: blank_batch(models[name], 1) for name in NAMES})) == set(NAMES)
+    assert set(runner.run({name: models[name].blank_images(1) for name in NAMES})) == set(NAMES)
 
 
 def test_batches_and_fused_models_are_timed(models: dict[str, SplitModel], runner: MergeRunner) -> None:

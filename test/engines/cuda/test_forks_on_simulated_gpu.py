@@ -7,9 +7,11 @@ from contextlib import suppress
 import pytest
 import torch
 from simulated_gpu import GPU, Gpu, simulated
+from torch import Tensor
 
+from split_infer_ros.engines.cuda.model_streams import ModelStreams
+from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.execution.model_streams import ModelStreams
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
@@ -38,3 +40,14 @@ def test_forks_end_before_what_follows(gpu: Gpu) -> None:
             outputs = forks.run(dict.fromkeys(NAMES, lambda images, factor=factor: [images * factor]), inputs)
             found = torch.stack([value for values in outputs.values() for value in values]).cpu()
             assert found[:, 0].tolist() == [0.0, factor, 2.0 * factor]
+
+
+def test_a_graph_without_room_is_refused(gpu: Gpu) -> None:
+    streams = ModelStreams(GPU, Stream(GPU))
+
+    def run(images: Tensor) -> list[Tensor]:
+        is_recording = torch.cuda.is_current_stream_capturing()
+        return [torch.empty(2 * gpu.total if is_recording else 1, dtype=torch.uint8, device=GPU)]
+
+    with pytest.raises(OutOfMemory, match="There is no room for the graph"):
+        streams.record({"a": run}, {"a": torch.zeros((1, 3, 2, 2), device=GPU)})

@@ -7,37 +7,28 @@ can overlap the extra cost of a policy with less memory. Such a policy then need
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
-from split_infer_ros.buffers.pool import SlotPool
-from split_infer_ros.buffers.shared_pool import SharedSlotPool
-from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.assignment import assign, max_switched_kernels
 from split_infer_ros.memory_cost.choose import choose, describe
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.machine import calibrate_machine
+from split_infer_ros.memory_cost.policy_trial import Trial, time_policies
 from split_infer_ros.memory_cost.task import Task, batch_task, feature_task
 from split_infer_ros.memory_cost.traffic import KernelTraffic, kernels_within
-from split_infer_ros.runtime.streams import Stream
 
-WARM_UP_ROUNDS = 1
-TIMED_ROUNDS = 9
 TOLERANCE = 0.03  # a predicted policy is confirmed if its trial is at most this share slower than the fastest one
 
-PolicyTrial = Callable[[Sequence[Policy], Layout, "Trial"], Mapping[Policy, float]]
+PolicyTrial = Callable[[Sequence[Policy], Layout, Trial], Mapping[Policy, float]]
 ReadKernels = Callable[[], Sequence[KernelTraffic]]
 
 
@@ -199,77 +190,3 @@ _IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[torch.device, Task, Policy]] = W
 def _task_of(layout: Layout, kernels: ReadKernels) -> Task:
     """Returns what a batch does with a slot of that layout."""
     return feature_task(layout.slot_bytes, num_kernels=max(1, len(kernels())), copies=len(layout.specs))
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Where slots are tried: in memory of the kind that will be used.
-
-    Attributes:
-        device: where the features are.
-        shared: whether another process maps the slots as well.
-        switches: whether device memory must serve the other policies, too.
-    """
-
-    device: torch.device
-    shared: bool = False
-    switches: bool = False
-
-
-def time_policies(policies: Sequence[Policy], layout: Layout, trial: Trial) -> dict[Policy, float]:
-    """Measures how long it takes until the CPU has read features that lie on the device.
-
-    Args:
-        policies: to measure, in interleaved turns.
-        layout: of the slot, which is filled completely.
-        trial: where the slots are tried.
-
-    Returns:
-        The median seconds of each policy. Policies without room on the device are left out.
-    """
-    device, stream = trial.device, Stream(trial.device)
-    features = [torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs]
-    pools = _allocate_pools(policies, layout, trial)
-    times: dict[Policy, list[float]] = {policy: [] for policy in pools}
-    try:
-        for _ in range(WARM_UP_ROUNDS + TIMED_ROUNDS):
-            for policy, pool in pools.items():
-                times[policy].append(_transfer_s(pool.slots, features, stream))
-    finally:
-        for pool in pools.values():
-            pool.close()
-    return {policy: statistics.median(samples[WARM_UP_ROUNDS:]) for policy, samples in times.items()}
-
-
-def _allocate_pools(
-    policies: Sequence[Policy], layout: Layout, trial: Trial
-) -> dict[Policy, SlotPool | SharedSlotPool]:
-    """Returns a pool of one slot for each policy that has room on the device."""
-    pools: dict[Policy, SlotPool | SharedSlotPool] = {}
-    kind = SharedSlotPool if trial.shared else SlotPool
-    can_switch = trial.switches and {Policy.MANAGED, Policy.PINNED} <= set(policies)
-    for policy in policies:
-        place = Place(policy, trial.device, can_switch and policy is Policy.DEVICE)
-        try:
-            pool = kind.allocate(layout, 1, place)
-        except ConfigurationError:
-            continue
-        if pool.slots.note:  # it is memory of another policy
-            pool.close()
-        else:
-            pools[policy] = pool
-    return pools
-
-
-def _transfer_s(memory: SlotMemory, features: Sequence[Tensor], stream: Stream) -> float:
-    """Returns the seconds from features on the device until the CPU has read them from the slot."""
-    count = len(features[0])
-    start = time.perf_counter()
-    with stream.work("trial"):
-        memory.write(0, features)
-        if memory.needs_copy:
-            memory.fetch(0, count)
-    stream.fence().wait()
-    for view in memory.views(0, count):
-        view.sum()
-    return time.perf_counter() - start

@@ -12,8 +12,8 @@ from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.compute import backbone_for, compute_into_slot
 from split_infer_ros.engines.writing_part import WritingPart
-from split_infer_ros.server.execution.compute import backbone_for, compute_into_slot
 
 SPECS = (TensorSpec("sum", (3, 4, 4), torch.float32), TensorSpec("norm", (3, 4, 4), torch.float32))
 LAYOUT = Layout(SPECS, 2)

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.layout import Strides
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.compute import Backbone, Store, start_backbone
 from split_infer_ros.runtime.captures import WARM_UPS, Capture, GraphPool, capture, without_collector
-from split_infer_ros.runtime.streams import Fence, Stream, current_fence
-from split_infer_ros.server.execution.compute import Backbone, Store, start_backbone
+from split_infer_ros.runtime.streams import Stream, current_fence
 
 MAX_GRAPHS = 64  # of a backbone
 
@@ -42,25 +42,6 @@ def graph_sizes(batch_size: int, num_inputs: int = 1) -> list[int]:
     while len(sizes) > 1 and len(sizes) * num_inputs > MAX_GRAPHS:
         sizes = sizes[::-2][::-1]
     return sizes
-
-
-@dataclass(slots=True, eq=False)
-class GraphInput:
-    """The memory from which graphs read their images.
-
-    Attributes:
-        images: (batch_size, 3, h, w).
-        unused: the fence from which on no graph that was launched reads it.
-    """
-
-    images: Tensor
-    unused: Fence = field(default_factory=Fence)
-
-    @classmethod
-    def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
-        """Creates an input of the shape, strides and precision of an example."""
-        with memory.allocating():
-            return cls(example.clone(memory_format=torch.preserve_format))
 
 
 class SizedGraphs(Generic[Results]):

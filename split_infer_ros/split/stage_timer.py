@@ -24,13 +24,14 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
-from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
-from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
 
@@ -54,7 +55,21 @@ class StageTimer:
         self._place = Place(Policy.DEVICE, model.device)  # legal everywhere; plain memory on a CPU
 
     def measure(self, batch_size: int) -> list[PointSamples]:
-        """Returns the samples of every split point, in order."""
+        """Returns the samples of every split point, in order.
+
+        Raises:
+            ConfigurationError: the memory is too small for the batch size.
+        """
+        try:
+            return self._measure(batch_size)
+        except torch.OutOfMemoryError as error:
+            raise ConfigurationError(
+                f"{self._model.entry.name} cannot be measured at batch size {batch_size}: "
+                f"{self._model.device} does not have enough memory "
+                f"({str(error).partition('.')[0]}); leave out the largest batch sizes."
+            ) from error
+
+    def _measure(self, batch_size: int) -> list[PointSamples]:
         model = self._model
         stream, watch = Stream(model.device), Stopwatch(model.device)
         preprocessor = make_preprocessor(
@@ -153,10 +168,9 @@ class StageTimer:
                 is_written = isinstance(segment, EnginePart) and segment.can_run_into
         return seconds
 
-    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:
-        preprocess, image = self._model.entry.preprocess, self._image
-        detections = self._model.entry.decode(outputs, self._limits)
-        return [preprocess.to_source(each.boxes, image.height, image.width) for each in detections]
+    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Detections]:
+        entry, image = self._model.entry, self._image
+        return [entry.in_source(each, image.height, image.width) for each in entry.decode(outputs, self._limits)]
 
 
 def _time_on_host(work: Callable[[], object], stream: Stream) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)

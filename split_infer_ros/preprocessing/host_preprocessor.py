@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch, model_input
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch, model_input
 
 
 class HostPreprocessor:

@@ -12,15 +12,13 @@ import torch
 from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
-from split_infer_ros.buffers.pool import SlotPool
-from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_cost import memory_choice
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
+from split_infer_ros.memory_cost.policy_trial import Trial
 from split_infer_ros.memory_cost.traffic import KernelTraffic
-from split_infer_ros.server.memory import memory_choice
-from split_infer_ros.server.memory.memory_choice import MemoryAdvisor, Trial, time_policies
 
 CPU = torch.device("cpu")
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
@@ -168,28 +166,3 @@ def test_kernels_of_all_pipelines_are_counted(
     first, second = (MemoryAdvisor(GPU, trial=FakeTrial({D: 1e-3, M: 2e-3, H: 3e-3})) for _ in range(2))
     first.note_in_use(LAYOUT, D, lambda: [KernelTraffic()] * others)
     assert second.choose(AUTO, LAYOUT, False, lambda: [KernelTraffic()] * own).policy is expected
-
-
-def test_trial_times_each_policy_that_has_room(gpu: Gpu) -> None:
-    found = time_policies(POLICIES, LAYOUT, Trial(GPU))
-    assert set(found) == set(POLICIES)
-    assert all(0 < seconds < 1 for seconds in found.values())
-    gpu.page_lockable = 0
-    assert set(time_policies(POLICIES, LAYOUT, Trial(GPU))) == {M}
-
-
-def test_trial_is_in_memory_of_the_kind_that_is_used(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared slots are tried in shared memory. Device memory that must serve other policies is tried as such."""
-    made: list[tuple[type, Place]] = []
-    for kind in (SlotPool, SharedSlotPool):
-        allocate = kind.allocate
-
-        def note(layout: Layout, slots: int, place: Place, *, kind=kind, allocate=allocate):  # type: ignore[no-untyped-def]
-            made.append((kind, place))
-            return allocate(layout, slots, place)
-
-        monkeypatch.setattr(kind, "allocate", note)
-    time_policies([D, H], LAYOUT, Trial(GPU, shared=True))
-    time_policies(POLICIES, LAYOUT, Trial(GPU, switches=True))
-    assert [kind for kind, _ in made] == [SharedSlotPool] * 2 + [SlotPool] * 3
-    assert [place.switchable for _, place in made] == [False] * 2 + [place.policy is D for _, place in made[2:]]

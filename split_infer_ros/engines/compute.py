@@ -13,8 +13,10 @@ from split_infer_ros.engines.writing_part import WritingPart, writing_part
 
 _LOG = logging.getLogger(__name__)
 
+Images = Tensor  # a batch as a backbone takes it, on its device
 Features = Sequence[Tensor]
-Backbone = Callable[[Tensor], Features]
+Backbone = Callable[[Images], Features]
+Head = Callable[..., Features]  # maps features to the model's outputs
 Store = Callable[[SlotMemory, int], None]  # leaves features in a slot, given the pool's memory and the slot's index
 
 

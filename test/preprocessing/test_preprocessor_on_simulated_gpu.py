@@ -8,16 +8,16 @@ import pytest
 import torch
 from simulated_gpu import GPU, Gpu
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import ENCODINGS, Pixels
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess, _constant
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.image_buffer import MIN_BUFFER_BYTES
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 

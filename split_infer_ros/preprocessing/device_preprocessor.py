@@ -10,15 +10,15 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch, model_input
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
-from split_infer_ros.server.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch, model_input
 
 
 class DevicePreprocessor:

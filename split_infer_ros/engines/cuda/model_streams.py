@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.engines.compute import Backbone, Features, Images
+from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.runtime.captures import capture
+from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.server.memory.model_memory import PooledBackbone
-
-Backbone = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,23 @@ class RecordedGraph:
         bytes: of GPU memory that the graph keeps.
     """
 
-    inputs: Mapping[str, Tensor]
-    outputs: Mapping[str, Sequence[Tensor]]
+    inputs: Mapping[str, Images]
+    outputs: Mapping[str, Features]
     launch: Callable[[], None]
     bytes: int
+
+    def run(self, inputs: Mapping[str, Images]) -> dict[str, Features]:
+        """Runs the graph on batches that are no larger than those of the recording.
+
+        Returns:
+            Views of the outputs for the images of each model.
+        """
+        for model, images in inputs.items():
+            self.inputs[model][: len(images)].copy_(images, non_blocking=True)
+        self.launch()
+        return {
+            model: tuple(output[: len(inputs[model])] for output in outputs) for model, outputs in self.outputs.items()
+        }
 
 
 class ModelStreams:
@@ -45,7 +59,7 @@ class ModelStreams:
         stream: out of which the models fork.
     """
 
-    def __init__(self, device: torch.device, stream: Stream) -> None:
+    def __init__(self, device: Device, stream: Stream) -> None:
         self._device = device
         self._stream = stream
         self._streams: dict[str, Stream] = {}
@@ -59,7 +73,7 @@ class ModelStreams:
         for model in models:
             self._streams.pop(model, None)
 
-    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
         """Runs each model on its batch, concurrently and kernel by kernel; the caller is inside the stream's ``work``.
 
         The memory of the results is used again only by models that fork later. The stream orders them after its own
@@ -77,7 +91,7 @@ class ModelStreams:
             self._stream.wait_for(end)
         return outputs
 
-    def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Tensor]) -> RecordedGraph:
+    def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph:
         """Records the concurrent execution of models as one graph with memory of its own.
 
         If all models have the same memory policy, the graph's memory follows it.
@@ -87,7 +101,7 @@ class ModelStreams:
             examples: a batch for each model, of the size that is recorded.
 
         Raises:
-            torch.OutOfMemoryError: the device has no room for the graph.
+            OutOfMemory: the device has no room for the graph.
             CaptureError: a model cannot be recorded.
         """
         pools = {name: model.pool for name, model in models.items() if isinstance(model, PooledBackbone)}
@@ -95,9 +109,17 @@ class ModelStreams:
         policies = {pools[name].policy if name in pools else Policy.DEVICE for name in models}
         graph_pool = next(iter(pools.values())).graph_pool() if pools and len(policies) == 1 else None
         inputs = {}
-        with torch.inference_mode(), self._stream.work("record"):
-            for name, example in examples.items():
-                with pools[name].allocating() if name in pools else nullcontext():
-                    inputs[name] = example.clone(memory_format=torch.channels_last)
-            recorded = capture(lambda: self.run(plain, inputs), self._stream, graph_pool)
+        try:
+            with torch.inference_mode(), self._stream.work("record"):
+                for name, example in examples.items():
+                    with pools[name].allocating() if name in pools else nullcontext():
+                        inputs[name] = example.clone(memory_format=torch.channels_last)
+                recorded = capture(lambda: self.run(plain, inputs), self._stream, graph_pool)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(f"There is no room for the graph ({summarize_error(error)}).") from error
         return RecordedGraph(inputs, recorded.results, recorded.launch, recorded.bytes)
+
+
+def blank_like(images: Images, count: int) -> Images:
+    """Returns ``count`` black images of the size and dtype of others, on their device."""
+    return images.new_zeros(count, *images.shape[1:])

@@ -17,8 +17,8 @@ from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import CPU, Place
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.server.execution import cuda_graphs
-from split_infer_ros.server.execution.cuda_graphs import MAX_GRAPHS, GraphedBackbone, graph_sizes
+from split_infer_ros.engines.cuda import cuda_graphs
+from split_infer_ros.engines.cuda.cuda_graphs import MAX_GRAPHS, GraphedBackbone, graph_sizes
 
 
 @given(st.integers(1, 300))

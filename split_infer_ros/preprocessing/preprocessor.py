@@ -8,15 +8,15 @@ from typing import Protocol
 
 import torch
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 
 
 class Preprocessor(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.server.execution.cuda_graphs import GraphInput
-from split_infer_ros.server.preprocessing.loaded_batch import LoadedBatch
 
 
 class PixelPreprocessor:

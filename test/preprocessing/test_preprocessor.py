@@ -12,10 +12,10 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
-from split_infer_ros.server.preprocessing.host_preprocessor import HostPreprocessor
-from split_infer_ros.server.preprocessing.image_buffer import MIN_BUFFER_BYTES
-from split_infer_ros.server.preprocessing.preprocessor import Preprocessor, make_preprocessor
+from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.preprocessing.preprocessor import Preprocessor, make_preprocessor
 
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 

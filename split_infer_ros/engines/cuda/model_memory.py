@@ -10,8 +10,8 @@ from torch import Tensor
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.execution.compute import Backbone
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,30 @@
+"""The memory between pre-processing and recorded graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.memory_pool import MemoryPool
+from split_infer_ros.runtime.streams import Fence
+
+
+@dataclass(slots=True, eq=False)
+class GraphInput:
+    """The memory from which graphs read their images.
+
+    Attributes:
+        images: (batch_size, 3, h, w).
+        unused: the fence from which on no graph that was launched reads it.
+    """
+
+    images: Tensor
+    unused: Fence = field(default_factory=Fence)
+
+    @classmethod
+    def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
+        """Creates an input of the shape, strides and precision of an example."""
+        with memory.allocating():
+            return cls(example.clone(memory_format=torch.preserve_format))

@@ -1,0 +1,65 @@
+"""The plans of one model whose slots hold batches, or will."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.server.plan import Plan
+
+
+class PlansInUse:
+    """The plan by which new batches are computed, and earlier ones until their last batch is back.
+
+    Args:
+        changed: guards which plans there are.
+        released: called with each slot that comes back by itself.
+    """
+
+    def __init__(self, changed: threading.Condition, released: Callable[[Lease, Outcome], None]) -> None:
+        self._changed = changed
+        self._released = released
+        self._plans: list[Plan] = []  # the last one is in force
+        self._collecting = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def current(self) -> Plan:
+        """The plan by which new batches are computed; there is none before the first ``use``."""
+        return self._plans[-1]
+
+    def use(self, plan: Plan) -> None:
+        """Computes new batches by that plan; those in flight keep theirs."""
+        with self._changed:
+            kept = self._plans[:-1] if self._plans and self.current.pool is plan.pool else self._plans
+            self._plans = [*kept, plan]  # at once, as reports read it without the lock
+
+    def collect(self, now: float) -> None:
+        """Settles the batches that come back by themselves, and closes earlier plans that are empty.
+
+        Any thread may call this.
+
+        Args:
+            now: seconds of the steady clock.
+        """
+        with self._collecting:
+            if self._is_closed:
+                return
+            with self._changed:
+                plans = list(self._plans)
+            for plan in plans:
+                for lease, outcome in plan.pool.collect(now):
+                    self._released(lease, outcome)
+            with self._changed:
+                empty = [plan for plan in self._plans[:-1] if not plan.pool.leases.used]
+                self._plans = [plan for plan in self._plans if plan not in empty]
+            for plan in empty:
+                plan.close()
+
+    def close(self) -> None:
+        """Frees all slots, once no batch is in flight."""
+        with self._collecting:  # a transport may collect on a thread of its own
+            self._is_closed = True
+            for plan in self._plans:
+                plan.close()
