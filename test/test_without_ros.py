@@ -38,6 +38,7 @@ PACKAGES = (
     "measurements",
     "telemetry",
     "runtime",
+    "setting",
     "errors",
     "drop_reason",
 )
