@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from split_infer_ros.errors import ConfigurationError
 
@@ -25,7 +25,7 @@ _KEY = "setting"
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
 
 
-class Unit(Enum):
+class Unit(NamedTuple):
     """A unit in which users give a number.
 
     Attributes:
@@ -34,13 +34,13 @@ class Unit(Enum):
         size: how much of the field's unit it is.
     """
 
-    MILLISECONDS = ("_ms", "_s", Fraction(1, 1000))
-    MEGABYTES = ("_mb", "_bytes", Fraction(10**6))
+    suffix: str
+    field_suffix: str
+    size: Fraction
 
-    def __init__(self, suffix: str, field_suffix: str, size: Fraction) -> None:
-        self.suffix = suffix
-        self.field_suffix = field_suffix
-        self.size = size
+
+MILLISECONDS = Unit("_ms", "_s", Fraction(1, 1000))
+MEGABYTES = Unit("_mb", "_bytes", Fraction(10**6))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Setting:
     def of_users(self, name: str) -> tuple[str, Setting]:
         """Returns the users' name of a field and its setting as users see it.
 
-        In it, an enumeration's members are their texts, numbers are in the users' unit, and 0 means no limit.
+        In it, members of an enumeration are texts, numbers are in the users' unit, and 0 means no limit.
         """
         if self.unit is not None:
             name = name.removesuffix(self.unit.field_suffix) + self.unit.suffix

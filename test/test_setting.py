@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.setting import Setting, Unit, check_settings, like, setting, settings_of
+from split_infer_ros.setting import MEGABYTES, MILLISECONDS, Setting, check_settings, like, setting, settings_of
 
 
 class Sort(Enum):
@@ -23,11 +23,9 @@ class Sort(Enum):
 @dataclass(frozen=True)
 class Fruit:
     sort: Sort = setting(Sort.RIPE, "Which it is.")
-    picked_s: float = setting(0.25, "How long ago.", minimum=0.0, maximum=60.0, unit=Unit.MILLISECONDS)
-    weight_bytes: float = setting(math.inf, "At most. 0: no limit.", minimum=0.0, maximum=1e12, unit=Unit.MEGABYTES)
-    seed_bytes: int = setting(
-        2 * 10**6, "Of one.", minimum=0, maximum=10**9, unit=Unit.MEGABYTES, name="seed_memory_mb"
-    )
+    picked_s: float = setting(0.25, "How long ago.", minimum=0.0, maximum=60.0, unit=MILLISECONDS)
+    weight_bytes: float = setting(math.inf, "At most. 0: no limit.", minimum=0.0, maximum=1e12, unit=MEGABYTES)
+    seed_bytes: int = setting(2 * 10**6, "Of one.", minimum=0, maximum=10**9, unit=MEGABYTES, name="seed_memory_mb")
     seeds: int = setting(3, "How many.", minimum=1)
     names: tuple[str, ...] = setting((), "Their names.")
     taste: float = 0.5
