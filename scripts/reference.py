@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -27,6 +26,8 @@ from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.parameters.tenants import TENANT, TenantParameters, TenantsParameters
 from split_infer_ros.nodes.stats import StatsParameters
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
+from split_infer_ros.setting import COMPUTING, LOADING, Setting
+from split_infer_ros.split.model_spec import ModelSpec
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -81,35 +82,27 @@ For each of its topics, a node also has the parameters [`qos_overrides.*`](topic
 
 
 def _by_purpose(table: type) -> Iterator[tuple[str, list[str]]]:
-    """Yields each purpose with its rows: first the node's own, last what every node has."""
-    groups: dict[str, list[str]] = {each.PURPOSE: [] for each in table.__mro__ if "PURPOSE" in vars(each)}
+    """Yields each purpose with its rows."""
+    groups: dict[str, list[str]] = {each: [] for each in (table.PURPOSE, ModelSpec.PURPOSE, LOADING, COMPUTING)}
     of = {"of": {"NAME": TenantParameters()}} if table is TenantsParameters else {}
     for name, (row, value) in Rows(table).flat(table(**of)).items():
-        facts = row.metadata
-        mark = " (read-only)" if facts["read_only"] else ""
+        facts = row.setting
+        mark = " (read-only)" if facts.read_only else ""
         default = f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value)
         cells = [
             f"`{name}`{mark}",
             f"`{default}`" if default else "empty",
             _values(facts),
-            _escaped(facts["description"]),
+            _escaped(facts.description),
         ]
-        groups.setdefault(_purpose(table, name), []).append(f"| {' | '.join(cells)} |\n")
+        groups.setdefault("Each tenant" if "." in name else row.purpose, []).append(f"| {' | '.join(cells)} |\n")
     yield from ((purpose, rows) for purpose, rows in groups.items() if rows)
 
 
-def _purpose(table: type, name: str) -> str:
-    """Returns the purpose of the table that declares a row first."""
-    if "." in name:
-        return "Each tenant"
-    declaring = next(each for each in reversed(table.__mro__) if name in inspect.get_annotations(each))
-    return str(declaring.PURPOSE)
-
-
-def _values(facts: dict) -> str:
-    if facts["choices"]:
-        return ", ".join(f"`{choice}`" for choice in facts["choices"])
-    low, high = facts["minimum"], facts["maximum"]
+def _values(facts: Setting) -> str:
+    if facts.choices:
+        return ", ".join(f"`{choice}`" for choice in facts.choices)
+    low, high = facts.minimum, facts.maximum
     return "" if low is None and high is None else f"{_number(low)} to {_number(high)}"
 
 

@@ -39,6 +39,7 @@ PACKAGES = (
     "measurements",
     "telemetry",
     "runtime",
+    "setting",
     "errors",
     "drop_reason",
 )

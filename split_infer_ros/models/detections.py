@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from split_infer_ros.setting import setting
 from split_infer_ros.vision_ops.box_nms import box_nms
 
 
@@ -17,15 +18,21 @@ from split_infer_ros.vision_ops.box_nms import box_nms
 class Limits:
     """What post-processing keeps. Limits may change between two batches.
 
-    Attributes:
-        score_threshold: 0..1. Lower scores are dropped. A detector also drops equal scores, like torchvision.
-        nms_threshold: 0..1. If two boxes of a class overlap by more (IoU), the one with the lower score is dropped.
-        max_detections: the most detections of an image, best scores first.
+    A detector also drops scores that equal the threshold, like torchvision.
     """
 
-    score_threshold: float = 0.5
-    nms_threshold: float = 0.5
-    max_detections: int = 100
+    PURPOSE: ClassVar[str] = "Detections"
+
+    score_threshold: float = setting(0.5, "Detections with a lower score are not published.", minimum=0.0, maximum=1.0)
+    nms_threshold: float = setting(
+        0.5,
+        "If two boxes of a class overlap by more than this (IoU), the one with the lower score is removed.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    max_detections: int = setting(
+        100, "The most detections per image. Those with the best scores are kept.", minimum=1, maximum=1000
+    )
 
 
 @dataclass(frozen=True, slots=True)

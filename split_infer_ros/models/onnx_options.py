@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.declaration import is_declaration, parse_text
 from split_infer_ros.models.decoders.registry import FAMILIES
 from split_infer_ros.models.recipe import Recipe
+from split_infer_ros.models.recipe_words import GRAMMAR
+from split_infer_ros.setting import setting
 
 AUTO = "auto"
 DECODERS = (AUTO, *FAMILIES)
@@ -17,24 +20,34 @@ MAX_SIDE = 8192  # pixels of an input's side
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions:
     """Overrides what an ONNX file says, or what follows from its outputs.
-
-    Attributes:
-        decoder: one of ``DECODERS``, or a declaration: ``key=value,key=value``.
-        labels: a file with the names of the classes; empty for those in the file's metadata.
-        input_size: ``HEIGHTxWIDTH`` of an input whose size the file leaves open; empty for the size in the metadata.
-        preprocessing: a recipe, as ``Recipe.parse`` takes it, or ``auto`` for what suits the decoder.
 
     Raises:
         ConfigurationError: a value is unknown.
     """
 
-    decoder: str = AUTO
-    labels: str = ""
-    input_size: str = ""
-    preprocessing: str = AUTO
+    PURPOSE: ClassVar[str] = "The model"
+
+    decoder: str = setting(
+        AUTO,
+        "How the outputs of FILE.onnx are read. auto: recognised by names, shapes and a trial. Else one of "
+        f"{', '.join(DECODERS[1:])}; or a declaration such as boxes=OUTPUT[0:4],scores=OUTPUT[4:],encoding=corners.",
+    )
+    labels: str = setting(
+        "",
+        "The file of the class names of FILE.onnx: text with one name per line, JSON or YAML. Empty: the names in "
+        "the model's metadata, or else numbers.",
+    )
+    input_size: str = setting(
+        "",
+        "The input size of FILE.onnx as HEIGHTxWIDTH, if the file does not fix it. Empty: the size in the model's "
+        "metadata.",
+    )
+    preprocessing: str = setting(
+        AUTO, f"How images become the input of FILE.onnx. auto: as its exporter does it. Else {GRAMMAR}."
+    )
 
     def __post_init__(self) -> None:
         if is_declaration(self.decoder):
@@ -52,7 +65,7 @@ class OnnxOptions:
     @property
     def given(self) -> list[str]:
         """The names of the options that are not at their defaults."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return [field.name for field in fields(OnnxOptions) if getattr(self, field.name) != field.default]
 
 
 def parse_size(text: str) -> tuple[int, int]:

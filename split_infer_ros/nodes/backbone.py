@@ -68,17 +68,17 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         log = self.get_logger()
         opened = open_model(
             values.model_spec,
-            values.weights_settings,
+            values.stage,
             Database.named(values.tuning_database),
             engine=values.engine,
             precision=values.precision,
-            batch_size=values.batch_size,
+            batch_size=values.stage.batch_size,
             measuring=Measuring(log.info, tune_s=values.tune_at_start),
         )
         self._model = opened.model
         for note in opened.notes:
             log.warning(note)
-        log.info(f"{values.model} runs on {_engine_of(opened.model)}; {opened.best_known}")
+        log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
         self._pipeline = BackbonePipeline.open(self, opened)
         timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))
@@ -92,7 +92,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         ]
         split_point = model.split_point(pipeline.stage.settings.split_point)
         self.get_logger().info(
-            f"{self.values.model} on {model.device} by {_engine_of(model)}, split at {split_point.name}: "
+            f"{self.values.model.name} on {model.device} by {_engine_of(model)}, split at {split_point.name}: "
             f"{split_point.bytes_per_image:,} bytes of features an image"
         )
 

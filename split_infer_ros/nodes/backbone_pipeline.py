@@ -89,7 +89,7 @@ class BackbonePipeline:
         auto_split = AutoSplit(model.device.type, find_profile, log.info, DWELL_S)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
         # with ``auto`` the split point moves, and the backbone's work with it
-        num_threads = 0 if values.split_point == AUTO else best_known.backbone_threads(settings)
+        num_threads = 0 if values.stage.split_point == AUTO else best_known.backbone_threads(settings)
         stage = BackboneStage(
             model,
             settings,

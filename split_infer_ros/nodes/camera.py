@@ -21,8 +21,9 @@ from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.endpoints import create_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
+from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process import run
+from split_infer_ros.setting import setting
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"
@@ -37,20 +38,20 @@ class CameraParameters(NodeParameters):
 
     PURPOSE: ClassVar[str] = "The source"
 
-    source: str = parameter(
+    source: str = setting(
         "shapes",
         "Where images come from: shapes (drawn scenes with known objects), folder:PATH, video:PATH, bag:PATH[:TOPIC] "
         "(a ROS 2 bag or an .mcap file), v4l2:DEVICE, or none.",
         read_only=True,
     )
-    rate_hz: float = parameter(
+    rate_hz: float = setting(
         15.0, "Images per second. 0: as fast as the source provides them.", minimum=0.0, maximum=1000.0
     )
-    seed: int = parameter(0, "Seed of the drawn scenes.", minimum=0, maximum=2**31 - 1, read_only=True)
-    width: int = parameter(640, "Width of drawn scenes, in pixels.", minimum=16, maximum=7680, read_only=True)
-    height: int = parameter(480, "Height of drawn scenes, in pixels.", minimum=16, maximum=4320, read_only=True)
-    loop: bool = parameter(True, "Whether a folder, video or bag starts again at its end.", read_only=True)
-    frame_id: str = parameter("camera", "The frame_id of every header.", read_only=True)
+    seed: int = setting(0, "Seed of the drawn scenes.", minimum=0, maximum=2**31 - 1, read_only=True)
+    width: int = setting(640, "Width of drawn scenes, in pixels.", minimum=16, maximum=7680, read_only=True)
+    height: int = setting(480, "Height of drawn scenes, in pixels.", minimum=16, maximum=4320, read_only=True)
+    loop: bool = setting(True, "Whether a folder, video or bag starts again at its end.", read_only=True)
+    frame_id: str = setting("camera", "The frame_id of every header.", read_only=True)
 
 
 class CameraNode(ManagedNode[CameraParameters]):

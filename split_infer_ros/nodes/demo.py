@@ -152,7 +152,7 @@ def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -
     _wait_until(lambda: backbone.stage.ledger.counts().in_flight == 0, DRAIN_S)
     report = backbone.stage.report(time.monotonic())
     score = viewer.matcher.score()
-    objects = score.true_positives + score.false_negatives if backbone.values.model == "shapes" else 0
+    objects = score.true_positives + score.false_negatives if backbone.values.model.name == "shapes" else 0
     f1 = score.f1 if objects else None
     summary = json.dumps(summarise(report, seconds, f1), indent=2)
     print(summary)

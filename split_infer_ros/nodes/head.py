@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from split_infer_ros.autotuning.opening import open_model
-from split_infer_ros.engines.engine import Engine, check_engine
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters.common import (
-    ComputeParameters,
-    FinishParameters,
-    ModelParameters,
-    WeightsParameters,
-)
-from split_infer_ros.nodes.parameters.table import like, parameter
+from split_infer_ros.nodes.parameters.common import ONE_MODEL, ModelParameters
+from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
@@ -29,50 +23,47 @@ from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.setting import like, setting
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 DIAGNOSTICS_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
-class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
-    """The parameters of the node ``head``.
-
-    Raises:
-        ConfigurationError: there is no such engine.
-    """
+class HeadParameters(ModelParameters):
+    """The parameters of the node ``head``."""
 
     PURPOSE: ClassVar[str] = "How the head computes, and where features come from"
 
+    model: ModelSpec = part(ModelSpec(device="cpu"), without=("device",), **ONE_MODEL)
     engine: str = like(
-        ComputeParameters,
+        SharedSettings,
         "engine",
         description="What executes the head: auto, torch, onnxruntime, openvino, openvino:DEVICE, or "
         "onnxruntime:PROVIDER for one that runs on the CPU. auto: what tuning or the backbone measured, else torch, or "
         "onnxruntime for an ONNX file.",
+        purpose="",
     )
     precision: str = like(
-        ComputeParameters,
+        SharedSettings,
         "precision",
         description="The precision in which the head computes. One that the engine does not support is refused. If the "
         "processor has no instructions for it, fp32 is used. With bf16 or fp32 (and the like), nothing is refused.",
+        purpose="",
     )
-    transport: str = parameter(
+    transport: str = setting(
         INTRA_PROCESS,
         "How features come from the backbone, which needs the same value. Only intra_process has detections/image.",
         choices=tuple(RECEIVERS),
         read_only=True,
     )
-
-    def __post_init__(self) -> None:
-        check_engine(self.engine)
-
-    @property
-    def model_spec(self) -> ModelSpec:
-        """The model as the head loads it: on the CPU and for its engine."""
-        return replace(super().model_spec, on_torch=self.engine == Engine.TORCH.value)
+    head_threads: int = like(SharedSettings, "head_threads")
+    limits: Limits = part(Limits())
+    weights: WeightsSettings = part(WeightsSettings())
 
 
 class HeadNode(ManagedNode[HeadParameters]):
@@ -95,7 +86,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         self.add_cleanup(self._unload)
         opened = open_model(
             values.model_spec,
-            values.weights_settings,
+            values.weights,
             Database.named(values.tuning_database),
             engine=values.engine,
             precision=values.precision,
@@ -105,7 +96,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         for note in opened.notes:
             self.get_logger().warning(f"head: {note}")
         engine, precision = self._model.head_engine.value, self._model.head_precision
-        self.get_logger().info(f"The head of {values.model} runs on {engine} in {precision.value}.")
+        self.get_logger().info(f"The head of {values.model.name} runs on {engine} in {precision.value}.")
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
@@ -119,7 +110,7 @@ class HeadNode(ManagedNode[HeadParameters]):
             deliver=self._publish,
             on_error=self.warn,
             num_threads=num_threads,
-            weights=values.weights_settings,
+            weights=values.weights,
             batch_size=expected.batch_size or 1,
             split_point=expected.split_point,
         )
@@ -146,7 +137,7 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     def apply(self, values: HeadParameters) -> None:
         if self._stage is not None:
-            self._stage.configure(values.weights_settings)
+            self._stage.configure(values.weights)
             self._stage.limits = values.limits
 
     def _accepted(self, model: SplitModel) -> tuple[Precision, ...]:

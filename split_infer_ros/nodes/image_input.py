@@ -82,9 +82,9 @@ class ImageInput:
         values: ImageParameters = node.values
         self._max_pixels = values.max_image_pixels
         self._qos = QoSProfile(depth=values.image_depth)
-        if values.image_reliability == ImageReliability.BEST_EFFORT.value:
+        if values.image_reliability is ImageReliability.BEST_EFFORT:
             self._qos.reliability = ReliabilityPolicy.BEST_EFFORT
-        is_compressed = values.image_transport == ImageTransport.COMPRESSED.value
+        is_compressed = values.image_transport is ImageTransport.COMPRESSED
         names_compressed = topic.endswith(COMPRESSED)
         self._source = f"{topic}{COMPRESSED}" if is_compressed and not names_compressed else topic
         self.mismatch = ""

@@ -21,8 +21,9 @@ from split_infer_ros.nodes.endpoints import create_publisher, create_subscriptio
 from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
-from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
+from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process import run
+from split_infer_ros.setting import setting
 from split_infer_ros.telemetry.power import MeanPower, total_watts
 from split_infer_ros.telemetry.sensors import Reading, Sensors
 
@@ -35,14 +36,14 @@ class StatsParameters(NodeParameters):
 
     PURPOSE: ClassVar[str] = "Reports"
 
-    period_s: float = parameter(
+    period_s: float = setting(
         1.0,
         "Seconds between two messages, over which rates are averaged.",
         minimum=0.1,
         maximum=3600.0,
         read_only=True,
     )
-    camera_timeout_s: float = parameter(
+    camera_timeout_s: float = setting(
         5.0,
         "Seconds without a frame after which /diagnostics warns about a camera. 0: never.",
         minimum=0.0,

@@ -97,7 +97,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             values.limits,
             self._publish_result,
             self._warn_of,
-            device=choose_device(values.device),
+            device=choose_device(values.shared.device),
             open_model=tenant_opener(database),
             database=database,
             trace=trace,

@@ -12,6 +12,7 @@ from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.setting import MILLISECONDS, check_settings, setting
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import Profile
@@ -25,13 +26,26 @@ BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # to choose among, 
 class Goal:
     """What the best split point is best at; see the planner.
 
-    Attributes:
-        objective: throughput or latency.
-        latency_bound_s: the most seconds from the closing of a batch until its results are out.
+    Raises:
+        ConfigurationError: a value is not accepted.
     """
 
-    objective: Objective = Objective.THROUGHPUT
-    latency_bound_s: float = math.inf
+    objective: Objective = setting(
+        Objective.THROUGHPUT,
+        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches at "
+        "the same time while frames come nearly as fast as it can process them one by one, or faster. This serves more "
+        "frames, but each one takes longer.",
+    )
+    latency_bound_s: float = setting(
+        math.inf,
+        "The longest latency that split_point auto allows, from the closing of a batch to its results. 0: no limit.",
+        minimum=0.0,
+        maximum=60.0,
+        unit=MILLISECONDS,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S, StageFeeder
+from split_infer_ros.setting import check_settings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
@@ -69,7 +70,8 @@ class LocalPipeline:
         watch: called with each finished batch and its complete timeline. It must not wait.
 
     Raises:
-        ConfigurationError: the split point or the memory does not exist, or weights cannot be read.
+        ConfigurationError: a limit is not accepted, the split point or the memory does not exist, or weights cannot be
+            read.
 
     Attributes:
         notices: sentences that say what runs otherwise than the settings ask for.
@@ -92,9 +94,11 @@ class LocalPipeline:
         self._run: _LocalRun | None = None
         backbone_threads, head_threads = num_threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
+        limits = limits or Limits()
+        check_settings(limits)
         self.head = HeadStage.open(
             model,
-            limits or Limits(),
+            limits,
             deliver=self._deliver,
             on_error=self._hear,
             num_threads=head_threads,

@@ -244,7 +244,7 @@ class Server:
         return refused
 
     def configure(self, settings: SharedSettings) -> None:
-        """Changes settings while frames flow; those in ``shared_settings.FIXED`` cannot change.
+        """Changes settings while frames flow; read-only ones cannot change.
 
         Batches in flight keep the old settings. The call does not wait for models that are being loaded.
 

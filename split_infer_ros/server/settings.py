@@ -6,7 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
-from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.buffers.policy import AUTO, POLICIES
+from split_infer_ros.setting import COMPUTING, MEGABYTES, MILLISECONDS, setting
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
@@ -25,25 +26,63 @@ class DropPolicy(enum.Enum):
 class StageSettings(WeightsSettings):
     """How frames are batched, where the model is split, and where the backbone's weights are.
 
+    Names say the unit; infinite bytes are no limit.
+
     Attributes:
-        split_point: name of a split point, or ``default``.
-        batch_size: the most frames in a batch.
-        batch_timeout_s: how long the oldest frame waits before a smaller batch is closed.
-        drop_policy: what happens when the head cannot follow.
-        pool_slots: the most batches in flight. Each holds a slot from its closing until its results are out.
-        memory_policy: the memory of features and staging: ``device``, ``managed``, ``pinned`` or ``auto``.
-        memory_budget_bytes: memory that features and staging may take together.
         lanes: whether a CPU may compute two batches side by side while they come fast. That serves more of them a
             second, and each takes longer.
-        cuda_graphs: whether a GPU records the backbone for each batch size before serving and launches it as a whole.
+
+    Raises:
+        ConfigurationError: a value is not accepted.
     """
 
-    split_point: str = "default"
-    batch_size: int = 1
-    batch_timeout_s: float = 0.05
-    drop_policy: DropPolicy = DropPolicy.LATEST
-    pool_slots: int = 4
-    memory_policy: str = AUTO
-    memory_budget_bytes: float = math.inf
-    cuda_graphs: bool = True
+    split_point: str = setting(
+        "default",
+        "The block after which the model is split. default: the one that tuning found, or else the model's own. auto: "
+        "the one that measures best.",
+    )
+    batch_size: int = setting(
+        1,
+        "Frames in a batch. 0: one, or the best number that tuning or split_point auto found.",
+        minimum=0,
+        maximum=256,
+    )
+    batch_timeout_s: float = setting(
+        0.05,
+        "How long the oldest frame waits for others before a smaller batch is processed, in milliseconds.",
+        minimum=0.0,
+        maximum=60.0,
+        unit=MILLISECONDS,
+    )
+    drop_policy: DropPolicy = setting(
+        DropPolicy.LATEST,
+        "What happens when frames come too fast. latest: newer frames replace waiting ones, for live cameras. Of each "
+        "camera, at least the newest frame waits. block: senders wait, for recordings.",
+    )
+    pool_slots: int = setting(
+        4,
+        "The most batches in flight. Each holds a slot until its results are published.",
+        minimum=1,
+        maximum=64,
+    )
+    memory_policy: str = setting(
+        AUTO,
+        "Where features and staging buffers are stored: device (copied to the host), managed (pages move to where they "
+        "are used), pinned (the GPU accesses the host's memory), or auto. On a GPU that shares the CPU's memory, "
+        "policies other than auto also cover weights and activations. Without a GPU, all are plain memory.",
+        choices=(*(policy.value for policy in POLICIES), AUTO),
+        purpose=COMPUTING,
+    )
+    memory_budget_bytes: float = setting(
+        math.inf,
+        "The most memory for features and staging buffers. Settings that need more are refused. 0: no limit.",
+        minimum=0.0,
+        maximum=1e12,
+        unit=MEGABYTES,
+        purpose=COMPUTING,
+    )
+    cuda_graphs: bool = setting(
+        True,
+        "On a GPU: whether the backbone runs as a CUDA graph, which is recorded for each batch size before serving.",
+    )
     lanes: bool = False

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
-from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.schedule.scheduler import Rules
-from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.setting import COMPUTING, MEGABYTES, like, setting, settings_of
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.residency import Residency
-
-FIXED = ("device", "engine", "precision", "allow_user_code", "head_threads", "graph_bytes", "measures")
-"""Settings that cannot change while models are loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,41 +19,94 @@ class SharedSettings(StageSettings):
     """The settings that all tenants of one server share: those of each model's stage, and these.
 
     Attributes:
-        window: how many requests at the head of the queue one decision looks at (the paper's 5).
-        max_waiting: how many frames of one tenant may wait. With one more, the tenant's oldest is dropped, or senders
-            wait, as ``drop_policy`` says.
-        graph_bytes: the GPU memory that recorded executions of several models may keep. With 0, each model records its
-            own batches.
-        head_threads: how many threads each model's head may use. 0 means one, or all cores if the backbones are on a
-            GPU.
-        device: where backbones run, as for ``load_model``.
-        engine: what executes the models: ``auto``, or a name that ``parse_engine`` reads.
-        precision: in which the models run, as ``parse_precision`` reads it.
-        allow_user_code: whether users' own models may be loaded, which may run any code.
+        graph_bytes: with 0, each model records its own batches.
         measures: whether costs of executions are measured between frames. If not, the schedule serves by rule.
 
     Raises:
-        ConfigurationError: a number is below 1.
+        ConfigurationError: a value is not accepted.
     """
 
-    batch_size: int = 8
-    batch_timeout_s: float = 0.0
-    pool_slots: int = 2
+    window: int = setting(
+        5, "How many waiting images the scheduler considers for one execution.", minimum=1, maximum=1000
+    )
+    batch_size: int = like(
+        StageSettings,
+        "batch_size",
+        default=8,
+        description="The most images of one model in a batch.",
+        minimum=1,
+        name="max_batch_size",
+    )
+    max_waiting: int = setting(
+        2,
+        "The most waiting images of one tenant. When one more comes, the tenant's oldest image is dropped.",
+        minimum=1,
+        maximum=1000,
+    )
+    batch_timeout_s: float = like(StageSettings, "batch_timeout_s", default=0.0)
+    drop_policy: DropPolicy = like(
+        StageSettings,
+        "drop_policy",
+        description="What happens when a tenant has more waiting images than max_waiting. latest: its newer images "
+        "replace older ones, for live cameras. block: senders wait, for recordings.",
+    )
+    split_point: str = like(
+        StageSettings,
+        "split_point",
+        description="Where each model is split: at its own default (or the one that tuning found), after its last "
+        "block (output), before its first (input), or after the block of this name.",
+    )
+    pool_slots: int = like(
+        StageSettings, "pool_slots", default=2, description="The most batches in flight of each model."
+    )
     lanes: bool = True
-    window: int = 5
-    max_waiting: int = 2
-    graph_bytes: int = 2**30
-    head_threads: int = 0
-    device: str = "auto"
-    engine: str = AUTO_ENGINE
-    precision: str = Precision.FP32.value
-    allow_user_code: bool = False
+    cuda_graphs: bool = like(
+        StageSettings,
+        "cuda_graphs",
+        description="On a GPU: whether executions run as CUDA graphs, which are recorded before.",
+    )
+    graph_bytes: int = setting(
+        10**9,
+        "The most GPU memory that recorded graphs may keep.",
+        minimum=0,
+        maximum=10**12,
+        unit=MEGABYTES,
+        name="graph_memory_mb",
+        read_only=True,
+    )
+    weights_budget_bytes: float = like(
+        StageSettings,
+        "weights_budget_bytes",
+        description="On a CPU: the memory through which the weights of all models are streamed in turn. 0: weights "
+        "stay resident.",
+    )
+    device: str = like(ModelSpec, "device", read_only=True)
+    engine: str = setting(
+        AUTO_ENGINE,
+        "What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER or "
+        "openvino:DEVICE. auto: what was measured, else torch, or onnxruntime for an ONNX file.",
+        read_only=True,
+        purpose=COMPUTING,
+    )
+    precision: str = setting(
+        Precision.FP32.value,
+        "The precision in which the backbone computes. One that the engine or processor does not support is refused. "
+        "With bf16 or fp32 (and the like), fp32 is then used instead.",
+        choices=PRECISION_CHOICES,
+        read_only=True,
+        purpose=COMPUTING,
+    )
+    allow_user_code: bool = like(ModelSpec, "allow_user_code", read_only=True)
+    head_threads: int = setting(
+        0,
+        "CPU cores for the head. 0: on a machine with a GPU all cores, otherwise the number that tuning found, or one. "
+        "If the backbone of the node head runs on the CPU of a machine with a GPU, set 1.",
+        minimum=0,
+        maximum=1024,
+        read_only=True,
+        purpose="Detections",
+    )
     measures: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("window", "batch_size", "max_waiting", "pool_slots"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it takes 1 or more.")
 
     @classmethod
     def of_stage(cls, stage: StageSettings) -> SharedSettings:
@@ -94,6 +146,7 @@ class SharedSettings(StageSettings):
         Raises:
             ConfigurationError: others change; it names them.
         """
-        fixed = [name for name in FIXED if getattr(self, name) != getattr(new, name)]
-        if fixed:
-            raise ConfigurationError(f"{', '.join(fixed)} cannot change while models are loaded.")
+        fixed = [*(name for name, found in settings_of(self).items() if found.read_only), "measures"]
+        changed = [name for name in fixed if getattr(self, name) != getattr(new, name)]
+        if changed:
+            raise ConfigurationError(f"{', '.join(changed)} cannot change while models are loaded.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.server.schedule.request import LatePolicy
+from split_infer_ros.setting import MILLISECONDS, check_settings, like, setting
+from split_infer_ros.split.model_spec import ModelSpec
 
 MAX_PRIORITY = 16  # each step halves or doubles: beyond this, a patience of one second is 15 us or 18 hours
 
@@ -24,25 +25,44 @@ class Tenant:
     Attributes:
         name: letters, digits and single underscores; begins with a letter. It is empty for the only tenant of a
             server of one model.
-        model: the model that runs for it, named as for ``load_model``. Tenants with the same model share it.
-        weights: of the model. Tenants share a model only if they use the same weights.
-        deadline_s: seconds from a frame's arrival until its backbone should be done. With 0, no frame is late. Frames
-            are then ordered as if the deadline were the model's execution time, the paper's default.
-        priority: each step halves the patience by which frames are ordered; 0 is usual, and negative ones wait longer.
-        when_late: whether a frame that can no longer meet its deadline is finished late or dropped.
-        onnx_options: what is said about an ONNX file. Tenants share a model only if they say the same.
+        model: the model that runs for it. Tenants share it if they name the same one, with the same weights and the
+            same ``onnx_options``.
+        deadline_s: in seconds. With 0, no frame is late, and frames are ordered as if the deadline were the model's
+            execution time, the paper's default.
+        onnx_options: what is said about an ONNX file.
 
     Raises:
         ConfigurationError: a value is not allowed.
     """
 
     name: str
-    model: str
-    weights: str = "default"
-    deadline_s: float = 0.0
-    priority: int = 0
-    when_late: LatePolicy = LatePolicy.FINISH
+    model: str = like(
+        ModelSpec,
+        "name",
+        description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory "
+        "or FILE.pt2.",
+    )
+    weights: str = like(ModelSpec, "weights")
     onnx_options: OnnxOptions = field(default_factory=OnnxOptions)
+    deadline_s: float = setting(
+        0.0,
+        "How soon after an image's arrival the backbone should be done with it, in milliseconds. 0: no deadline. The "
+        "model's execution time then decides the order.",
+        minimum=0.0,
+        maximum=60.0,
+        unit=MILLISECONDS,
+    )
+    priority: int = setting(
+        0,
+        "Each step up halves the time within which its images are processed.",
+        minimum=-MAX_PRIORITY,
+        maximum=MAX_PRIORITY,
+    )
+    when_late: LatePolicy = setting(
+        LatePolicy.FINISH,
+        "What happens to an image that cannot meet its deadline. finish: it is processed. drop: it is dropped as "
+        "deadline.",
+    )
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -50,17 +70,7 @@ class Tenant:
                 f"A tenant cannot be named '{self.name}'; it takes letters and digits, with a letter in front, and "
                 "single underscores in between."
             )
-        if not 0.0 <= self.deadline_s < math.inf:
-            raise ConfigurationError(f"Tenant {self.name} has a deadline of {self.deadline_s} s; it takes 0 or more.")
-        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
-            raise ConfigurationError(
-                f"Tenant {self.name} has priority {self.priority}; it takes {-MAX_PRIORITY} to {MAX_PRIORITY}."
-            )
-        if self.when_late not in tuple(LatePolicy):
-            allowed = ", ".join(policy.value for policy in LatePolicy)
-            raise ConfigurationError(
-                f"Tenant {self.name} has when_late '{self.when_late}'; it takes one of: {allowed}."
-            )
+        check_settings(self, f"tenant.{self.name}.")
 
     @property
     def model_key(self) -> str:

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
+from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.setting import COMPUTING, LOADING, setting
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(OnnxOptions):
     """Names a model and says how to run it. Two equal specs load the same model, which they share.
 
     Attributes:
-        name: a model of the catalogue, ``timm:NAME``, or a model of the user's own; see ``find_model``.
-        weights: ``default``, ``none``, ``random`` or the path of a file.
-        device: where the backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA if there is one).
-        allow_user_code: whether a factory or an exported program may be loaded. Loading it may run any code.
         execution_config: how both partitions are executed, as far as the device allows.
         on_torch: whether an ONNX file becomes a model of torch, which engine torch runs.
-        decoder, labels, input_size, preprocessing: what the user says about an ONNX file; see ``OnnxOptions``.
+
+    Raises:
+        ConfigurationError: what it says about an ONNX file is unknown.
     """
 
-    name: str
-    weights: str = "default"
-    device: str = "auto"
-    allow_user_code: bool = False
+    PURPOSE: ClassVar[str] = OnnxOptions.PURPOSE
+
+    name: str = setting(
+        "shapes",
+        "The model: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2.",
+        name="model",
+    )
+    weights: str = setting(
+        "default",
+        "The model's weights: default, none (as built), random (seeded; results depend on the image), or the path of a "
+        "safetensors file or a state dict.",
+    )
+    device: str = setting("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", purpose=COMPUTING)
+    allow_user_code: bool = setting(
+        False, "Whether a factory or an exported program may be loaded. Both can run any code.", purpose=LOADING
+    )
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
     on_torch: bool = False
-    decoder: str = AUTO
-    labels: str = ""
-    input_size: str = ""
-    preprocessing: str = AUTO
 
     @property
     def onnx_options(self) -> OnnxOptions:
-        """What the user says about an ONNX file.
-
-        Raises:
-            ConfigurationError: a value is unknown.
-        """
-        return OnnxOptions(self.decoder, self.labels, self.input_size, self.preprocessing)
+        """What the user says about an ONNX file."""
+        return OnnxOptions(**{each.name: getattr(self, each.name) for each in fields(OnnxOptions)})

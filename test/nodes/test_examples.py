@@ -92,7 +92,7 @@ def accept(node: str, changes: dict[str, str]) -> None:
     for name, text in changes.items():
         row = rows.row(name)
         assert row is not None, f"{node} has no parameter {name}"
-        default = row.default
+        default = row.setting.default
         listed = tuple(part.strip() for part in text.strip("[]").split(","))
         value = listed if text.startswith("[") else text if isinstance(default, str) else ast.literal_eval(text)
         rows.changed(values, {name: value})
@@ -105,10 +105,10 @@ def test_launch_arguments_have_the_types_and_choices_of_the_parameters() -> None
         rows = [row for table in tables if (row := table.row(name)) is not None]
         assert rows, f"no node has the parameter {name}"
         assert isinstance(kind, ast.Name)
-        assert {type(row.default).__name__ for row in rows} == {kind.id}, name
+        assert {type(row.setting.default).__name__ for row in rows} == {kind.id}, name
         choices = ast.literal_eval(arguments[name].elts[1])  # type: ignore[attr-defined]
         if kind.id != "bool" and choices is not None:
-            assert {tuple(sorted(row.metadata["choices"])) for row in rows} == {tuple(sorted(choices))}, name
+            assert {tuple(sorted(row.setting.choices)) for row in rows} == {tuple(sorted(choices))}, name
 
 
 @pytest.mark.parametrize("text", ["/a,/b", "[/a, /b]", """['/a', "/b"]""", " /a , /b, "])

@@ -1,4 +1,4 @@
-"""Tables of parameters: copied rows, families of rows, and unknown names."""
+"""Tables of parameters: settings of parts, families of rows, and unknown names."""
 
 from __future__ import annotations
 
@@ -8,32 +8,64 @@ from dataclasses import dataclass
 import pytest
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.nodes.parameters.table import Rows, family, like, parameter
+from split_infer_ros.nodes.parameters.table import Rows, family, part
+from split_infer_ros.setting import MILLISECONDS, setting
+
+
+@dataclass(frozen=True)
+class Collar:
+    PURPOSE = "Clothes"
+
+    knitting_s: float = setting(
+        0.05, "How long it takes, in milliseconds.", minimum=0.0, maximum=1.0, unit=MILLISECONDS
+    )
+    hidden: int = 3
 
 
 @dataclass(frozen=True)
 class Dog:
-    breed: str = parameter("mongrel", "Which breed it is.", choices=("mongrel", "poodle"))
-    age: float = parameter(1.0, "In years.", minimum=0.0, maximum=30.0)
+    breed: str = setting("mongrel", "Which breed it is.", choices=("mongrel", "poodle"))
+    age: float = setting(1.0, "In years.", minimum=0.0, maximum=30.0)
 
 
 @dataclass(frozen=True)
 class Kennel:
-    dogs: tuple[str, ...] = parameter((), "Their names.")
+    dogs: tuple[str, ...] = setting((), "Their names.")
     of: Mapping[str, Dog] = family("dogs", "dog", Dog)
-    age: float = like(Dog, "age", default=10.0, maximum=500.0)
+    age: float = setting(10.0, "In years.", minimum=0.0, maximum=500.0)
+
+
+@dataclass(frozen=True)
+class Shop:
+    PURPOSE = "Shop"
+
+    name: str = setting("", "Its name.")
+    collar: Collar = part(Collar(0.5), knitting_s={"read_only": True, "maximum": 0.9})
+    spare: Collar = part(Collar(), without=("knitting_s",))
 
 
 ROWS = Rows(Kennel)
+SHOP = Rows(Shop)
 
 
-def test_copied_row_differs_only_where_changed() -> None:
-    copied, original = ROWS.row("age"), ROWS.row("dog.rex.age")
-    assert copied is not None
-    assert original is not None
-    assert (copied.default, copied.metadata["maximum"]) == (10.0, 500.0)
-    assert (original.default, original.metadata["maximum"]) == (1.0, 30.0)
-    assert copied.metadata["description"] == original.metadata["description"]
+def test_settings_of_a_part_are_rows_in_the_unit_of_users() -> None:
+    shop = SHOP.changed(Shop(), {"knitting_ms": 33.3})
+    assert shop.collar.knitting_s == pytest.approx(0.0333)
+    assert {name: value for name, (_, value) in SHOP.flat(shop).items()} == {"name": "", "knitting_ms": 33.3}
+    with pytest.raises(ConfigurationError, match="knitting_ms cannot be 901"):
+        SHOP.changed(Shop(), {"knitting_ms": 901})
+
+
+def test_row_has_what_differs_in_its_table() -> None:
+    row = SHOP.row("knitting_ms")
+    assert row is not None
+    assert (row.setting.default, row.setting.read_only) == (500.0, True)
+    assert row.setting.maximum == 900.0
+
+
+def test_purpose_is_that_of_the_declaring_dataclass() -> None:
+    purposes = {name: row.purpose for name, (row, _) in SHOP.flat(Shop()).items()}
+    assert purposes == {"name": "Shop", "knitting_ms": "Clothes"}
 
 
 def test_listing_a_name_or_setting_its_row_adds_it() -> None:

@@ -27,7 +27,12 @@ from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
+from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.stats import StatsParameters
+from split_infer_ros.server.auto_split import Goal
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.setting import settings_of
+from split_infer_ros.split.model_spec import ModelSpec
 
 TABLES = {
     "backbone": BackboneParameters,
@@ -65,19 +70,27 @@ def flows_on(pipeline: Pipeline, detections: Received) -> None:
 
 @pytest.mark.parametrize("node", TABLES)
 def test_descriptor_has_description_and_range(pipeline: Pipeline, node: str) -> None:
-    fields = dataclasses.fields(TABLES[node])
-    descriptors = pipeline.client.describe(node, *(field.name for field in fields))
-    for field, descriptor in zip(fields, descriptors, strict=True):
-        facts = field.metadata
-        assert descriptor.name == field.name
-        assert descriptor.description == facts["description"]
-        assert descriptor.read_only == facts["read_only"]
+    rows = Rows(TABLES[node]).flat(TABLES[node]())
+    descriptors = pipeline.client.describe(node, *rows)
+    for name, descriptor in zip(rows, descriptors, strict=True):
+        facts = rows[name][0].setting
+        assert descriptor.name == name
+        assert descriptor.description == facts.description
+        assert descriptor.read_only == facts.read_only
         ranges = [*descriptor.integer_range, *descriptor.floating_point_range]
         assert [(r.from_value, r.to_value) for r in ranges] == (
-            [(facts["minimum"], facts["maximum"])] if facts["maximum"] is not None else []
+            [(facts.minimum, facts.maximum)] if facts.maximum is not None else []
         )
-        for choice in facts["choices"]:
+        for choice in facts.choices:
             assert choice in descriptor.additional_constraints
+
+
+def test_every_setting_of_a_stage_is_a_parameter() -> None:
+    for dataclass in (StageSettings, Goal, ModelSpec):
+        for name, found in settings_of(dataclass).items():
+            row = Rows(BackboneParameters).row(found.of_users(name)[0])
+            assert row is not None, name
+            assert row.path[-1] == name
 
 
 def test_split_point_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
@@ -245,8 +258,8 @@ def test_one_bad_value_refuses_all_set_together(pipeline: Pipeline, bad: dict[st
     assert pipeline.client.set_all("backbone", pool_slots=9, drop_policy="block", **bad) != ""
     assert pipeline.backbone.values == before
     assert pipeline.backbone.stage.settings == settings
-    assert pipeline.client.get("backbone", "pool_slots") == before.pool_slots
-    assert pipeline.client.get("backbone", "drop_policy") == before.drop_policy
+    assert pipeline.client.get("backbone", "pool_slots") == before.stage.pool_slots
+    assert pipeline.client.get("backbone", "drop_policy") == before.stage.drop_policy.value
 
 
 def test_values_set_together_take_effect_together(pipeline: Pipeline, detections: Received) -> None:

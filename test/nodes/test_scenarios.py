@@ -61,5 +61,5 @@ def test_scenario_repeats_no_default(context: Context, path: Path) -> None:
         node = NODE_TYPES[name](context=context, use_global_arguments=False)
         rows = Rows(type(node.values))
         node.close()
-        repeated = {key for key, value in values.items() if rows.row(key).default == value}
+        repeated = {key for key, value in values.items() if rows.row(key).setting.default == value}
         assert repeated == set()

@@ -23,7 +23,7 @@ from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.tenant import Tenant
 
-A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # in the order of their deadlines
+A, C = Tenant("a", "one", deadline_s=30.0), Tenant("c", "two", deadline_s=60.0)  # in the order of their deadlines
 D, M, H = Policy.DEVICE, Policy.MANAGED, Policy.PINNED
 SETTINGS = replace(DEFAULT_SETTINGS, split_point="parts.1")  # its features have fewer bytes than the images
 # A byte is copied in 10 s and mapped in 10 s under M: every computation fits into that. A launch costs a nanosecond

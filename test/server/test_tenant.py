@@ -23,11 +23,11 @@ def test_name_is_part_of_topics_and_parameters(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"deadline_s": -1.0}, "deadline of -1.0"),
-        ({"deadline_s": math.nan}, "deadline of nan"),
-        ({"deadline_s": math.inf}, "deadline of inf"),
-        ({"priority": 17}, "priority 17; it takes -16 to 16"),
-        ({"when_late": "cry"}, "it takes one of: finish, drop"),
+        ({"deadline_s": -1.0}, "tenant.a.deadline_s cannot be -1.0; it takes a number from 0 to 60"),
+        ({"deadline_s": math.nan}, "deadline_s cannot be nan"),
+        ({"deadline_s": math.inf}, "deadline_s cannot be inf"),
+        ({"priority": 17}, "priority cannot be 17; it takes a whole number from -16 to 16"),
+        ({"when_late": "cry"}, "it takes one of: LatePolicy.FINISH, LatePolicy.DROP"),
     ],
 )
 def test_wrong_value_is_refused(change: dict[str, object], sentence: str) -> None:
@@ -60,7 +60,7 @@ def test_only_live_settings_may_change() -> None:
     settings.check_change(
         replace(settings, window=8, batch_size=2, max_waiting=1, pool_slots=3, memory_policy="pinned")
     )
-    with pytest.raises(ConfigurationError, match="precision, graph_bytes cannot change"):
+    with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
         settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))
-    with pytest.raises(ConfigurationError, match="max_waiting is 0; it takes 1 or more"):
+    with pytest.raises(ConfigurationError, match="max_waiting cannot be 0; it takes a whole number from 1 to 1000"):
         replace(settings, max_waiting=0)

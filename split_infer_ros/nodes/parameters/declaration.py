@@ -6,7 +6,6 @@ a name when one of them is first set, or when the name is first listed.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,10 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
-from split_infer_ros.nodes.parameters.table import Rows, accepted_values
+from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.ros_text import repaired
 from split_infer_ros.runtime.text import repair_text
+from split_infer_ros.setting import Setting
 
 Table = TypeVar("Table")
 
@@ -106,7 +106,8 @@ class Parameters(Generic[Table]):
 
     def _converted(self, change: Parameter[Any]) -> Parameter[Any]:
         """Returns a change in its row's type: a whole number where a fraction is accepted, or an empty list."""
-        default = getattr(self._rows.row(change.name), "default", None)
+        row = self._rows.row(change.name)
+        default = row.setting.default if row is not None else None
         if isinstance(default, float) and change.type_ == Parameter.Type.INTEGER:
             return Parameter(change.name, Parameter.Type.DOUBLE, float(change.value))
         if isinstance(default, tuple) and isinstance(change.value, Sequence) and not change.value:
@@ -136,7 +137,7 @@ class Parameters(Generic[Table]):
             for name, (row, value) in self._rows.flat(values).items():
                 if not self._node.has_parameter(name):
                     value = list(value) if isinstance(value, tuple) else value
-                    self._node.declare_parameter(name, value, _descriptor(row), ignore_override=True)
+                    self._node.declare_parameter(name, value, _descriptor(row.setting), ignore_override=True)
 
     @contextmanager
     def _declaring(self) -> Iterator[None]:
@@ -165,18 +166,17 @@ def refuse_unknown(tables: Sequence[Parameters[Any]]) -> None:
                 max(given_to, key=lambda other: other.similarity(name)).refuse(name, value)
 
 
-def _descriptor(row: dataclasses.Field[Any]) -> ParameterDescriptor:
-    metadata = row.metadata
+def _descriptor(setting: Setting) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(
-        description=metadata["description"],
-        additional_constraints=f"Takes {accepted_values(row)}.",
-        read_only=metadata["read_only"],
+        description=setting.description,
+        additional_constraints=f"Takes {setting.accepted}.",
+        read_only=setting.read_only,
         dynamic_typing=True,  # so that our sentence refuses a wrong type, not rclpy's
     )
-    minimum, maximum = metadata["minimum"], metadata["maximum"]
-    if minimum is not None and maximum is not None:
-        if isinstance(row.default, float):
-            descriptor.floating_point_range = [FloatingPointRange(from_value=float(minimum), to_value=float(maximum))]
+    low, high = setting.minimum, setting.maximum
+    if low is not None and high is not None:
+        if isinstance(setting.default, float):
+            descriptor.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
         else:
-            descriptor.integer_range = [IntegerRange(from_value=int(minimum), to_value=int(maximum))]
+            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
     return descriptor

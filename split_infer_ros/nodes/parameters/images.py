@@ -7,7 +7,8 @@ from enum import Enum
 from typing import ClassVar
 
 from split_infer_ros.images.sizes import MAX_PIXELS
-from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
+from split_infer_ros.nodes.parameters.table import NodeParameters
+from split_infer_ros.setting import setting
 
 
 class ImageReliability(Enum):
@@ -30,34 +31,32 @@ class ImageParameters(NodeParameters):
 
     PURPOSE: ClassVar[str] = "Images"
 
-    image_reliability: str = parameter(
-        ImageReliability.BEST_EFFORT.value,
+    image_reliability: ImageReliability = setting(
+        ImageReliability.BEST_EFFORT,
         "The reliability of the image subscriptions. best_effort: matches every publisher. reliable: lost images are "
         "sent again, if the publisher is reliable too.",
-        choices=tuple(reliability.value for reliability in ImageReliability),
         read_only=True,
     )
-    image_depth: int = parameter(
+    image_depth: int = setting(
         5,
         "How many images of each topic the middleware keeps until the node takes them.",
         minimum=1,
         maximum=10_000,
         read_only=True,
     )
-    image_transport: str = parameter(
-        ImageTransport.RAW.value,
+    image_transport: ImageTransport = setting(
+        ImageTransport.RAW,
         "The form of the images: raw, or compressed (JPEG or PNG from TOPIC/compressed).",
-        choices=tuple(transport.value for transport in ImageTransport),
         read_only=True,
     )
-    max_image_pixels: int = parameter(
+    max_image_pixels: int = setting(
         MAX_PIXELS,
         "Images with more pixels are dropped before they are decoded.",
         minimum=1,
         maximum=2**31 - 1,
         read_only=True,
     )
-    max_rate_hz: float = parameter(
+    max_rate_hz: float = setting(
         0.0,
         "The most frames per second of each camera. Further frames are dropped as rate_limited. 0: no limit.",
         minimum=0.0,

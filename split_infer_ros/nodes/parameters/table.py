@@ -1,8 +1,12 @@
-"""Tables of parameters: frozen dataclasses whose fields are rows with all that is known of a parameter.
+"""Tables of parameters: frozen dataclasses made of settings.
 
     @dataclass(frozen=True)
     class HeadParameters(NodeParameters):
-        score_threshold: float = parameter(0.5, "Detections with a lower score are left out.", minimum=0.0, maximum=1.0)
+        limits: Limits = part(Limits())
+        transport: str = setting(INTRA_PROCESS, "How features come from the backbone.", read_only=True)
+
+Each setting is a row, which becomes a parameter. The settings inside ``limits`` are rows as well. A table holds the
+values of its fields; the parameters hold those that users write.
 
 ROS parameters hold no lists of records. A table may therefore have a family of rows: ``tenant.NAME.model`` for each
 NAME in the list ``tenants``.
@@ -10,41 +14,72 @@ NAME in the list ``tenants``.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import reduce
+from inspect import get_annotations
 from typing import Any, ClassVar
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.setting import Setting, setting, settings_of
 
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
-
-
-def parameter(
-    default: Any,
-    description: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: Sequence[str] = (),
-    read_only: bool = False,
-) -> Any:
-    """Returns a row of a node's table: a dataclass field with all that ROS and users need to know of it."""
-    metadata = {
-        "description": description,
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": tuple(choices),
-        "read_only": read_only,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+_PART = "part"
+_FAMILY = "family"
 
 
-def like(table: type[Any], name: str, **changes: Any) -> Any:
-    """Returns a copy of another table's row with changed arguments of ``parameter``, such as ``default``."""
-    row = table.__dataclass_fields__[name]
-    return parameter(**{"default": row.default, **row.metadata, **changes})
+@dataclass(frozen=True)
+class Row:
+    """A setting of a table as a parameter.
+
+    Attributes:
+        name: the parameter's name.
+        setting: what users may set, in their unit.
+        purpose: the heading in the reference.
+        path: the names that lead from the table to the field.
+        of_field: the same setting, in the unit of the field.
+    """
+
+    name: str
+    setting: Setting
+    purpose: str
+    path: tuple[str, ...]
+    of_field: Setting
+
+    def value(self, table: Any) -> Any:
+        """Returns what users would write for the value of a table."""
+        return self.of_field.to_user(reduce(getattr, self.path, table))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What differs between the settings of a dataclass and the rows of a table; see ``part``."""
+
+    without: Collection[str] = ()
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+_AS_IT_IS = _Part()
+
+
+def part(default: Any, /, *, without: Collection[str] = (), **changes: Mapping[str, Any]) -> Any:
+    """Returns a field of a table for a dataclass, whose settings are rows of the table.
+
+    Args:
+        default: an instance of the dataclass. Its values are the rows' defaults.
+        without: settings that are no rows.
+        changes: what differs for a row, by the name of its field: attributes of ``Setting``.
+    """
+    return field(default=default, metadata={_PART: _Part(without, changes)})
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The field of a table that has a family; see ``family``."""
+
+    names: str
+    prefix: str
+    table: type[Any]
 
 
 def family(names: str, prefix: str, table: type[Any]) -> Any:
@@ -56,16 +91,16 @@ def family(names: str, prefix: str, table: type[Any]) -> Any:
             table of the same name.
         table: the table of each name.
     """
-    return dataclasses.field(default_factory=dict, metadata={"family": names, "prefix": prefix, "table": table})
+    return field(default_factory=dict, metadata={_FAMILY: _Family(names, prefix, table)})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class NodeParameters:
     """The parameters of every node."""
 
     PURPOSE: ClassVar[str] = "The node"
 
-    autostart: bool = parameter(
+    autostart: bool = setting(
         True,
         "Whether the node configures and activates itself at its start; else the lifecycle services do.",
         read_only=True,
@@ -80,17 +115,18 @@ class Rows:
     """
 
     def __init__(self, table: type[Any]) -> None:
-        fields = dataclasses.fields(table)
-        self._plain_rows = {field.name: field for field in fields if "family" not in field.metadata}
-        self._family = next((field for field in fields if "family" in field.metadata), None)
-        self._family_rows: dict[str, dataclasses.Field[Any]] = {}
-        if self._family is not None:
-            self._family_rows = {row.name: row for row in dataclasses.fields(self._family.metadata["table"])}
+        self._plain_rows = {row.name: row for row in _rows_of(table(), purpose=getattr(table, "PURPOSE", ""))}
+        metadata = {each.name: each.metadata for each in fields(table)}
+        self._family_field = next((name for name, facts in metadata.items() if _FAMILY in facts), "")
+        self._family_rows: dict[str, Row] = {}
+        if self._family_field:
+            self._family: _Family = metadata[self._family_field][_FAMILY]
+            self._family_rows = {row.name: row for row in _rows_of(self._family.table())}
 
     def __contains__(self, name: str) -> bool:
         return self.row(name) is not None
 
-    def row(self, name: str) -> dataclasses.Field[Any] | None:
+    def row(self, name: str) -> Row | None:
         """Returns the row of a parameter; None if the table has none of that name."""
         return self._plain_rows.get(name) or self._family_rows.get(self._split(name)[1])
 
@@ -100,28 +136,28 @@ class Rows:
         Raises:
             ConfigurationError: a row does not accept its value, or the table does not accept them all together.
         """
-        rows = {name: self.row(name) for name in changes}
-        checked = {name: check(row, name, changes[name]) for name, row in rows.items() if row is not None}
-        plain = {name: value for name, value in checked.items() if name in self._plain_rows}
-        if self._family is None:
-            return dataclasses.replace(values, **plain)
-        new_table = self._family.metadata["table"]
-        tables = dict(getattr(values, self._family.name))
-        for key in plain.get(self._family.metadata["family"], ()):
-            tables.setdefault(key, new_table())
-        for name in checked.keys() - plain.keys():
-            key, row_name = self._split(name)
-            before = tables.get(key) or new_table()
-            tables[key] = dataclasses.replace(before, **{row_name: checked[name]})
-        return dataclasses.replace(values, **plain, **{self._family.name: tables})
+        of_table: _Changes = {}
+        of_family: dict[str, _Changes] = {}
+        for name, value in changes.items():
+            row = self.row(name)
+            if row is not None:
+                found = of_table if name in self._plain_rows else of_family.setdefault(self._split(name)[0], {})
+                found[row.path] = row.of_field.from_user(row.setting.check(name, value))
+        if self._family_field:
+            tables = dict(getattr(values, self._family_field))
+            listed = of_table.get((self._family.names,), ())
+            for key in (*listed, *of_family):
+                tables[key] = _replaced(tables.get(key) or self._family.table(), of_family.get(key, {}))
+            of_table[self._family_field,] = tables
+        return _replaced(values, of_table)
 
-    def flat(self, values: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-        """Returns the row and the value of each parameter by its full name."""
-        found = {name: (row, getattr(values, name)) for name, row in self._plain_rows.items()}
-        if self._family is not None:
-            for key, table in getattr(values, self._family.name).items():
+    def flat(self, values: Any) -> dict[str, tuple[Row, Any]]:
+        """Returns the row of each parameter and its value as users write it, by the parameter's full name."""
+        found = {name: (row, row.value(values)) for name, row in self._plain_rows.items()}
+        if self._family_field:
+            for key, table in getattr(values, self._family_field).items():
                 for name, row in self._family_rows.items():
-                    found[f"{self._prefix}.{key}.{name}"] = row, getattr(table, name)
+                    found[f"{self._prefix}.{key}.{name}"] = row, row.value(table)
         return found
 
     def hint(self, name: str) -> str:
@@ -141,45 +177,54 @@ class Rows:
 
     @property
     def _prefix(self) -> str:
-        return str(self._family.metadata["prefix"]) if self._family is not None else ""
+        return self._family.prefix if self._family_field else ""
 
     def _split(self, name: str) -> tuple[str, str]:
         """Returns the key and the row of a family's parameter; two empty texts for other names."""
-        match = re.fullmatch(rf"{self._prefix}\.(.*)\.(\w+)", name) if self._family is not None else None
+        match = re.fullmatch(rf"{self._prefix}\.(.*)\.(\w+)", name) if self._family_field else None
         return (match[1], match[2]) if match else ("", "")
 
 
-def check(row: dataclasses.Field[Any], name: str, value: Any) -> Any:
-    """Returns the value in the row's type.
+_Changes = dict[tuple[str, ...], Any]  # from the names that lead to a field to its new value
 
-    Raises:
-        ConfigurationError: the row does not accept it.
-    """
-    row_type: type[Any] = type(row.default)
-    if row_type is float and type(value) is int:
-        value = float(value)
-    if row_type is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        value = tuple(value)
-    minimum, maximum = row.metadata["minimum"], row.metadata["maximum"]
-    choices = row.metadata["choices"]
-    is_accepted = (
-        type(value) is row_type
-        and (row_type is not tuple or all(isinstance(item, str) for item in value))
-        and (minimum is None or value >= minimum)
-        and (maximum is None or value <= maximum)
-        and (not choices or value in choices)
+
+def _replaced(values: Any, changes: _Changes) -> Any:
+    """Returns a copy of nested dataclasses; each is made once, so that it can check its values together."""
+    by_field: dict[str, _Changes] = {}
+    for (name, *rest), value in changes.items():
+        by_field.setdefault(name, {})[tuple(rest)] = value
+    return replace(
+        values,
+        **{
+            name: found[()] if () in found else _replaced(getattr(values, name), found)
+            for name, found in by_field.items()
+        },
     )
-    if not is_accepted:
-        raise ConfigurationError(f"{name} cannot be {value!r}; it takes {accepted_values(row)}.")
-    return value
 
 
-def accepted_values(row: dataclasses.Field[Any]) -> str:
-    """Returns in words which values a row accepts."""
-    minimum, maximum = row.metadata["minimum"], row.metadata["maximum"]
-    if row.metadata["choices"]:
-        return "one of: " + ", ".join(row.metadata["choices"])
-    type_name = _TYPE_NAMES[type(row.default)]
-    if minimum is not None and maximum is not None:
-        return f"{type_name} from {minimum:g} to {maximum:g}"
-    return f"{type_name} of at least {minimum:g}" if minimum is not None else type_name
+def _rows_of(
+    values: Any, path: tuple[str, ...] = (), purpose: str = "", differences: _Part = _AS_IT_IS
+) -> Iterator[Row]:
+    """Yields the rows of an instance, whose values are the defaults, and those of the instances inside it.
+
+    What a dataclass declares itself comes first, then what it inherits.
+    """
+    found, by_name = settings_of(values), {each.name: each for each in fields(values)}
+    declared = dict.fromkeys(name for each in type(values).__mro__ for name in get_annotations(each))
+    for name in declared:
+        if name not in by_name or name in differences.without:
+            continue
+        value, heading = getattr(values, name), _purpose(type(values), name) or purpose
+        if name in found:
+            of_field = replace(found[name], **differences.changes.get(name, {}))
+            parameter, of_users = of_field.of_users(name)
+            of_users = replace(of_users, default=of_field.to_user(value))
+            yield Row(parameter, of_users, of_field.purpose or heading, (*path, name), of_field)
+        elif is_dataclass(value):
+            yield from _rows_of(value, (*path, name), heading, by_name[name].metadata.get(_PART, _AS_IT_IS))
+
+
+def _purpose(kind: type[Any], name: str) -> str:
+    """Returns the purpose of the dataclass that declares a field first; empty if it has none."""
+    declaring = next(each for each in reversed(kind.__mro__) if name in get_annotations(each))
+    return str(vars(declaring).get("PURPOSE", ""))

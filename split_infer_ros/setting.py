@@ -1,0 +1,181 @@
+"""Settings: fields of dataclasses that also say what a user may choose.
+
+    @dataclass(frozen=True)
+    class Limits:
+        score_threshold: float = setting(0.5, "Detections with a lower score are dropped.", minimum=0.0, maximum=1.0)
+
+The nodes' parameters and the reference pages are made from these fields. A field may have another unit than its
+parameter: ``batch_timeout_s`` is the parameter ``batch_timeout_ms``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from split_infer_ros.errors import ConfigurationError
+
+COMPUTING, LOADING = "Where and how it computes", "Loading models"  # purposes of settings of several dataclasses
+
+_KEY = "setting"
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
+
+
+class Unit(NamedTuple):
+    """A unit in which users give a number.
+
+    Attributes:
+        suffix: the end of the names that users write.
+        field_suffix: the end of the field's name, which names the field's unit.
+        size: how much of the field's unit it is.
+    """
+
+    suffix: str
+    field_suffix: str
+    size: Fraction
+
+
+MILLISECONDS = Unit("_ms", "_s", Fraction(1, 1000))
+MEGABYTES = Unit("_mb", "_bytes", Fraction(10**6))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is known of a setting besides its type.
+
+    Attributes:
+        default: its value if the user sets none. It also says which type values have.
+        description: what it does, in sentences for users and in their unit.
+        minimum, maximum: its range, in the unit of the field; None for no bound.
+        choices: what it takes; empty for anything of its type.
+        unit: the users' unit; None if it is the field's.
+        name: the users' name; empty if it follows from the field's name and the unit.
+        read_only: whether it stays as it is while models are loaded.
+        purpose: the heading in the reference; empty for that of its dataclass.
+    """
+
+    default: Any
+    description: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Sequence[Any] = ()
+    unit: Unit | None = None
+    name: str = ""
+    read_only: bool = False
+    purpose: str = ""
+
+    @property
+    def accepted(self) -> str:
+        """Says which values are accepted."""
+        if self.choices:
+            return f"one of: {', '.join(map(str, self.choices))}"
+        words = _TYPE_NAMES[type(self.default)]
+        if self.minimum is not None and self.maximum is not None:
+            words += f" from {self.minimum:g} to {self.maximum:g}"
+        elif self.minimum is not None:
+            words += f" of at least {self.minimum:g}"
+        return f"{words}, or inf for no limit" if self._may_be_unlimited else words
+
+    def check(self, name: str, value: Any) -> Any:
+        """Returns the value in the setting's type: a whole number may stand for a fraction, and a list for a tuple.
+
+        Args:
+            name: the setting's name, for the error.
+            value: what a user gave.
+
+        Raises:
+            ConfigurationError: the value is not accepted.
+        """
+        kind = type(self.default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if kind is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+            value = tuple(value)
+        is_accepted = (
+            type(value) is kind
+            and (kind is not tuple or all(isinstance(item, str) for item in value))
+            and (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum or (self._may_be_unlimited and value == math.inf))
+            and (not self.choices or value in self.choices)
+        )
+        if not is_accepted:
+            raise ConfigurationError(f"{name} cannot be {value!r}; it takes {self.accepted}.")
+        return value
+
+    def of_users(self, name: str) -> tuple[str, Setting]:
+        """Returns the users' name of a field and its setting as users see it.
+
+        In it, members of an enumeration are texts, numbers are in the users' unit, and 0 means no limit.
+        """
+        if self.unit is not None:
+            name = name.removesuffix(self.unit.field_suffix) + self.unit.suffix
+        values = {key: self.to_user(getattr(self, key)) for key in ("default", "minimum", "maximum")}
+        choices = tuple(map(self.to_user, self.choices))
+        return self.name or name, replace(self, **values, choices=choices, unit=None)
+
+    def to_user(self, value: Any) -> Any:
+        """Returns the users' value for a value of the field."""
+        if isinstance(value, Enum):
+            return value.value
+        if self._may_be_unlimited and value == math.inf:
+            return 0.0
+        if self.unit is None or value is None:
+            return value
+        return float(f"{value * self.unit.size.denominator / self.unit.size.numerator:.15g}")  # 33.3, not 33.29999...
+
+    def from_user(self, value: Any) -> Any:
+        """Returns the field's value for a user's value, which must be an accepted one."""
+        if self._may_be_unlimited and value == 0:
+            return math.inf
+        if self.unit is not None:
+            value = value * self.unit.size.numerator / self.unit.size.denominator
+        return type(self.default)(value)
+
+    @property
+    def _may_be_unlimited(self) -> bool:
+        return isinstance(self.default, float) and math.isinf(self.default)
+
+
+def setting(default: Any, description: str, **facts: Any) -> Any:
+    """Returns a dataclass's field that is a setting.
+
+    Args:
+        default: as ``Setting`` has it. A member of an enumeration has the others as choices.
+        description: as ``Setting`` has it.
+        facts: the other attributes of ``Setting`` that are not at their defaults.
+    """
+    if isinstance(default, Enum):
+        facts = {"choices": tuple(type(default)), **facts}
+    return _field(Setting(default=default, description=description, **facts))
+
+
+def like(table: type[Any], name: str, /, **changes: Any) -> Any:
+    """Returns a copy of another dataclass's setting with changed attributes, such as ``default``."""
+    return _field(replace(settings_of(table)[name], **changes))
+
+
+def settings_of(table: Any) -> dict[str, Setting]:
+    """Returns the settings of a dataclass, or of an instance, by the names of their fields."""
+    return {each.name: each.metadata[_KEY] for each in fields(table) if _KEY in each.metadata}
+
+
+def check_settings(values: Any, prefix: str = "") -> None:
+    """Checks the settings of a dataclass's instance.
+
+    Args:
+        values: the instance.
+        prefix: what stands before the names of fields in the error.
+
+    Raises:
+        ConfigurationError: a value is not accepted.
+    """
+    for name, found in settings_of(values).items():
+        found.check(prefix + name, getattr(values, name))
+
+
+def _field(found: Setting) -> Any:
+    return field(default=found.default, metadata={_KEY: found})
