@@ -43,7 +43,6 @@ class ModelInstance:
         watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
         num_threads: of the backbone's operations on a CPU; 0: all.
         ring_memory: the ring for weights that are read, if the model shares it with others.
-        takes_pixels: whether images may be normalised by the backbone; see ``make_plan``.
 
     Attributes:
         connection: the open way to its head.
@@ -64,7 +63,6 @@ class ModelInstance:
         watch: Callable[[Batch], None],
         num_threads: int = 0,
         ring_memory: RingMemory | None = None,
-        takes_pixels: bool = True,
     ) -> None:
         self.key = key
         self.model = model
@@ -77,7 +75,6 @@ class ModelInstance:
         self._watch = watch
         self._num_threads = num_threads
         self._ring_memory = ring_memory
-        self._takes_pixels = takes_pixels
         self._plans: list[Plan] = []  # the last one is in force, the others are closed once they are empty
         self._collecting = threading.Lock()
         self._is_closed = False
@@ -106,7 +103,6 @@ class ModelInstance:
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
             num_threads=self._num_threads,
-            takes_pixels=self._takes_pixels,
         )
 
     def prepare_head(self, plan: Plan) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.planner import Goal
 from split_infer_ros.weight_streaming.residency import Residency
 
 FIXED = ("device", "engine", "precision", "allow_user_code", "head_threads", "graph_bytes", "measures")
@@ -20,6 +21,7 @@ class SharedSettings(StageSettings):
     """The settings that all tenants of one server share: those of each model's stage, and these.
 
     Attributes:
+        goal: what split point ``auto`` looks for, for each model on its own.
         window: how many requests at the head of the queue one decision looks at (the paper's 5).
         max_waiting: how many frames of one tenant may wait. With one more, the tenant's oldest is dropped, or senders
             wait, as ``drop_policy`` says.
@@ -41,6 +43,7 @@ class SharedSettings(StageSettings):
     batch_timeout_s: float = 0.0
     pool_slots: int = 2
     lanes: bool = True
+    goal: Goal = field(default_factory=Goal)
     window: int = 5
     max_waiting: int = 2
     graph_bytes: int = 2**30
@@ -83,10 +86,12 @@ class SharedSettings(StageSettings):
     def stage(self) -> StageSettings:
         """The settings of each model's slots and staging.
 
-        They record no CUDA graphs if graphs are recorded for several models at once.
+        They have room for the largest batch, and record no CUDA graphs if graphs are recorded for several models at
+        once.
         """
         given = {field.name: getattr(self, field.name) for field in fields(StageSettings)}
-        return StageSettings(**{**given, "cuda_graphs": self.cuda_graphs and not self.graph_bytes})
+        given |= {"batch_size": self.largest_batch, "cuda_graphs": self.cuda_graphs and not self.graph_bytes}
+        return StageSettings(**given)
 
     def check_change(self, new: SharedSettings) -> None:
         """Checks that only settings change which may.

@@ -25,6 +25,19 @@ class Objective(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """What the best split point is best at.
+
+    Attributes:
+        objective: throughput or latency.
+        latency_bound_s: the most seconds from the closing of a batch until its results are out.
+    """
+
+    objective: Objective = Objective.THROUGHPUT
+    latency_bound_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class SplitChoice:
     """A split point and a batch size, with the predicted performance of a saturated pipeline.
 

@@ -15,10 +15,9 @@ from split_infer_ros.nodes.parameters.common import (
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
-from split_infer_ros.server.auto_split import Goal
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.planner import Objective
+from split_infer_ros.split.planner import Goal, Objective
 
 
 @dataclass(frozen=True)

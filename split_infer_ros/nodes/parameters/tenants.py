@@ -22,6 +22,7 @@ from split_infer_ros.server.schedule.request import LatePolicy
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import MAX_PRIORITY, Tenant, check_unique_names
+from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.weight_streaming.residency import Residency
 
 TENANTS = "tenants"
@@ -129,8 +130,14 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     split_point: str = parameter(
         "default",
         "Where each model is split: at its own default (or the one that tuning found), after its last block (output), "
-        "before its first (input), or after the block of this name.",
+        "before its first (input), or after the block of this name. auto: where each model measures best.",
     )
+    objective: str = like(
+        BackboneParameters,
+        "objective",
+        description="What split_point auto optimises for each model: throughput or latency.",
+    )
+    latency_bound_ms: float = like(BackboneParameters, "latency_bound_ms")
     pool_slots: int = like(
         BackboneParameters, "pool_slots", default=2, description="The most batches in flight of each model."
     )
@@ -143,11 +150,19 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     graph_memory_mb: float = parameter(
         1000.0, "The most GPU memory that recorded graphs may keep.", minimum=0.0, maximum=1e6, read_only=True
     )
+    weights_residency: str = like(
+        BackboneParameters,
+        "weights_residency",
+        description="Where the weights of the backbones are: resident in memory. On a CPU also streamed in turn "
+        "through one ring buffer of weights_budget_mb: asynchronous (each model uses the whole ring), two_stage (as "
+        "little of it as possible) or synchronous (two buffers in lockstep).",
+        choices=tuple(residency.value for residency in Residency if residency is not Residency.AUTO),
+        read_only=True,
+    )
     weights_budget_mb: float = like(
         BackboneParameters,
         "weights_budget_mb",
-        description="On a CPU: the memory through which the weights of all models are streamed in turn. 0: weights "
-        "stay resident.",
+        description="The memory of the ring buffer for streamed weights, which all models share. Streaming needs it.",
         read_only=True,
     )
 
@@ -166,7 +181,6 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     @property
     def settings(self) -> SharedSettings:
         """The settings that all tenants share."""
-        streams = self.weights_budget_mb > 0
         return SharedSettings(
             window=self.window,
             batch_size=self.max_batch_size,
@@ -180,7 +194,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             cuda_graphs=self.cuda_graphs,
             graph_bytes=int(1e6 * self.graph_memory_mb),
             head_threads=self.head_threads,
-            weights_residency=Residency.ASYNCHRONOUS if streams else Residency.RESIDENT,
+            goal=Goal(Objective(self.objective), self.latency_bound_ms / 1e3 or math.inf),
+            weights_residency=Residency(self.weights_residency),
             weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
             device=self.device,
             engine=self.engine,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 
@@ -28,7 +29,7 @@ class TimedModel(Protocol):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of an image that the backbone takes."""
+        """The shape of an image that the backbone takes: (C, H, W), or (H, W, C) if it normalises images itself."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -37,6 +38,23 @@ class TimedModel(Protocol):
     @property
     def fingerprint(self) -> str:
         """Identifies the model's operations, their order and their shapes."""
+
+
+class PixelModel:
+    """A model whose backbone normalises images itself, as it is timed.
+
+    Args:
+        model: the model.
+        pixels: the form of its images.
+    """
+
+    def __init__(self, model: TimedModel, pixels: PixelInput) -> None:
+        channels, height, width = model.image_shape
+        self.image_shape = height, width, channels
+        self.dtype = pixels.dtype
+        self.device = model.device
+        self.execution_config = model.execution_config
+        self.fingerprint = model.fingerprint
 
 
 class GraphStore(Protocol):
@@ -127,6 +145,6 @@ def samples_agree(samples_s: Sequence[float]) -> bool:
 
 
 def blank_batch(model: TimedModel, batch_size: int) -> Tensor:
-    """Returns black images (n, C, H, W) on the model's device, in the model's dtype and in its engine's layout."""
+    """Returns black images (n, *image_shape) on the model's device, in its dtype and in its engine's layout."""
     images = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     return images.contiguous(memory_format=model.execution_config.engine.memory_format)
