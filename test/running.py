@@ -40,7 +40,13 @@ def until(condition: Callable[[], bool]) -> None:
 class Running:
     """A server that keeps its results and errors. Its models are made by hand."""
 
-    def __init__(self, database: Path, models: Mapping[str, TorchModel], settings: SharedSettings) -> None:
+    def __init__(
+        self,
+        database: Path,
+        models: Mapping[str, TorchModel],
+        settings: SharedSettings,
+        say: Callable[[str, str], object] = lambda key, line: None,
+    ) -> None:
         self.models = models
         self.errors: list[tuple[str, str]] = []
         self.delivered: dict[str, list[tuple[Origin, Detections]]] = defaultdict(list)
@@ -55,6 +61,7 @@ class Running:
             device=torch.device(settings.device),
             open_model=lambda tenant, settings: self.open_model(tenant, settings),
             database=Database(database),
+            say=say,
         )
 
     def open_model(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:

@@ -12,7 +12,10 @@ from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.server.auto_split import DEFAULT
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
+from split_infer_ros.server.profiling.profiler import ignore
+from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
@@ -104,11 +107,15 @@ def open_model(
     return Opened(model, found, tuple(note for note in (reason, model.note) if note))
 
 
-def tenant_opener(database: Database) -> OpenModel:
+def tenant_opener(database: Database, say: Callable[[str], object] = ignore) -> OpenModel:
     """Returns what opens the models of a server's tenants as they run best, as far as that was measured before.
+
+    Each model has the split point that tuning found, unless the settings name one. The number of threads that was found
+    counts for that split point and batch size alone.
 
     Args:
         database: where measurements are.
+        say: is called with each line about the profile that split point ``auto`` needs.
     """
 
     def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
@@ -121,6 +128,16 @@ def tenant_opener(database: Database) -> OpenModel:
             **asdict(tenant.onnx_options),
         )
         opened = open_model(spec, settings.stage, database, engine=settings.engine, precision=settings.precision)
-        return OpenedModel(opened.model, opened.notes, head_threads=opened.best_known.num_threads[1])
+        best_known, stage = opened.best_known, settings.stage
+        tuned = best_known.fill_in(replace(stage, split_point=DEFAULT))
+        in_force = tuned if stage.split_point == DEFAULT else stage
+        return OpenedModel(
+            opened.model,
+            opened.notes,
+            split_point=tuned.split_point,
+            find_profile=profile_finder(opened.model, database, say),
+            num_threads=best_known.backbone_threads(in_force),
+            head_threads=best_known.num_threads[1],
+        )
 
     return open_tenant

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,7 @@ class PixelInput:
     dtype: torch.dtype
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    def blank(self, shape: tuple[int, int, int]) -> Tensor:
+        """Returns black images of a shape (N, h, w)."""
+        return torch.zeros((*shape, 3), dtype=self.dtype)

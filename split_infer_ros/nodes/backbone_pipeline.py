@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -17,14 +16,11 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, open_trace
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS
-from split_infer_ros.server.auto_split import AUTO, AutoSplit
+from split_infer_ros.server.auto_split import AUTO, DWELL_S, AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
-from split_infer_ros.server.profiling.stored_profile import profile_model
+from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.rate_limiter import RateLimiter
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.profile import Profile
-
-DWELL_S = 5.0  # how long another split point must be better before ``auto`` takes it
 
 
 class BackbonePipeline:
@@ -75,18 +71,8 @@ class BackbonePipeline:
         node.add_cleanup(reports.destroy)
         trace = open_trace(node, values.trace)
         database = Database.named(values.tuning_database)
-        log = node.get_logger()
-
-        def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
-            return profile_model(
-                model,
-                batch_sizes,
-                database,
-                may_measure=may_measure,
-                say=lambda line: log.info(f"measuring {model.entry.name}, {line}"),
-            )
-
-        auto_split = AutoSplit(model.device.type, find_profile, log.info, DWELL_S)
+        say = node.get_logger().info
+        auto_split = AutoSplit(model.device.type, profile_finder(model, database, say), say, DWELL_S)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
         # with ``auto`` the split point moves, and the backbone's work with it
         num_threads = 0 if values.stage.split_point == AUTO else best_known.backbone_threads(settings)

@@ -98,9 +98,10 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             self._publish_result,
             self._warn_of,
             device=choose_device(values.shared.device),
-            open_model=tenant_opener(database),
+            open_model=tenant_opener(database, self.get_logger().info),
             database=database,
             trace=trace,
+            say=lambda model, line: self.get_logger().info(f"{model}: {line}"),
         )
         self._pipeline = pipeline
         self.add_cleanup(self._forget_pipeline)

@@ -20,9 +20,13 @@ class PixelPreprocessor:
     Args:
         preprocess: how the model's images are pre-processed.
         batch_size: the most images in a batch.
+
+    Attributes:
+        pixels: the form of the images that the backbone gets.
     """
 
     def __init__(self, preprocess: Preprocess, batch_size: int) -> None:
+        self.pixels = preprocess.pixel_input
         self._preprocess = preprocess
         self._bytes = batch_size * preprocess.staging(1).nbytes
 

@@ -2,98 +2,104 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.setting import MILLISECONDS, check_settings, setting
 from split_infer_ros.split.controller import SplitController
-from split_infer_ros.split.planner import Objective, plan
-from split_infer_ros.split.profile import Profile
+from split_infer_ros.split.planner import Goal, plan
+from split_infer_ros.split.profile import FindProfile
 
 AUTO = "auto"
+DEFAULT = "default"
 ANY_BATCH_SIZE = 0
+DWELL_S = 5.0  # how long another split point must be better before ``auto`` takes it
 BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # to choose among, by type of device
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """What the best split point is best at; see the planner.
-
-    Raises:
-        ConfigurationError: a value is not accepted.
-    """
-
-    objective: Objective = setting(
-        Objective.THROUGHPUT,
-        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches at "
-        "the same time while frames come nearly as fast as it can process them one by one, or faster. This serves more "
-        "frames, but each one takes longer.",
-    )
-    latency_bound_s: float = setting(
-        math.inf,
-        "The longest latency that split_point auto allows, from the closing of a batch to its results. 0: no limit.",
-        minimum=0.0,
-        maximum=60.0,
-        unit=MILLISECONDS,
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _FullBatch:
-    """A full batch whose results are out.
+class _FinishedBatch:
+    """A batch whose results are out.
 
     Attributes:
         settings: with which it ran.
+        num_images: in the batch.
         backbone_s, head_s: seconds in the backbone and in the head.
         time: when its results were out.
     """
 
     settings: StageSettings
+    num_images: int
     backbone_s: float
     head_s: float
     time: float
 
 
-class AutoSplit:
-    """Fills in the split point ``auto`` and the batch size 0 of settings.
+@dataclass(frozen=True, slots=True)
+class FilledIn:
+    """Settings without open values, which ``AutoSplit.adopt`` makes those in force.
 
-    With any other split point, batch size 0 means 1.
+    Attributes:
+        settings: complete.
+        request: the split point, the batch size and the goal that were asked for.
+        controller: watches batches with these settings; None unless the split point moves.
+        note: a sentence for the user; empty if there is nothing to say.
+    """
+
+    settings: StageSettings
+    request: tuple[str, int, Goal]
+    controller: SplitController | None = None
+    note: str = ""
+
+
+class AutoSplit:
+    """Fills in what settings leave open: the split points ``auto`` and ``default``, and the batch size 0.
+
+    With a split point other than ``auto``, batch size 0 means 1.
 
     Args:
         device_type: where the backbone runs, ``cpu`` or ``cuda``.
-        find_profile: returns the profile at the given batch sizes. The second argument says whether it may be
-            measured, which takes a while. Raises ConfigurationError if there is no profile.
+        find_profile: returns the profile of the model.
         say: is called with a line about each move, and about each move that could not be made.
         dwell_s: how long another split point must be better before the pipeline moves to it.
+        default: the split point for ``default``.
+        more_sizes: batch sizes that are profiled and not chosen. They tell what batches that are not full should take.
+        lock: held while the split point changes. None: a lock of its own.
+        thread: moves the split point. Whoever shares it starts and stops it. None: a thread of its own.
     """
 
     def __init__(
         self,
         device_type: str,
-        find_profile: Callable[[Sequence[int], bool], Profile],
+        find_profile: FindProfile,
         say: Callable[[str], object],
         dwell_s: float,
+        *,
+        default: str = DEFAULT,
+        more_sizes: Sequence[int] = (),
+        lock: AbstractContextManager[object] | None = None,
+        thread: WorkerThread[Callable[[], None]] | None = None,
     ) -> None:
         self._batch_sizes = BATCH_SIZES[device_type]
         self._find_profile = find_profile
         self._say = say
         self._dwell_s = dwell_s
+        self._default = default
+        self._more_sizes = more_sizes
         self._controller: SplitController | None = None
         self._requested: tuple[str, int, Goal] | None = None
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _refuse_without_stage
-        self._lock = threading.Lock()
-        self._thread = WorkerThread("controller", self._examine, use_one_thread)
+        self._lock = threading.Lock() if lock is None else lock
+        self._thread = controller_thread() if thread is None else thread
 
     def begin(self, requested: StageSettings, goal: Goal) -> StageSettings:
         """Returns the first settings, complete. Measures what the database lacks.
@@ -102,8 +108,7 @@ class AutoSplit:
             ConfigurationError: the memory is too small for a batch size.
         """
         with self._lock:
-            self._settings, self._controller = self._fill_in(requested, goal, may_measure=True)
-            self._requested = requested.split_point, requested.batch_size, goal
+            self.adopt(self.fill_in(requested, goal, may_measure=True))
             return self._settings
 
     def attach(self, configure: Callable[[StageSettings], None]) -> None:
@@ -111,8 +116,8 @@ class AutoSplit:
         self._configure = configure
 
     def detach(self) -> None:
-        """Forgets the stage."""
-        self._configure = _refuse_without_stage
+        """Forgets the stage, and watches its batches no more."""
+        self._configure, self._controller = _refuse_without_stage, None
 
     def start(self) -> None:
         """Starts to move the split point. May be called again after ``stop``."""
@@ -131,45 +136,71 @@ class AutoSplit:
             ConfigurationError: the stage refuses the settings, or there is no profile. The old settings stay.
         """
         with self._lock:
-            choice_request = requested.split_point, requested.batch_size, goal
-            controller = self._controller
-            if choice_request == self._requested:
-                chosen = self._settings
-                settings = replace(requested, split_point=chosen.split_point, batch_size=chosen.batch_size)
-            else:
-                settings, controller = self._fill_in(requested, goal, may_measure=False)
-            self._configure(settings)
-            self._settings, self._controller, self._requested = settings, controller, choice_request
+            filled = self.fill_in(requested, goal)
+            self._configure(filled.settings)
+            self.adopt(filled)
 
-    def observe(self, batch: Batch) -> None:
-        """Takes note of a batch whose results are out and whose timeline is complete. Never waits."""
-        if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
-            return
-        times = batch.timeline
-        backbone_s, head_s = times.backbone_end - times.backbone_start, times.head_end - times.head_start
-        self._thread.put(
-            _FullBatch(settings=batch.plan.settings, backbone_s=backbone_s, head_s=head_s, time=times.delivered)
-        )
+    def fill_in(self, requested: StageSettings, goal: Goal, *, may_measure: bool = False) -> FilledIn:
+        """Returns the settings without open values. Nothing has changed until ``adopt`` is called with the result.
 
-    def _fill_in(
-        self, requested: StageSettings, goal: Goal, may_measure: bool
-    ) -> tuple[StageSettings, SplitController | None]:
+        The split point stays where it was moved, unless the requested split point, batch size or goal changes.
+
+        Args:
+            requested: the settings as the user gave them.
+            goal: what split point ``auto`` looks for.
+            may_measure: whether to measure what the database lacks, which takes a while.
+
+        Raises:
+            ConfigurationError: there is no profile.
+        """
+        request = requested.split_point, requested.batch_size, goal
+        if request == self._requested:
+            chosen = self._settings
+            settings = replace(requested, split_point=chosen.split_point, batch_size=chosen.batch_size)
+            return FilledIn(settings, request, self._controller)
         if requested.split_point != AUTO:
-            return replace(requested, batch_size=requested.batch_size or 1), None
+            name = self._default if requested.split_point == DEFAULT else requested.split_point
+            return FilledIn(replace(requested, split_point=name, batch_size=requested.batch_size or 1), request)
         sizes = self._batch_sizes if requested.batch_size == ANY_BATCH_SIZE else (requested.batch_size,)
-        profile = self._find_profile(sizes, may_measure)
-        choice = plan(profile, goal.objective, goal.latency_bound_s)
+        profile = self._find_profile(sorted({*sizes, *self._more_sizes}), may_measure)
+        choice = plan(profile, goal.objective, goal.latency_bound_s, batch_sizes=sizes)
+        note = ""
         if not choice.within_bound:
-            self._say(
+            note = (
                 f"No split point of {profile.model} keeps within {1e3 * goal.latency_bound_s:g} ms on this machine; "
                 f"the one of the lowest latency is taken, {1e3 * choice.latency_s:.1f} ms."
             )
         controller = SplitController(
             profile, goal.objective, goal.latency_bound_s, dwell_s=self._dwell_s, batch_sizes=sizes
         )
-        return replace(requested, split_point=choice.split_point, batch_size=choice.batch_size), controller
+        settings = replace(requested, split_point=choice.split_point, batch_size=choice.batch_size)
+        return FilledIn(settings, request, controller, note)
 
-    def _examine(self, batch: _FullBatch) -> None:
+    def adopt(self, filled: FilledIn) -> None:
+        """Makes filled-in settings those in force (lock held)."""
+        self._settings, self._controller, self._requested = filled.settings, filled.controller, filled.request
+        if filled.note:
+            self._say(filled.note)
+
+    def observe(self, batch: Batch) -> None:
+        """Takes note of a batch whose results are out and whose timeline is complete. Never waits.
+
+        A batch that was executed with another model's says nothing about its own. Batches on lanes are computed side by
+        side, so each counts with its share of the time.
+        """
+        if self._controller is None or batch.fusion is not FusionKind.NONE:
+            return
+        times = batch.timeline
+        finished = _FinishedBatch(
+            settings=batch.plan.settings,
+            num_images=len(batch.frames),
+            backbone_s=(times.backbone_end - times.backbone_start) / batch.num_lanes,
+            head_s=times.head_end - times.head_start,
+            time=times.delivered,
+        )
+        self._thread.put(partial(self._examine, finished))
+
+    def _examine(self, batch: _FinishedBatch) -> None:
         """Shows the controller a batch and does what it proposes."""
         with self._lock:
             before = self._settings
@@ -179,6 +210,7 @@ class AutoSplit:
             choice = self._controller.observe(
                 before.split_point,
                 before.batch_size,
+                num_images=batch.num_images,
                 backbone_s=batch.backbone_s,
                 head_s=batch.head_s,
                 now=batch.time,
@@ -198,6 +230,15 @@ class AutoSplit:
                 f"{choice.split_point} at {choice.batch_size}: {choice.throughput:.1f} images/s are expected, "
                 f"{1e3 * choice.latency_s:.1f} ms."
             )
+
+
+def controller_thread() -> WorkerThread[Callable[[], None]]:
+    """Returns a thread, not started, on which batches are examined and split points move."""
+    return WorkerThread("controller", _call, use_one_thread)
+
+
+def _call(work: Callable[[], None]) -> None:
+    work()
 
 
 def _refuse_without_stage(settings: StageSettings) -> None:

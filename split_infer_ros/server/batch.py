@@ -48,6 +48,7 @@ class Batch:
         loaded: the pre-processed images; None before and after the backbone needs them.
         features: what the device computed, while that is not in the slot yet.
         fusion: whether its execution computes batches of other models as well.
+        num_lanes: how many batches may be computed side by side with it, itself included.
     """
 
     owner: BatchOwner
@@ -60,6 +61,7 @@ class Batch:
     loaded: LoadedBatch | None = None
     features: Features = ()
     fusion: FusionKind = FusionKind.NONE
+    num_lanes: int = 1
 
     def __post_init__(self) -> None:
         self.unsettled = set(self.frames)

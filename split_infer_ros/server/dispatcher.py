@@ -100,10 +100,18 @@ class Dispatcher:
     def add(self, model: ServedModel) -> None:
         """Adds a model, which is served from now on (lock held)."""
         self.models[model.key] = model
-        self._tables.add_model(model.key, model.model, model.plan.cost_key)
+        self.note_plan(model)
         self.renew()
         if self._running:
             model.start_head()
+
+    def note_plan(self, model: ServedModel) -> None:
+        """Notes that a model has a plan with other slots, whose costs are others (lock held); ``renew`` comes next.
+
+        Stacks that end at another split point than this plan are released.
+        """
+        self._tables.add_model(model.key, model.model, model.plan.cost_key, model.plan.pixels)
+        self.use_stacks(list(self.stacks.values()))
 
     def remove(self, model: ServedModel) -> None:
         """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
@@ -114,15 +122,21 @@ class Dispatcher:
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Uses exactly these stacks, as far as their members are still served; unknown costs are measured (lock held).
+        """Uses those of these stacks whose members are served up to the stack's split point (lock held).
 
-        A stack is released once it is known that it does not pay.
+        Unknown costs are measured. A stack is released once it is known that it does not pay.
         """
-        served = {key: model.model for key, model in self.models.items()}
-        present = [stack for stack in stacks if stack.members.items() <= served.items()]
+        present = [stack for stack in stacks if all(self._has(stack, key) for key in stack.members)]
         if present != list(self.stacks.values()):
             self._keep_stacks(present)
             self.renew()
+
+    def _has(self, stack: StackedModel, key: str) -> bool:
+        """Returns whether a member of a stack is served as the stack computes it."""
+        served = self.models.get(key)
+        if served is None or served.model is not stack.members[key]:
+            return False
+        return served.plan.split_point.name == stack.split_point
 
     def _keep_stacks(self, stacks: Sequence[StackedModel]) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
@@ -171,6 +185,9 @@ class Dispatcher:
                 self._renew_costs()
             loads = self._loads() if stale or idle else None
         if loads is not None:
+            if self._executor.is_asynchronous:  # what was launched would else meet the backbones of later plans
+                with self._changed:
+                    self._changed.wait_for(lambda: self._executor.lanes.is_idle)
             self._executor.load(*loads)
         for model in models:
             model.collect(time.monotonic())
@@ -240,6 +257,8 @@ class Dispatcher:
     def _next_executions(self) -> list[Execution]:
         """Decides what is executed now; waits for a change if there is nothing."""
         with self._changed:
+            if self._stale:  # the executor does not have the latest plans yet
+                return []
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             choice = self._chooser.choose(
                 self._modes, self.stacks, now=now, rules=self.rules, is_draining=self.is_draining

@@ -64,6 +64,11 @@ class Executor:
         self._last_end = 0.0
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Whether executions may still run when ``run`` returns, all on one device."""
+        return self._launch is not None
+
+    @property
     def num_lanes(self) -> int:
         """Number of lanes; 0 if there are none."""
         return len(self.lane_runners)
@@ -110,6 +115,9 @@ class Executor:
     def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
         """Notes that an execution begins; ``run`` follows (lock held)."""
         self.lanes.begin(scheduled, time.monotonic(), time.process_time())
+        if scheduled.lane is not None:
+            for batch in batches:
+                batch.num_lanes = self.num_lanes
         sources = scheduled.sources
         before = [each for each in self._under_way if not sources.isdisjoint(each.scheduled.sources)]
         execution = Execution(batches, scheduled, stack, before)

@@ -44,7 +44,6 @@ class ModelInstance:
         watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
         num_threads: of the backbone's operations on a CPU; 0: all.
         ring_memory: the ring for weights that are read, if the model shares it with others.
-        takes_pixels: whether images may be normalised by the backbone; see ``make_plan``.
 
     Attributes:
         connection: the open way to its head.
@@ -65,7 +64,6 @@ class ModelInstance:
         watch: Callable[[Batch], None],
         num_threads: int = 0,
         ring_memory: RingMemory | None = None,
-        takes_pixels: bool = True,
     ) -> None:
         self.key = key
         self.model = model
@@ -78,7 +76,6 @@ class ModelInstance:
         self._watch = watch
         self._num_threads = num_threads
         self._ring_memory = ring_memory
-        self._takes_pixels = takes_pixels
         self._plans = PlansInUse(changed, self._released)
         self.connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
 
@@ -105,7 +102,6 @@ class ModelInstance:
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
             num_threads=self._num_threads,
-            takes_pixels=self._takes_pixels,
         )
 
     def prepare_head(self, plan: Plan) -> None:

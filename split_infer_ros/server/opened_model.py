@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile import FindProfile, Profile
 from split_infer_ros.weight_streaming.settings import WeightsSettings
+
+
+def _refuse(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
+    raise ConfigurationError(
+        "Nobody measures this model, so split_point cannot be auto: take a split point by its name."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +26,8 @@ class OpenedModel:
     Attributes:
         model: both of its partitions.
         notes: sentences for the user, such as why it runs in another precision.
+        split_point: where it is split if the settings leave that open: the one that tuning found, or ``default``.
+        find_profile: returns its profile on this machine.
         num_threads: of the backbone's operations on a CPU; 0: all.
         head_threads: of the head's operations; 0: as the settings say.
         head_weights: where the head's weights are.
@@ -25,6 +35,8 @@ class OpenedModel:
 
     model: SplitModel
     notes: tuple[str, ...] = ()
+    split_point: str = "default"
+    find_profile: FindProfile = _refuse
     num_threads: int = 0
     head_threads: int = 0
     head_weights: WeightsSettings = field(default_factory=WeightsSettings)

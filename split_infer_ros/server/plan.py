@@ -11,7 +11,9 @@ from split_infer_ros.engines.compute import Backbone, compute_into_slot
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import ModelMemory
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.preprocessing.preprocessor import Preprocessor
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.streams import Fence, Stream
@@ -72,9 +74,18 @@ class Plan:
 
     @property
     def cost_key(self) -> str:
-        """The split point and the memory for streamed weights. Besides the model, the plan's costs depend on these."""
-        name = self.split_point.name
-        return name if self.streamed is None else f"{name}, weights through {self.streamed.weight_bytes} bytes"
+        """What the plan's costs depend on besides the model: split point, memory for streamed weights, input."""
+        parts = [self.split_point.name]
+        if self.streamed is not None:
+            parts.append(f"weights through {self.streamed.weight_bytes} bytes")
+        if self.pixels is not None:
+            parts.append("from pixels")
+        return ", ".join(parts)
+
+    @property
+    def pixels(self) -> PixelInput | None:
+        """The form of images that the backbone normalises itself; None if it gets them normalised."""
+        return self.preprocessor.pixels if isinstance(self.preprocessor, PixelPreprocessor) else None
 
     @property
     def notes(self) -> list[str]:

@@ -38,7 +38,6 @@ def make_plan(
     taken_bytes: float = 0.0,
     ring_memory: RingMemory | None = None,
     num_threads: int = 0,
-    takes_pixels: bool = True,
 ) -> Plan:
     """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
 
@@ -50,8 +49,6 @@ def make_plan(
         taken_bytes: of the memory budget, the part that other models have.
         ring_memory: the ring for streamed weights, if the model shares it with others.
         num_threads: with which the backbone runs on a CPU; 0: one for each core.
-        takes_pixels: whether images may be normalised by the backbone, where its engine does that faster. Otherwise
-            the pre-processor normalises them.
 
     Raises:
         ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
@@ -114,10 +111,8 @@ def make_plan(
                 weight_bytes=model.weight_bytes(settings.split_point),
                 warm_up_sizes=tuple(model.warm_up_sizes(settings.batch_size)),
             )
-            if model.device.type == "cuda":
-                plan = _prepare_on_gpu(plan, model)
-            elif takes_pixels:
-                plan = _with_pixels(plan, model)
+            prepared = _prepare_on_gpu if model.device.type == "cuda" else _with_pixels
+            plan = prepared(plan, model)
         except StreamError as error:  # raised on a GPU, where the plan ran once
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         except RuntimeError as error:

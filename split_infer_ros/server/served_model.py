@@ -19,6 +19,7 @@ from split_infer_ros.memory_cost.traffic import kernels_outside
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.co_run_plans import CoRunPlans
 from split_infer_ros.server.frame import Handle
@@ -62,7 +63,8 @@ class ServedModel:
     Args:
         key: the name under which the scheduler knows it.
         opened: the model, and how it is to run.
-        settings: of its slots and staging.
+        split: fills in its split point, and moves it.
+        settings: of its slots and staging, the split point filled in.
         limits: what post-processing keeps.
         changed: guards what is shared with other threads.
         callbacks: whom it tells.
@@ -72,6 +74,7 @@ class ServedModel:
         transport: the way to heads elsewhere; None: the head is here.
 
     Attributes:
+        split: as given.
         instance: its plan and its batches in flight.
         head: its head's threads; None if it is elsewhere.
         failed: it could not run even once, though it could be loaded.
@@ -84,6 +87,7 @@ class ServedModel:
         *,
         key: str,
         opened: OpenedModel,
+        split: AutoSplit,
         settings: SharedSettings,
         limits: Limits,
         changed: threading.Condition,
@@ -96,6 +100,7 @@ class ServedModel:
         model = opened.model
         self.key = key
         self.model = model
+        self.split = split
         self.failed = False
         self.num_threads = opened.num_threads
         self.co_run_plans = CoRunPlans()
@@ -114,7 +119,7 @@ class ServedModel:
                 on_error=self._report_head,
                 num_threads=settings.head_threads or opened.head_threads or default_head_threads(model.device),
                 weights=opened.head_weights,
-                batch_size=settings.batch_size,
+                batch_size=settings.largest_batch,
                 split_point=settings.split_point,
             )
             transport = LocalTransport(self.head)
@@ -128,14 +133,13 @@ class ServedModel:
             watch=self._watch,
             num_threads=opened.num_threads,
             ring_memory=ring_memory,
-            takes_pixels=not settings.measures,  # a stack joins images that are normalised
         )
 
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:
         """Allocates slots and staging, and runs blank images.
 
         Args:
-            settings: of slots and staging.
+            settings: of slots and staging, the split point filled in.
             taken_bytes: of the memory budget, what other models have.
 
         Raises:
@@ -308,6 +312,7 @@ class ServedModel:
         times = batch.timeline
         backbone_s = times.preprocessed - times.closed + times.backbone_end - times.backbone_start
         self._flow.note(backbone_s, times.head_end - times.head_start, times.delivered - times.head_end)
+        self.split.observe(batch)
         self._callbacks.watch(self, batch)
 
     def _report(self, error: Exception) -> None:

@@ -21,6 +21,7 @@ from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger
+from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenModel
 from split_infer_ros.server.report import PipelineReport
 from split_infer_ros.server.result_router import Deliver, ResultRouter
@@ -55,6 +56,7 @@ class Server:
         database: keeps costs of executions; the user's own if None.
         trace: where each batch's times are written, if anywhere.
         watch: takes each batch that a head gave back, its timeline complete; must not wait.
+        say: takes a model's key and a line about its split point.
         transport: the way to heads elsewhere. None: each model has its head here.
 
     Attributes:
@@ -77,6 +79,7 @@ class Server:
         database: Database | None = None,
         trace: TraceFile | None = None,
         watch: Callable[[Batch], None] | None = None,
+        say: Callable[[str, str], object] = lambda key, line: None,
         transport: Transport | None = None,
     ) -> None:
         self._settings = settings
@@ -121,6 +124,7 @@ class Server:
             trace=trace,
             watch=watch,
         )
+        self._splits = ModelSplits(self._changing, say)
         self._registry = TenantRegistry(
             changed=self._changed,
             changing=self._changing,
@@ -131,6 +135,7 @@ class Server:
             callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
             open_model=open_model,
             database=database,
+            splits=self._splits,
             num_lanes=self.executor.num_lanes,
             ring_memory=ring_memory,
             transport=transport,
@@ -251,32 +256,30 @@ class Server:
         Raises:
             ConfigurationError: another one would change, or a model refuses it; the old ones stay in force.
         """
+        plan_changer = self._registry.plan_changer
         with self._changing:
             self._settings.check_change(settings)
             try:
-                changed = settings.stage != self._settings.stage
-                plans = self._registry.plan_anew(settings, self._running) if changed else {}
+                changed = (settings.stage, settings.goal) != (self._settings.stage, self._settings.goal)
+                changes = plan_changer.prepare(settings, self._running) if changed else []
             except Exception as error:
                 self._admission.report_loss({"settings": error})
                 raise
             with self._changed:
-                moved = {model for model, plan in plans.items() if plan.pool is not model.plan.pool}
-                for model, plan in plans.items():
-                    model.instance.use(plan)
+                plan_changer.adopt(changes)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                for model in moved:
-                    self._tables.add_model(model.key, model.model, model.plan.cost_key)
                 self._tables.set_max_batch_size(settings.largest_batch)
                 drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._dispatcher.renew()
-            for model in moved:
-                model.instance.report_notes()
+            plan_changer.finish(changes)
 
     def start(self) -> None:
         """Accepts frames; may be started again. Unknown costs of models are measured meanwhile."""
         with self._changing:
             if not self._running:
+                if self._settings.measures:  # else whoever has the only model moves its split point
+                    self._splits.start()
                 self._dispatcher.start()
                 self._admission.begin()
                 self._running = True
@@ -286,6 +289,7 @@ class Server:
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
+        self._splits.stop()  # first: a move that is under way needs the lock
         with self._changing:
             if not self._running:
                 return

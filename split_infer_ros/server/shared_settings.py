@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
 from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
@@ -11,6 +11,7 @@ from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.setting import COMPUTING, MEGABYTES, like, setting, settings_of
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.planner import Goal
 from split_infer_ros.weight_streaming.residency import Residency
 
 
@@ -19,6 +20,7 @@ class SharedSettings(StageSettings):
     """The settings that all tenants of one server share: those of each model's stage, and these.
 
     Attributes:
+        goal: what split point ``auto`` looks for, for each model on its own.
         graph_bytes: with 0, each model records its own batches.
         measures: whether costs of executions are measured between frames. If not, the schedule serves by rule.
 
@@ -54,12 +56,14 @@ class SharedSettings(StageSettings):
         StageSettings,
         "split_point",
         description="Where each model is split: at its own default (or the one that tuning found), after its last "
-        "block (output), before its first (input), or after the block of this name.",
+        "block (output), before its first (input), or after the block of this name. auto: where each model measures "
+        "best.",
     )
     pool_slots: int = like(
         StageSettings, "pool_slots", default=2, description="The most batches in flight of each model."
     )
     lanes: bool = True
+    goal: Goal = field(default_factory=Goal)
     cuda_graphs: bool = like(
         StageSettings,
         "cuda_graphs",
@@ -74,11 +78,17 @@ class SharedSettings(StageSettings):
         name="graph_memory_mb",
         read_only=True,
     )
+    weights_residency: Residency = like(
+        StageSettings,
+        "weights_residency",
+        description="Where the weights of the backbones are: resident in memory. On a CPU also streamed in turn "
+        "through one ring buffer of weights_budget_mb: asynchronous (each model uses the whole ring), two_stage (as "
+        "little of it as possible) or synchronous (two buffers in lockstep).",
+    )
     weights_budget_bytes: float = like(
         StageSettings,
         "weights_budget_bytes",
-        description="On a CPU: the memory through which the weights of all models are streamed in turn. 0: weights "
-        "stay resident.",
+        description="The memory of the ring buffer for streamed weights, which all models share. Streaming needs it.",
     )
     device: str = like(ModelSpec, "device", read_only=True)
     engine: str = setting(
@@ -135,10 +145,12 @@ class SharedSettings(StageSettings):
     def stage(self) -> StageSettings:
         """The settings of each model's slots and staging.
 
-        They record no CUDA graphs if graphs are recorded for several models at once.
+        They have room for the largest batch, and record no CUDA graphs if graphs are recorded for several models at
+        once.
         """
         given = {field.name: getattr(self, field.name) for field in fields(StageSettings)}
-        return StageSettings(**{**given, "cuda_graphs": self.cuda_graphs and not self.graph_bytes})
+        given |= {"batch_size": self.largest_batch, "cuda_graphs": self.cuda_graphs and not self.graph_bytes}
+        return StageSettings(**given)
 
     def check_change(self, new: SharedSettings) -> None:
         """Checks that only settings change which may.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from split_infer_ros.errors import ConfigurationError
@@ -12,6 +13,7 @@ from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
@@ -19,13 +21,24 @@ def make_ring_memory(settings: SharedSettings, device: Device) -> RingMemory | N
     """Returns the ring buffer through which all models' weights are streamed; None if they stay resident.
 
     Raises:
-        ConfigurationError: models run on a GPU.
+        ConfigurationError: models run on a GPU, the ring has no size, or the residency is ``auto``.
     """
     if not settings.shares_ring:
         return None
+    residency = settings.weights_residency
     if device.type != "cpu":
         raise ConfigurationError(
-            f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
+            f"weights_residency {residency.value} is for tenants on the CPU, and these are on {device}: take resident."
+        )
+    if residency is Residency.AUTO:
+        raise ConfigurationError(
+            "weights_residency auto chooses the memory of one model, and tenants share a ring of weights_budget_mb: "
+            "take asynchronous."
+        )
+    if math.isinf(settings.weights_budget_bytes):
+        raise ConfigurationError(
+            f"weights_residency {residency.value} needs a weights_budget_mb above 0 for tenants: the size of the ring "
+            "that their models share."
         )
     return RingMemory(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))
 

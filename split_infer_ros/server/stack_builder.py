@@ -42,36 +42,38 @@ class StackBuilder:
         self._dispatcher = dispatcher
         self._tables = tables
         self._on_error = on_error
-        self._refused: set[tuple[TorchModel, ...]] = set()
+        self._refused: set[tuple[tuple[TorchModel, ...], str]] = set()
+        self._building = threading.Lock()
 
     def build(self) -> None:
         """Builds the stacks that are missing, and has the dispatcher use exactly those that its models have now.
 
         Building takes tenths of a second and more, and frames flow meanwhile.
         """
-        with self._changed:
-            groups = groups_of(self._dispatcher.models)
-            present = dict(self._dispatcher.stacks)
-        stacks = []
-        for members, split_point in groups:
-            stack = present.get(" + ".join(members))
-            if stack is None or stack.members != members:
-                stack = self._built(members, split_point)
-            if stack is not None:
-                stacks.append(stack)
-        with self._changed:
-            self._dispatcher.use_stacks(stacks)
+        with self._building:
+            with self._changed:
+                groups = groups_of(self._dispatcher.models)
+                present = dict(self._dispatcher.stacks)
+            stacks = []
+            for members, split_point in groups:
+                stack = present.get(" + ".join(members))
+                if stack is None or (stack.members, stack.split_point) != (members, split_point):
+                    stack = self._built(members, split_point)
+                if stack is not None:
+                    stacks.append(stack)
+            with self._changed:
+                self._dispatcher.use_stacks(stacks)
 
     def _built(self, members: Mapping[str, TorchModel], split_point: str) -> StackedModel | None:
         models = tuple(members.values())
         with self._changed:
-            if models in self._refused or self._tables.stack_pays(list(members)) is False:
+            if (models, split_point) in self._refused or self._tables.stack_pays(list(members)) is False:
                 return None
         try:
             check_room_for_weights(" + ".join(members), models, split_point)
             return StackedModel(members, split_point)
         except Exception as error:  # no memory, or a model of the user's own that does what nobody foresaw
-            self._refused.add(models)
+            self._refused.add((models, split_point))
             is_refusal = isinstance(error, ConfigurationError)
             reason = str(error) if is_refusal else f"the network cannot be made ({summarize_error(error)})."
             notice = Notice(f"The models are not computed as one network: {reason}")

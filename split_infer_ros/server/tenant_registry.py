@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
@@ -14,8 +15,9 @@ from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
-from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import Callbacks, ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
@@ -40,9 +42,13 @@ class TenantRegistry:
         callbacks: what models call.
         open_model: loads the model of a tenant.
         database: in which measurements are kept.
+        splits: make the split of each model.
         num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
         transport: the way to heads elsewhere; None: each model has its head here.
+
+    Attributes:
+        plan_changer: gives the models other plans.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class TenantRegistry:
         callbacks: Callbacks,
         open_model: OpenModel,
         database: Database,
+        splits: ModelSplits,
         num_lanes: int,
         ring_memory: RingMemory | None,
         transport: Transport | None,
@@ -70,10 +77,12 @@ class TenantRegistry:
         self._callbacks = callbacks
         self._open_model = open_model
         self._database = database
+        self._splits = splits
         self._num_lanes = num_lanes
         self._transport = transport
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
+        self.plan_changer = PlanChanger(changed, dispatcher, self._stack_builder, names_models=transport is None)
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -103,7 +112,8 @@ class TenantRegistry:
                 else:
                     self._place(tenant)
             self._remove_unused_models()
-            self._undo_switches(current()[0])
+            with self._changing:
+                self.plan_changer.undo_switches()
             self._stack_builder.build()
             return refused
 
@@ -125,30 +135,6 @@ class TenantRegistry:
             if not model.stop_head():
                 model.instance.abandon(reason)
 
-    def plan_anew(self, settings: SharedSettings, is_running: bool) -> dict[ServedModel, Plan]:
-        """Makes plans of all models for these settings, or takes their present ones where these fit.
-
-        Args:
-            settings: of the server.
-            is_running: whether frames flow.
-
-        Raises:
-            ConfigurationError: there is no memory for all of it; nothing was kept.
-        """
-        plans: dict[ServedModel, Plan] = {}
-        taken = 0
-        try:
-            for served in self._dispatcher.models.values():
-                with self._naming(served.key):
-                    plans[served] = served.change_plan(settings.stage, taken, is_running)
-                taken += served.budget_of(plans[served])
-        except Exception:
-            for served, plan in plans.items():
-                if plan.pool is not served.plan.pool:
-                    plan.close()
-            raise
-        return plans
-
     def _remove(self, kept: Collection[str]) -> None:
         """Removes tenants that are not among these, and models that no other tenant uses."""
         with self._changed:
@@ -163,36 +149,29 @@ class TenantRegistry:
             for served in [served for key, served in self._dispatcher.models.items() if key not in used]:
                 self._dispatcher.remove(served)
                 served.instance.advisor.note_unused()
-
-    def _undo_switches(self, settings: SharedSettings) -> None:
-        """Gives models new plans whose memory policies were right only beside models that have left.
-
-        A model for whose plan there is no memory stays as it is. It is slower so, but takes less memory.
-        """
-        with self._changing:
-            models = self._dispatcher.models
-            for served in models.values():
-                if not served.breaks_guideline:
-                    continue
-                with suppress(ConfigurationError):
-                    plan = served.make_plan(settings.stage, sum(other.budget_bytes for other in models.values()))
-                    with self._changed:
-                        served.instance.use(plan)
-                        self._dispatcher.renew()
+                served.split.detach()
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Loads the tenant's model, unless another tenant uses it already."""
         key, models = tenant.model_key, self._dispatcher.models
         if key in models:
             return
-        opened = self._opened(tenant, current()[0])
+        settings, limits = current()
+        opened = self._opened(tenant, settings)
+        split, naming = self._splits.open(key, opened), self.plan_changer.naming
+        with naming(key):
+            split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
         self._tables.load_costs()
         with self._changing:
             settings, limits = current()
+            with naming(key):
+                chosen = split.begin(settings.stage, settings.goal)
+            settings = replace(settings, split_point=chosen.split_point)
             others = sum(served.budget_bytes for served in models.values())
             served = ServedModel(
                 key=key,
                 opened=opened,
+                split=split,
                 settings=settings,
                 limits=limits,
                 changed=self._changed,
@@ -202,23 +181,14 @@ class TenantRegistry:
                 ring_memory=self._ring_memory,
                 transport=self._transport,
             )
-            with self._naming(key):
+            split.attach(partial(self.plan_changer.move, served))
+            with naming(key):
                 served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])
                 self._dispatcher.add(served)
         for note in opened.notes:
             self._callbacks.on_error(key, Notice(note))
-
-    @contextmanager
-    def _naming(self, key: str) -> Iterator[None]:
-        """Names the model in front of errors where there may be several."""
-        try:
-            yield
-        except ConfigurationError as error:
-            if self._transport is not None:
-                raise
-            raise ConfigurationError(f"{key}: {error}") from error
 
     def _opened(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         try:

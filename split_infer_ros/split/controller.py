@@ -33,6 +33,16 @@ class _Observation:
     drift: StagePair
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A batch: when its results were out, seconds of a full batch in each stage, and its share of a full batch."""
+
+    time: float
+    backbone_s: float
+    head_s: float
+    share: float
+
+
 class SplitController:
     """Proposes moves to other split points. The caller passes the time in.
 
@@ -68,31 +78,48 @@ class SplitController:
         self._first: _Observation | None = None  # at the running split point; later drift is relative to it
         self._moved_at = self._checked_at = -math.inf
         self._better_since: float | None = None
-        self._batches: deque[tuple[float, float, float]] = deque()  # time, seconds in each stage
+        self._batches: deque[_Sample] = deque()
 
     def observe(
-        self, split_point: str, batch_size: int, *, backbone_s: float, head_s: float, now: float
+        self,
+        split_point: str,
+        batch_size: int,
+        *,
+        num_images: int | None = None,
+        backbone_s: float,
+        head_s: float,
+        now: float,
     ) -> SplitChoice | None:
-        """Takes note of a full batch. Returns the choice to move to, or None to stay.
+        """Takes note of a batch. Returns the choice to move to, or None to stay.
 
-        Pre- and post-processing are left out of both times, since they are the same at every split point.
+        Pre- and post-processing are left out of both times, since they are the same at every split point. A batch that
+        is not full counts if the profile tells what it should take: its times are scaled to those of a full batch.
 
         Args:
             split_point: at which the batch ran.
             batch_size: with which it ran.
+            num_images: in the batch; None if it is full.
             backbone_s: seconds in the backbone, until its features were in the slot.
             head_s: seconds in the head.
             now: seconds of any clock that does not jump.
         """
         point = self._profile.point(split_point, batch_size)
-        if point is None:
+        own = point if num_images is None else self._profile.estimate(split_point, num_images)
+        if point is None or own is None:
             return None
         if (split_point, batch_size) != self._running:
             self._running, self._moved_at = (split_point, batch_size), now
             self._first = self._better_since = None
             self._batches.clear()
-        self._batches.append((now, point.preprocess_s + backbone_s, head_s + point.decode_s))
-        while len(self._batches) > MIN_BATCHES and self._batches[0][0] < now - self._dwell_s:
+        self._batches.append(
+            _Sample(
+                now,
+                (own.preprocess_s + backbone_s) * _ratio(point.backbone_stage_s, own.backbone_stage_s),
+                (head_s + own.decode_s) * _ratio(point.head_stage_s, own.head_stage_s),
+                own.batch_size / point.batch_size,
+            )
+        )
+        while len(self._batches) > MIN_BATCHES and self._batches[0].time < now - self._dwell_s:
             self._batches.popleft()
         if now < max(self._moved_at + self._dwell_s, self._checked_at + self._dwell_s / CHECKS_PER_DWELL):
             return None
@@ -127,9 +154,13 @@ class SplitController:
 
         The first observation belongs to the split point. What changes after it is drift.
         """
-        times, backbones_s, heads_s = zip(*self._batches, strict=True)
-        period_s = (times[-1] - times[0]) / (len(times) - 1)
-        stages_s = self._profile.co_run.alone_s(statistics.median(backbones_s), statistics.median(heads_s), period_s)
+        samples = list(self._batches)
+        period_s = (samples[-1].time - samples[0].time) / sum(sample.share for sample in samples[1:])
+        stages_s = self._profile.co_run.alone_s(
+            statistics.median(sample.backbone_s for sample in samples),
+            statistics.median(sample.head_s for sample in samples),
+            period_s,
+        )
         if self._first is None:
             profiled = _Observation((point.backbone_stage_s, point.head_stage_s), self._drift)
             drift = self._drift if self._observations else self._drift_since(profiled, stages_s)
@@ -186,3 +217,7 @@ class SplitController:
             )
         )
         return point.scaled(backbone, head)
+
+
+def _ratio(full_s: float, own_s: float) -> float:
+    return full_s / own_s if own_s > 0 else 1.0

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.setting import MILLISECONDS, check_settings, setting
 from split_infer_ros.split.profile import Profile, ProfilePoint
 
 NEAR_BEST = 0.9  # of the highest throughput; noise of a short run may hide a smaller difference
@@ -22,6 +23,32 @@ class Objective(enum.Enum):
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the best split point is best at.
+
+    Raises:
+        ConfigurationError: a value is not accepted.
+    """
+
+    objective: Objective = setting(
+        Objective.THROUGHPUT,
+        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches at "
+        "the same time while frames come nearly as fast as it can process them one by one, or faster. This serves more "
+        "frames, but each one takes longer.",
+    )
+    latency_bound_s: float = setting(
+        math.inf,
+        "The longest latency that split_point auto allows, from the closing of a batch to its results. 0: no limit.",
+        minimum=0.0,
+        maximum=60.0,
+        unit=MILLISECONDS,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -119,6 +119,18 @@ class ProfilePoint:
             period_s=math.nan,
         )
 
+    def towards(self, larger: ProfilePoint, share: float, batch_size: int) -> ProfilePoint:
+        """Returns the point of a batch size between this one and a larger one. The period becomes unknown.
+
+        Args:
+            larger: of the same split point.
+            share: of the way to the larger point, from 0 to 1.
+            batch_size: of the point between.
+        """
+        names = ("preprocess_s", "backbone_s", "hand_over_s", "head_s", "decode_s")
+        times = {name: (1 - share) * getattr(self, name) + share * getattr(larger, name) for name in names}
+        return replace(self, batch_size=batch_size, period_s=math.nan, **times)
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -144,6 +156,19 @@ class Profile:
     def point(self, split_point: str, batch_size: int) -> ProfilePoint | None:
         """Returns the point of that split point and batch size; None if it was not measured."""
         return self._points_by_key.get((split_point, batch_size))
+
+    def estimate(self, split_point: str, num_images: int) -> ProfilePoint | None:
+        """Returns what a batch of that many images costs at a split point, between the two nearest measured sizes.
+
+        Returns None if no batch is measured there that is as small, or none that is as large.
+        """
+        points = [point for point in self.points if point.split_point == split_point]
+        below = max((point for point in points if point.batch_size <= num_images), key=_size_of, default=None)
+        above = min((point for point in points if point.batch_size >= num_images), key=_size_of, default=None)
+        if below is None or above is None or below.batch_size == num_images:
+            return below if above is not None else None
+        share = (num_images - below.batch_size) / (above.batch_size - below.batch_size)
+        return below.towards(above, share, num_images)
 
     def period_s(self, point: ProfilePoint) -> float:
         """Returns the seconds between two batches of a saturated pipeline: measured, or else predicted."""
@@ -194,6 +219,17 @@ class Profile:
             if not math.isnan(point.period_s):
                 ratios.setdefault(point.batch_size, []).append(point.period_s / self._modelled_s(point))
         return {batch_size: statistics.median_low(of_size) for batch_size, of_size in ratios.items()}
+
+
+FindProfile = Callable[[Sequence[int], bool], Profile]
+"""Returns the profile at some batch sizes. The second argument says whether it may be measured, which takes a while.
+
+Raises a ConfigurationError if there is no profile.
+"""
+
+
+def _size_of(point: ProfilePoint) -> int:
+    return point.batch_size
 
 
 def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:

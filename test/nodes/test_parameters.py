@@ -29,10 +29,10 @@ from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.stats import StatsParameters
-from split_infer_ros.server.auto_split import Goal
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.setting import settings_of
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.planner import Goal
 
 TABLES = {
     "backbone": BackboneParameters,

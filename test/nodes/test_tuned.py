@@ -23,12 +23,14 @@ from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import start_nodes
-from split_infer_ros.server.auto_split import AutoSplit, Goal
+from split_infer_ros.nodes.tenants import TenantsNode
+from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.planner import Goal
 from split_infer_ros.telemetry.machine import num_cores
 
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
@@ -138,6 +140,36 @@ def test_a_node_that_does_not_start_by_itself_is_left_alone(context: Context) ->
         start_nodes([node])
         assert node._model is None
         assert not node.is_active
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "split_point", "num_threads"),
+    [
+        ({"max_batch_size": 2}, "neck", 1),
+        ({"max_batch_size": 2, "split_point": "neck"}, "neck", 1),
+        ({"max_batch_size": 2, "split_point": "output"}, "output", 0),
+        ({"max_batch_size": 4}, "neck", 0),
+    ],
+    ids=str,
+)
+def test_tenants_start_with_what_tuning_found(
+    context: Context, tmp_path: Path, values: dict[str, Any], split_point: str, num_threads: int
+) -> None:
+    path = tmp_path / "tuning.jsonl"
+    Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
+    tenant = {"tenants": ["front"], "tenant.front.model": "shapes", "tenant.front.weights": "none"}
+    values = {**tenant, "device": "cpu", "engine": "torch", "tuning_database": str(path), **values}
+    overrides = [Parameter(name, value=value) for name, value in values.items()]
+    node = TenantsNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
+    try:
+        node.trigger_configure()
+        (served,) = node.pipeline.models.values()
+        assert (served.plan.split_point.name, served.num_threads) == (split_point, num_threads)
+        node.pipeline.configure(replace(node.pipeline.settings, split_point="input"))
+        node.pipeline.configure(replace(node.pipeline.settings, split_point="default"))
+        assert served.plan.split_point.name == "neck"
     finally:
         node.close()
 

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
+from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
-from split_infer_ros.split.planner import Objective
+from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
 # Seconds an image. The middle is best; once the head is four times slower, the late split point is.
@@ -56,6 +57,7 @@ class Harness:
         messages: all lines that the AutoSplit reported.
         requests: batch sizes of the profiles that were asked for, and whether they might be measured.
         now: seconds.
+        more_sizes: batch sizes that are profiled and not chosen.
     """
 
     measured: set[int] = field(default_factory=set)
@@ -64,9 +66,11 @@ class Harness:
     messages: list[str] = field(default_factory=list)
     requests: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
     now: float = 0.0
+    more_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self.split = AutoSplit("cpu", self.find, self.messages.append, dwell_s=1.0)
+        find, say, default = self.find, self.messages.append, "early"
+        self.split = AutoSplit("cpu", find, say, dwell_s=1.0, default=default, more_sizes=self.more_sizes)
         self.split.attach(self.configure)
 
     def find(self, sizes: Sequence[int], may_measure: bool) -> Profile:
@@ -81,18 +85,42 @@ class Harness:
             raise ConfigurationError("The memory is full.")
         self.applied.append(settings)
 
-    def run(self, settings: StageSettings, seconds: float, head_slower: float = 1.0, fill: int | None = None) -> None:
-        """Lets batches come back for some seconds, at the pace of the slower stage."""
-        split_point, size = settings.split_point, settings.batch_size
+    def run(
+        self,
+        settings: StageSettings,
+        seconds: float,
+        head_slower: float = 1.0,
+        fill: int | None = None,
+        fusion: FusionKind = FusionKind.NONE,
+        num_lanes: int = 1,
+    ) -> None:
+        """Lets batches come back for some seconds, at the pace of the slower stage.
+
+        Args:
+            settings: with which they run.
+            seconds: for how long.
+            head_slower: how many times slower the head is than in the profile.
+            fill: images in each batch; None if they are full.
+            fusion: of each batch with others.
+            num_lanes: side by side, each of which takes so many times longer.
+        """
+        split_point, size = settings.split_point, fill or settings.batch_size
         backbone_s, head_s = BATCH_S + size * BACKBONE[split_point], size * HEAD[split_point] * head_slower
         end = self.now + seconds
         while self.now < end:
             self.now += max(backbone_s, head_s)
             start = self.now - backbone_s - head_s
-            times = Timeline(start, start, start, start + backbone_s, start + backbone_s)
+            begin = start - (num_lanes - 1) * backbone_s
+            times = Timeline(begin, begin, begin, start + backbone_s, start + backbone_s)
             times.head_start, times.head_end, times.delivered = start + backbone_s, self.now, self.now
-            plan = SimpleNamespace(settings=settings)
-            self.split.observe(cast(Batch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times)))
+            batch = SimpleNamespace(
+                plan=SimpleNamespace(settings=settings),
+                frames=[None] * size,
+                timeline=times,
+                fusion=fusion,
+                num_lanes=num_lanes,
+            )
+            self.split.observe(cast(Batch, batch))
 
 
 @pytest.fixture
@@ -112,7 +140,8 @@ def settle(harness: Harness) -> None:
 def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: str) -> None:
     harness = Harness()
     requested = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
-    assert harness.split.begin(requested, Goal()) == replace(requested, batch_size=size or 1)
+    name = "early" if split_point == "default" else split_point  # what tuning found
+    assert harness.split.begin(requested, Goal()) == replace(requested, split_point=name, batch_size=size or 1)
     assert harness.requests == []
 
 
@@ -188,6 +217,59 @@ def test_partial_and_outdated_batches_are_ignored(harness: Harness, change: Call
     harness.run(first, 20, head_slower=4, fill=3)
     settle(harness)
     assert harness.applied == []
+
+
+@pytest.mark.parametrize("fill", [1, 2, 3])
+def test_smaller_batches_move_it_if_their_size_is_profiled(fill: int) -> None:
+    harness = Harness(more_sizes=(1,))
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    assert harness.requests == [((1, 4), True)]
+    assert first.batch_size == 4
+    harness.split.start()
+    harness.run(first, 20, fill=fill)
+    settle(harness)
+    assert harness.applied == []
+    harness.run(first, 20, head_slower=4, fill=fill)
+    settle(harness)
+    harness.split.stop()
+    assert harness.applied == [replace(first, split_point="late")]
+
+
+@pytest.mark.parametrize("fusion", [FusionKind.FUSED, FusionKind.STACKED])
+def test_batches_computed_with_others_are_ignored(harness: Harness, fusion: FusionKind) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.split.start()
+    harness.run(first, 20, head_slower=4, fusion=fusion)
+    settle(harness)
+    assert harness.applied == []
+
+
+def test_lanes_do_not_make_the_backbone_look_slow(harness: Harness) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.split.start()
+    harness.run(first, 20, num_lanes=4)
+    settle(harness)
+    assert harness.applied == []
+
+
+def test_filled_in_settings_count_only_once_adopted(harness: Harness) -> None:
+    harness.split.begin(StageSettings(split_point="late"), Goal())
+    filled = harness.split.fill_in(OPEN, Goal(latency_bound_s=0.005), may_measure=True)
+    assert harness.messages == harness.applied == []
+    harness.split.configure(StageSettings(split_point="late", pool_slots=2), Goal())
+    harness.split.adopt(filled)
+    assert len(harness.messages) == 1
+    again = harness.split.fill_in(OPEN, Goal(latency_bound_s=0.005))
+    assert (again.settings, again.note) == (filled.settings, "")
+
+
+def test_a_stage_that_was_forgotten_is_not_moved(harness: Harness) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    harness.split.start()
+    harness.split.detach()
+    harness.run(first, 20, head_slower=4)
+    settle(harness)
+    assert harness.applied == harness.messages == []
 
 
 def test_a_refused_move_is_reported_once_and_not_retried(harness: Harness) -> None:

@@ -17,10 +17,11 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
+from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.split.planner import Goal
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 from split_infer_ros.split.torch_model import TorchModel
 

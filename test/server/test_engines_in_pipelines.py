@@ -25,6 +25,7 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
@@ -33,6 +34,7 @@ from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.runtime.num_threads import engine_threads, max_threads
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.server import Server
@@ -234,7 +236,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     )
     assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
     (model,) = pipeline.models.values()
-    assert isinstance(model.plan.preprocessor, HostPreprocessor)  # as their costs are timed
+    assert isinstance(model.plan.preprocessor, PixelPreprocessor if name == "openvino" else HostPreprocessor)
     pipeline.start()
     try:
         for number, picture in enumerate(pictures()):
@@ -248,6 +250,49 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     assert bool(writes) == (name == "torch")
     assert threads == {(max_threads() if name == "torch" else 1, max_threads())}
     torch.testing.assert_close(torch.stack([found[n] for n in sorted(found)]), expected_scores(), rtol=0, atol=SCORES)
+
+
+def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models of one network, whose costs say that they run together for little more than one of them alone."""
+    database, config = Database(tmp_path / "costs"), ExecutionConfig(engine=Engine.OPENVINO)
+    table = CostTable(Key.here("cpu"), database, max_batch_size=2, graphs=False)
+    for key in ("one", "two"):
+        table.add_model(key, two_roads(config), "left, from pixels")
+    while (combination := table.next_to_measure()) is not None:
+        table.add_measured(combination, [0.01 + 0.001 * sum(count for _, count in combination)] * 3)
+    use_lanes(monkeypatch, False)
+    monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: two_roads(config))
+    found: dict[str, list[Tensor]] = {"front": [], "rear": []}
+
+    def deliver(tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        found[tenant].append(detections.scores[detections.labels.argsort()])
+
+    errors: list[str] = []
+    pipeline = Server(
+        SharedSettings(device="cpu", engine="openvino", batch_size=2),
+        *(Limits(score_threshold=0.0), deliver, lambda who, error: errors.append(f"{who}: {error}")),
+        device=CPU,
+        open_model=opening.tenant_opener(database),
+        database=database,
+    )
+    assert pipeline.set_tenants([Tenant("front", "two_roads"), Tenant("rear", "two_roads", "random")]) == {}
+    pipeline.start()
+    try:
+        until(lambda: pipeline.is_measured)
+        for number, picture in enumerate(pictures()):
+            with pipeline.held():
+                for name in found:
+                    pixels = Pixels(torch.from_numpy(picture), RGB)
+                    pipeline.submit(name, pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
+            until(lambda: not any(pipeline.ledger(name).counts().in_flight for name in found))
+        reports = [pipeline.report(name, time.monotonic()) for name in found]
+    finally:
+        pipeline.stop(10.0)
+        pipeline.close()
+    assert errors == []
+    assert [report.fused_batches for report in reports] == [len(pictures())] * 2
+    for scores_of_tenant in found.values():
+        torch.testing.assert_close(torch.stack(scores_of_tenant), expected_scores(), rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.execution.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.result_router import ResultRouter
 from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
@@ -95,9 +96,11 @@ class Bench:
         callbacks = Callbacks(router.deliver, router.watch, self.note)
         for name, model in models.items():
             settings = SharedSettings(device="cpu")
+            opened = OpenedModel(model)
             self.models[name] = ServedModel(
                 key=name,
-                opened=OpenedModel(model),
+                opened=opened,
+                split=ModelSplits(threading.RLock(), lambda key, line: None).open(name, opened),
                 settings=settings,
                 limits=Limits(),
                 changed=self.changed,

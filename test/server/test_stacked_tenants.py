@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from split_infer_ros.split.stacked_model import StackedModel
 from split_infer_ros.split.torch_model import TorchModel
 
 NAMES = ("one", "two", "three")
+SPLIT_POINTS = "parts.0", "parts.1"
 TENANTS = tuple(Tenant(name[0] + name[1], name) for name in NAMES)  # on, tw and th
 FACTORS = dict(zip(NAMES, (0.25, 0.5, 1.0), strict=True))  # of the brightness that a model finds
 
@@ -35,14 +37,15 @@ def load(spec: ModelSpec, settings: object = None) -> TorchModel:
 
 def know_costs(path: Path, stacked_s: float) -> None:
     """Keeps costs as if they had been measured: an image takes 10 ms, and a stack of three that many seconds."""
-    table = CostTable(Key.here("cpu"), Database(path), max_batch_size=SETTINGS.largest_batch, graphs=False)
     models = {name: load(ModelSpec(name)) for name in NAMES}
-    for name, model in models.items():
-        table.add_model(name, model, "parts.0")
-    table.set_stacks([StackedModel(models, "parts.0")])
-    while (combination := table.next_to_measure()) is not None:
-        count = sum(count for _, count in combination)
-        table.add_measured(combination, [(stacked_s if table.is_stack(combination) else 0.01) * count] * 3)
+    for split_point in SPLIT_POINTS:
+        table = CostTable(Key.here("cpu"), Database(path), max_batch_size=SETTINGS.largest_batch, graphs=False)
+        for name, model in models.items():
+            table.add_model(name, model, split_point)
+        table.set_stacks([StackedModel(models, split_point)])
+        while (combination := table.next_to_measure()) is not None:
+            count = sum(count for _, count in combination)
+            table.add_measured(combination, [(stacked_s if table.is_stack(combination) else 0.01) * count] * 3)
 
 
 @pytest.fixture
@@ -99,6 +102,18 @@ def test_stack_that_does_not_pay_is_not_even_built(running: Running) -> None:
     running.settled()
     check_results(running, [8, 16])
     assert all(running.pipeline.report(tenant.name, time.monotonic()).stacked_batches == 0 for tenant in TENANTS)
+
+
+@pytest.mark.parametrize("running", [0.012], indirect=True)
+def test_stack_follows_the_split_point_of_its_models(running: Running) -> None:
+    values = list(range(8, 104, 8))
+    for number, value in enumerate(values):
+        running.pipeline.configure(replace(SETTINGS, split_point=SPLIT_POINTS[number % 2]))
+        send_together(running, value)
+        running.settled()
+    check_results(running, values)
+    reports = [running.pipeline.report(tenant.name, time.monotonic()) for tenant in TENANTS]
+    assert [report.stacked_batches for report in reports] == [len(values)] * 3
 
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)

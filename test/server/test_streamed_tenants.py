@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,8 +32,11 @@ SETTINGS = SharedSettings(device="cpu", batch_size=1)
 PICTURES = [torch.randint(0, 255, (48, 64, 3), generator=torch.Generator().manual_seed(i)).byte() for i in range(3)]
 
 
-def streamed_through(ring_bytes: float) -> SharedSettings:
-    return replace(SETTINGS, weights_residency=Residency.ASYNCHRONOUS, weights_budget_bytes=ring_bytes)
+SHARED = (Residency.ASYNCHRONOUS, Residency.TWO_STAGE, Residency.SYNCHRONOUS)
+
+
+def streamed_through(ring_bytes: float, residency: Residency = Residency.ASYNCHRONOUS) -> SharedSettings:
+    return replace(SETTINGS, weights_residency=residency, weights_budget_bytes=ring_bytes)
 
 
 class Run:
@@ -68,14 +72,15 @@ class Run:
         self.pipeline.close()
 
 
+@pytest.mark.parametrize("residency", SHARED)
 def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    residency: Residency, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     resident = Run(tmp_path, SETTINGS)
     resident.feed()
     resident.close()
-    streamed = Run(tmp_path, streamed_through(2e6))
+    streamed = Run(tmp_path, streamed_through(2e6, residency))
     assert streamed.refused == {}
     streamed.feed()
     for name, expected in resident.found.items():
@@ -103,11 +108,12 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     streamed.close()
 
 
+@pytest.mark.parametrize("residency", SHARED)
 def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    residency: Residency, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run = Run(tmp_path, streamed_through(50_000.0))
+    run = Run(tmp_path, streamed_through(50_000.0, residency))
     assert set(run.refused) == {"a", "b"}
     assert all("needs a weights_budget_mb of" in str(error) for error in run.refused.values())
     run.close()
@@ -115,5 +121,17 @@ def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
 
 def test_a_gpu_is_refused() -> None:
     settings = streamed_through(1e6)
-    with pytest.raises(ConfigurationError, match="on the CPU"):
+    with pytest.raises(ConfigurationError, match="weights_residency asynchronous is for tenants on the CPU"):
         make_ring_memory(settings, torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize(
+    ("residency", "ring_bytes", "reason"),
+    [
+        (Residency.AUTO, 1e6, "auto chooses the memory of one model, and tenants share a ring"),
+        (Residency.TWO_STAGE, math.inf, "two_stage needs a weights_budget_mb above 0"),
+    ],
+)
+def test_what_a_shared_ring_cannot_do_is_refused(residency: Residency, ring_bytes: float, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        make_ring_memory(streamed_through(ring_bytes, residency), torch.device("cpu"))

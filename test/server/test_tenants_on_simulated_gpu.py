@@ -66,6 +66,29 @@ def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_fact
         running.pipeline.close()
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+@drawn(2)
+@given(seed=st.integers(0, 10**6))
+def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy="device", cuda_graphs=graphs)
+    folder: Path = tmp_path_factory.mktemp("database")
+    with simulated(Gpu(Random(seed).randrange)):
+        running = Running(folder / "tuning.jsonl", {f"model_{name}": load(f"model_{name}") for name in "ab"}, settings)
+        assert running.set(A, B) == {}
+        running.pipeline.start()
+        for split_point in ("parts.1", "output", "parts.0", "parts.1"):
+            for value in (10, 60, 110, 160):
+                for tenant in (A, B):
+                    running.send(tenant.name, value)
+            running.pipeline.configure(replace(settings, split_point=split_point))
+        running.settled()
+        running.pipeline.stop(60.0)
+        running.check()
+        assert running.errors == []
+        assert all(len(found) == 16 for found in running.delivered.values())
+        running.pipeline.close()
+
+
 def for_nothing(
     window: Sequence[Request], costs: ExecutionCosts, *, now: float, max_batch_size: int
 ) -> StackedExecution | None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -39,6 +39,10 @@ def profile(co_run: CoRun = SEPARATE) -> Profile:
         for split_point in BACKBONE
     )
     return Profile("m", "cuda", points=points, co_run=co_run)
+
+
+def halved(point: ProfilePoint) -> ProfilePoint:
+    return replace(point.scaled(0.5, 0.5), batch_size=2)
 
 
 def as_profiled(split_point: str, now: float) -> tuple[float, float]:
@@ -103,6 +107,32 @@ def simulated(
         interval_s=interval_s,
         noise=noise,
     )
+
+
+@pytest.mark.parametrize("num_images", [2, 3])
+def test_batches_that_are_not_full_move_it_like_full_ones(num_images):
+    """Half the images take half the time, and come twice as often."""
+    smaller = replace(profile(), points=(*profile().points, *(halved(point) for point in profile().points)))
+    controller = SplitController(smaller, dwell_s=DWELL_S, batch_sizes=(4,))
+    share, now = num_images / 4, 0.0
+    choices = []
+    for slower in (1.0, 4.0):
+        for _ in range(200):
+            backbone_s, head_s = share * BACKBONE["middle"], share * slower * HEAD["middle"]
+            now += max(backbone_s, head_s)
+            choice = controller.observe(
+                "middle", 4, num_images=num_images, backbone_s=backbone_s, head_s=head_s, now=now
+            )
+            if choice is not None:
+                choices.append((slower, choice.split_point, choice.batch_size))
+    assert set(choices) == {(4.0, "late", 4)}
+
+
+def test_batches_smaller_than_all_profiled_ones_are_ignored():
+    controller = SplitController(profile(), dwell_s=DWELL_S)
+    for number in range(100):
+        times = {"backbone_s": 9.0, "head_s": 0.001, "now": float(number)}
+        assert controller.observe("middle", 4, num_images=3, **times) is None
 
 
 def test_a_pipeline_that_runs_as_profiled_stays():

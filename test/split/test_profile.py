@@ -49,6 +49,17 @@ def test_stages_slow_each_other_down(co_run, alone_s, busy_s):
     assert co_run.busy_s(*alone_s) == busy_s
 
 
+def test_costs_between_measured_batch_sizes_are_estimated():
+    points = point("a", 1.0, 2.0, period_s=3.0), point("a", 5.0, 4.0, batch_size=5), point("b", 9.0, 9.0, batch_size=3)
+    profile = Profile("m", "cpu", points, CoRun())
+    assert profile.estimate("a", 1) is points[0]
+    assert profile.estimate("a", 5) is points[1]
+    between = profile.estimate("a", 2)
+    assert (between.backbone_s, between.head_s, between.batch_size) == (2.0, 2.5, 2)
+    assert math.isnan(between.period_s)
+    assert [profile.estimate("a", 6), profile.estimate("b", 2), profile.estimate("c", 1)] == [None] * 3
+
+
 @given(co_runs(), SECONDS, SECONDS)
 def test_a_period_lies_between_overlap_and_taking_turns(co_run, backbone_s, head_s):
     busy = co_run.busy_s(backbone_s, head_s)

@@ -9,11 +9,10 @@ from split_infer_ros.nodes.parameters.common import ModelParameters, TraceParame
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
-from split_infer_ros.server.auto_split import Goal
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.setting import like, setting
-from split_infer_ros.split.planner import Objective
+from split_infer_ros.split.planner import Goal, Objective
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,8 +15,10 @@ from split_infer_ros.nodes.parameters.table import family, part
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant, check_unique_names
 from split_infer_ros.setting import setting
+from split_infer_ros.split.planner import Goal
 from split_infer_ros.weight_streaming.residency import Residency
 
+SHARED_RESIDENCIES = tuple(residency for residency in Residency if residency is not Residency.AUTO)
 TENANTS = "tenants"
 TENANT = "tenant"  # in front of a tenant's name and parameter
 
@@ -44,9 +45,13 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
     of: Mapping[str, TenantParameters] = family(TENANTS, TENANT, TenantParameters)
     shared: SharedSettings = part(
         SharedSettings(),
-        without=("weights_residency", "weights_delay_s", "weights_delay_share", "weights_file"),
+        without=("weights_delay_s", "weights_delay_share", "weights_file"),
         cuda_graphs={"read_only": True},
+        weights_residency={"read_only": True, "choices": SHARED_RESIDENCIES},
         weights_budget_bytes={"read_only": True},
+    )
+    goal: Goal = part(
+        Goal(), objective={"description": "What split_point auto optimises for each model: throughput or latency."}
     )
     limits: Limits = part(Limits())
 
@@ -65,8 +70,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
     @property
     def settings(self) -> SharedSettings:
         """The settings that all tenants share."""
-        streams = self.shared.weights_budget_bytes < math.inf
-        return replace(self.shared, weights_residency=Residency.ASYNCHRONOUS if streams else Residency.RESIDENT)
+        return replace(self.shared, goal=self.goal)
 
     def image_topic(self, name: str) -> str:
         """Returns the topic of a tenant's camera."""

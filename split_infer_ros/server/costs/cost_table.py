@@ -10,11 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.costs.cost_keys import CostKey, cost_key_of, engine_text_of
-from split_infer_ros.server.costs.execution_timing import TimedModel, fusable_combinations, samples_agree
+from split_infer_ros.server.costs.execution_timing import (
+    PixelModel,
+    TimedModel,
+    fusable_combinations,
+    samples_agree,
+)
 from split_infer_ros.server.schedule.execution_costs import (
     NOISE_MARGIN,
     Combination,
@@ -52,6 +58,7 @@ class CostTable:
         self._models: dict[str, SplitModel] = {}
         self._stacks: dict[str, StackedModel] = {}
         self._variants: dict[str, str] = {}
+        self._timed: dict[str, TimedModel] = {}
         self._measured_s: dict[CostKey, float] = {}
         self._failed: set[Combination] = set()
         self._fusion_budget_s = 0.0
@@ -59,7 +66,7 @@ class CostTable:
     @property
     def models(self) -> Mapping[str, TimedModel]:
         """The models and the stacks that were added, by name."""
-        return {**self._models, **self._stacks}
+        return {**self._timed, **self._stacks}
 
     def load_costs(self) -> None:
         """Takes costs from the database; safe while other threads use the table.
@@ -71,20 +78,22 @@ class CostTable:
             if cost_key and 0 < record.median_s < math.inf and samples_agree(record.costs):
                 self._measured_s[cost_key] = record.median_s
 
-    def add_model(self, name: str, model: SplitModel, variant: str) -> None:
+    def add_model(self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None = None) -> None:
         """Adds a model. Its costs depend on its engine and precision as well.
 
         Args:
             name: unique in this table.
             model: the model.
-            variant: what the costs depend on besides the model: its split point, and memory for streamed weights.
+            variant: what the costs depend on besides the model, as ``Plan.cost_key`` says it.
+            pixels: the form of its images, if its backbone normalises them.
         """
         self._models[name], self._variants[name] = model, variant + engine_text_of(model)
+        self._timed[name] = model if pixels is None else PixelModel(model.image_shape[1:], pixels)
         self._fusion_budget_s = 0.0 if self._num_lanes else FUSION_BUDGET_S
 
     def remove_model(self, name: str) -> None:
         """Removes a model and its failures; its costs stay for a later ``add_model``."""
-        del self._models[name], self._variants[name]
+        del self._models[name], self._variants[name], self._timed[name]
         self._failed = {combination for combination in self._failed if name not in dict(combination)}
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.server.costs.cost_table import CostTable
@@ -46,10 +47,10 @@ class CostTables:
         for table in self._tables:
             table.load_costs()
 
-    def add_model(self, name: str, model: SplitModel, variant: str) -> None:
-        """Adds a model to every table; ``CostTable.add_model`` explains ``variant``."""
+    def add_model(self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None) -> None:
+        """Adds a model to every table; ``CostTable.add_model`` explains the arguments."""
         for table in self._tables:
-            table.add_model(name, model, variant)
+            table.add_model(name, model, variant, pixels)
 
     def remove_model(self, name: str) -> None:
         """Removes a model; its costs stay for a later ``add_model``."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from split_infer_ros.engines.compute import Images
+from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 
@@ -23,6 +24,22 @@ class TimedModel(Protocol):
     def blank_images(self, batch_size: int) -> Images:
         """Returns black images as the backbone takes them."""
         ...
+
+
+class PixelModel:
+    """A model whose backbone normalises images itself, as it is timed.
+
+    Args:
+        size: height and width of its images.
+        pixels: their form.
+    """
+
+    def __init__(self, size: tuple[int, int], pixels: PixelInput) -> None:
+        self._size, self._pixels = size, pixels
+
+    def blank_images(self, batch_size: int) -> Images:
+        """Returns black images as the backbone takes them."""
+        return self._pixels.blank((batch_size, *self._size))
 
 
 class GraphStore(Protocol):

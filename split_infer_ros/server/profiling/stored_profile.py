@@ -13,8 +13,29 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.profiling.profiler import Effort, Profiler, ignore
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.profile import Profile
+from split_infer_ros.split.profile import FindProfile, Profile
 from split_infer_ros.split.profile_samples import from_records, make_profile, to_records
+
+
+def profile_finder(model: SplitModel, database: Database, say: Callable[[str], object]) -> FindProfile:
+    """Returns what finds the profile of a model in the database, or measures it.
+
+    Args:
+        model: on its device.
+        database: where profiles are.
+        say: is called with each line of progress.
+    """
+
+    def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
+        return profile_model(
+            model,
+            batch_sizes,
+            database,
+            may_measure=may_measure,
+            say=lambda line: say(f"measuring {model.entry.name}, {line}"),
+        )
+
+    return find_profile
 
 
 def profile_model(

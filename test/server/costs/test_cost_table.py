@@ -48,6 +48,17 @@ def test_batches_of_one_model_are_measured_first(tmp_path: Path) -> None:
     assert not costs.is_small("big")
 
 
+def test_a_model_that_normalises_images_is_timed_with_pixels(tmp_path: Path) -> None:
+    table, pixels = make_table(tmp_path / "a"), MODELS["one"].entry.preprocess.pixel_input
+    table.add_model("one", MODELS["one"], "x")
+    table.add_model("two", MODELS["two"], "x, from pixels", pixels)
+    images = {name: model.blank_images(2) for name, model in table.models.items()}
+    assert {name: batch.shape for name, batch in images.items()} == {"one": (2, 3, 4, 4), "two": (2, 4, 4, 3)}
+    assert images["two"].dtype == pixels.dtype
+    table.remove_model("two")
+    assert list(table.models) == ["one"]
+
+
 def test_long_executions_are_not_measured(tmp_path: Path) -> None:
     table = make_table(tmp_path / "a")
     table.add_model("one", MODELS["one"], "x")

@@ -1,0 +1,47 @@
+"""Makes what chooses and moves the split point of each model of a server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from split_infer_ros.server.auto_split import DWELL_S, AutoSplit, controller_thread
+from split_infer_ros.server.opened_model import OpenedModel
+
+MORE_SIZES = (1,)  # profiled beside the largest batch, as few batches of tenants are full
+
+
+class ModelSplits:
+    """Makes an ``AutoSplit`` for each model. One thread moves all split points, one after the other.
+
+    Args:
+        changing: held while a split point changes.
+        say: takes a model's key, and a line about its split point.
+    """
+
+    def __init__(self, changing: threading.RLock, say: Callable[[str, str], object]) -> None:
+        self._changing = changing
+        self._say = say
+        self._thread = controller_thread()
+
+    def open(self, key: str, opened: OpenedModel) -> AutoSplit:
+        """Returns what fills in the split point of a model, and moves it."""
+        return AutoSplit(
+            opened.model.device.type,
+            opened.find_profile,
+            partial(self._say, key),
+            DWELL_S,
+            default=opened.split_point,
+            more_sizes=MORE_SIZES,
+            lock=self._changing,
+            thread=self._thread,
+        )
+
+    def start(self) -> None:
+        """Starts to move split points. May be called again after ``stop``."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops moving split points. The caller does not hold ``changing``, for which a move may wait."""
+        self._thread.stop()

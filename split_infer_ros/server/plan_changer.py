@@ -1,0 +1,152 @@
+"""Gives models other plans between two batches: all of them for new settings, or one that is split elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server.auto_split import FilledIn
+from split_infer_ros.server.dispatcher import Dispatcher
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.stack_builder import StackBuilder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanChange:
+    """A plan that is ready to be used.
+
+    Attributes:
+        served: the model.
+        plan: its next plan.
+        has_other_slots: whether the plan has slots of its own, rather than those of the model's present plan.
+        filled: the settings for which the plan was made; None if the model's split has them already.
+    """
+
+    served: ServedModel
+    plan: Plan
+    has_other_slots: bool
+    filled: FilledIn | None = None
+
+
+class PlanChanger:
+    """Changes plans while frames flow. Batches in flight keep theirs. Callers hold ``changing``.
+
+    Args:
+        changed: guards what is shared with other threads; held briefly.
+        dispatcher: serves the models.
+        stack_builder: builds the stacks that the models of other plans need.
+        names_models: whether errors name the model.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        dispatcher: Dispatcher,
+        stack_builder: StackBuilder,
+        *,
+        names_models: bool,
+    ) -> None:
+        self._changed = changed
+        self._dispatcher = dispatcher
+        self._stack_builder = stack_builder
+        self._names_models = names_models
+
+    def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
+        """Makes plans of all models for these settings, or takes their present ones where these fit.
+
+        Args:
+            settings: of the server.
+            is_running: whether frames flow.
+
+        Raises:
+            ConfigurationError: there is no memory for all of it, or a model was not measured for ``auto``; nothing was
+                kept.
+        """
+        changes: list[PlanChange] = []
+        taken = 0
+        try:
+            for served in self._dispatcher.models.values():
+                with self.naming(served.key):
+                    filled = served.split.fill_in(settings.stage, settings.goal)
+                    changes.append(self._change(served, filled.settings, taken, is_running, filled))
+                taken += served.budget_of(changes[-1].plan)
+        except Exception:
+            for change in changes:
+                if change.has_other_slots:
+                    change.plan.close()
+            raise
+        return changes
+
+    def adopt(self, changes: Sequence[PlanChange]) -> None:
+        """Puts the plans in force (lock held); ``Dispatcher.renew`` and ``finish`` come next."""
+        for change in changes:
+            change.served.instance.use(change.plan)
+        for change in changes:
+            if change.has_other_slots:
+                self._dispatcher.note_plan(change.served)
+
+    def finish(self, changes: Sequence[PlanChange]) -> None:
+        """Reports what runs otherwise than asked for, and builds the stacks of models that are split elsewhere now."""
+        for change in changes:
+            if change.filled is not None:
+                change.served.split.adopt(change.filled)
+            if change.has_other_slots:
+                change.served.instance.report_notes()
+        if any(change.has_other_slots for change in changes):
+            self._stack_builder.build()
+
+    def move(self, served: ServedModel, settings: StageSettings) -> None:
+        """Has one model run by other settings, which its split proposes, while the others run on.
+
+        Raises:
+            ConfigurationError: there is no memory for it, or the model cannot run; it goes on as it was.
+        """
+        others = sum(other.budget_bytes for other in self._dispatcher.models.values() if other is not served)
+        changes = [self._change(served, settings, others, is_running=True)]
+        with self._changed:
+            self.adopt(changes)
+            self._dispatcher.renew()
+        self.finish(changes)
+
+    def undo_switches(self) -> None:
+        """Gives models new plans whose memory policies were right only beside models that have left.
+
+        A model for whose plan there is no memory stays as it is. It is slower so, but takes less memory.
+        """
+        models = self._dispatcher.models
+        for served in models.values():
+            if not served.breaks_guideline:
+                continue
+            with suppress(ConfigurationError):
+                taken = sum(other.budget_bytes for other in models.values())
+                plan = served.make_plan(served.plan.settings, taken)
+                with self._changed:
+                    served.instance.use(plan)
+                    self._dispatcher.renew()
+
+    @contextmanager
+    def naming(self, key: str) -> Iterator[None]:
+        """Names the model in front of errors where there may be several."""
+        try:
+            yield
+        except ConfigurationError as error:
+            if not self._names_models:
+                raise
+            raise ConfigurationError(f"{key}: {error}") from error
+
+    def _change(
+        self,
+        served: ServedModel,
+        settings: StageSettings,
+        taken_bytes: float,
+        is_running: bool,
+        filled: FilledIn | None = None,
+    ) -> PlanChange:
+        plan = served.change_plan(settings, taken_bytes, is_running)
+        return PlanChange(served, plan, plan.pool is not served.plan.pool, filled)
