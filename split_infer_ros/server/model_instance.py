@@ -233,11 +233,12 @@ class ModelInstance:
                 plan.close()
 
     def close(self) -> None:
-        """Frees all slots, once no batch is in flight."""
+        """Frees all slots, once no batch is in flight, and ends the way to the head."""
         with self._collecting:  # a transport may collect on a thread of its own
             self._is_closed = True
             for plan in self._plans:
                 plan.close()
+        self.connection.disconnect()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         """A head gave a slot back, which is free again; called on the head's thread."""

@@ -31,6 +31,8 @@ class Tenant:
         priority: each step halves the patience by which frames are ordered; 0 is usual, and negative ones wait longer.
         when_late: whether a frame that can no longer meet its deadline is finished late or dropped.
         onnx_options: what is said about an ONNX file. Tenants share a model only if they say the same.
+        own_head: its head is in another process, and takes the batches of no other tenant. It then shares its model's
+            weights with other tenants, but no slots and no batches.
 
     Raises:
         ConfigurationError: a value is not allowed.
@@ -43,6 +45,7 @@ class Tenant:
     priority: int = 0
     when_late: LatePolicy = LatePolicy.FINISH
     onnx_options: OnnxOptions = field(default_factory=OnnxOptions)
+    own_head: bool = False
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -64,10 +67,11 @@ class Tenant:
 
     @property
     def model_key(self) -> str:
-        """The key of the tenant's model; tenants that share a model have the same key."""
+        """The key of the tenant's model; tenants that share a model and its batches have the same key."""
         said = [] if self.weights == "default" else [f"weights {self.weights}"]
         said += [f"{name} {getattr(self.onnx_options, name)}" for name in self.onnx_options.given]
-        return f"{self.model} with {', '.join(said)}" if said else self.model
+        key = f"{self.model} with {', '.join(said)}" if said else self.model
+        return f"{key} for {self.name}" if self.own_head else key
 
 
 def check_unique_names(tenants: Sequence[Tenant]) -> None:

@@ -21,7 +21,6 @@ from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.server.transport import Transport
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
@@ -38,11 +37,10 @@ class TenantRegistry:
         dispatcher: serves the models.
         tables: costs of the models.
         callbacks: what models call.
-        open_model: loads the model of a tenant.
+        open_model: loads the model of a tenant, and says where its head is.
         database: in which measurements are kept.
         num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
-        transport: the way to heads elsewhere; None: each model has its head here.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class TenantRegistry:
         database: Database,
         num_lanes: int,
         ring_memory: RingMemory | None,
-        transport: Transport | None,
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -71,7 +68,6 @@ class TenantRegistry:
         self._open_model = open_model
         self._database = database
         self._num_lanes = num_lanes
-        self._transport = transport
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
 
@@ -139,7 +135,7 @@ class TenantRegistry:
         taken = 0
         try:
             for served in self._dispatcher.models.values():
-                with self._naming(served.key):
+                with self._naming(served.key, settings):
                     plans[served] = served.change_plan(settings.stage, taken, is_running)
                 taken += served.budget_of(plans[served])
         except Exception:
@@ -200,9 +196,8 @@ class TenantRegistry:
                 advisor=MemoryAdvisor(opened.model.device, self._database, switches=settings.measures),
                 num_lanes=self._num_lanes,
                 ring_memory=self._ring_memory,
-                transport=self._transport,
             )
-            with self._naming(key):
+            with self._naming(key, settings):
                 served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])
@@ -211,12 +206,12 @@ class TenantRegistry:
             self._callbacks.on_error(key, Notice(note))
 
     @contextmanager
-    def _naming(self, key: str) -> Iterator[None]:
+    def _naming(self, key: str, settings: SharedSettings) -> Iterator[None]:
         """Names the model in front of errors where there may be several."""
         try:
             yield
         except ConfigurationError as error:
-            if self._transport is not None:
+            if not settings.measures:  # the server of a single model
                 raise
             raise ConfigurationError(f"{key}: {error}") from error
 

@@ -18,6 +18,7 @@ from split_infer_ros.nodes.parameters.common import (
 )
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, like, parameter
+from split_infer_ros.nodes.transports import INTRA_PROCESS
 from split_infer_ros.server.schedule.request import LatePolicy
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -131,6 +132,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         "Where each model is split: at its own default (or the one that tuning found), after its last block (output), "
         "before its first (input), or after the block of this name.",
     )
+    transport: str = like(
+        BackboneParameters,
+        "transport",
+        description="How features go to the heads: intra_process (one head for each model, in this process), "
+        "shared_memory or network (to a node head for each tenant in the namespace NAME, on this host or another).",
+    )
     pool_slots: int = like(
         BackboneParameters, "pool_slots", default=2, description="The most batches in flight of each model."
     )
@@ -162,6 +169,11 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     def wanted(self) -> list[Tenant]:
         """The tenants that the parameter ``tenants`` lists."""
         return [self._tenant(name) for name in self.tenants]
+
+    @property
+    def has_own_heads(self) -> bool:
+        """Whether each tenant has a head of its own, in another process."""
+        return self.transport != INTRA_PROCESS
 
     @property
     def settings(self) -> SharedSettings:
@@ -202,4 +214,5 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             deadline_s=values.deadline_ms / 1e3,
             priority=values.priority,
             when_late=LatePolicy(values.when_late),
+            own_head=self.has_own_heads,
         )
