@@ -106,9 +106,12 @@ class Cameras:
         assert found.balanced, found
         return found
 
-    def settled(self, tenant: str) -> LedgerCounts:
-        """Returns a tenant's counts once none of its frames is in flight."""
-        wait_until(lambda: not self.counts(tenant).in_flight, lambda: f"settled frames: {self.counts(tenant)}")
+    def settled(self, tenant: str, received: int = 0) -> LedgerCounts:
+        """Returns a tenant's counts once so many frames came in and none is in flight."""
+        wait_until(
+            lambda: (now := self.counts(tenant)).received >= received and not now.in_flight,
+            lambda: f"{received} settled frames: {self.counts(tenant)}",
+        )
         return self.counts(tenant)
 
     def publishers(self, topic: str) -> list[str]:
@@ -197,7 +200,7 @@ def test_tenant_with_another_model_needs_another_head(context: Context, folder: 
         assert cameras.client.set("tenants", **{"tenant.left.model": GREEN}) == [""]
         wait_until(lambda: server.tenants["left"].model == GREEN, "another model")
         cameras.show("left")
-        after = cameras.settled("left")
+        after = cameras.settled("left", before.received + 1)
         assert after.dropped["lease_expired"] == before.dropped.get("lease_expired", 0) + 1  # its head refused it
         cameras.pipeline.remove("left/head")
         cameras.add_head("left", GREEN)
@@ -226,7 +229,7 @@ def test_killed_head_costs_only_its_own_tenants_frames(context: Context, folder:
         for _ in range(20):
             cameras.show("left")
             cameras.result_of("right", cameras.show("right"))
-        after = {name: cameras.settled(name) for name in names}
+        after = {name: cameras.settled(name, before[name].received + 20) for name in names}
         assert after["right"].published == before["right"].published + 20
         assert after["right"].dropped == before["right"].dropped
         assert after["left"].published == before["left"].published

@@ -166,20 +166,20 @@ def test_tenant_is_removed_while_its_batches_are_out(heads: Heads) -> None:
     run.set(A, B)
     head = heads.of["a"][0]
     head.holds = True
-    run.send("a", *range(10))
+    run.send("a", *range(20))
     slots = run.pipeline.models["one for a"].plan.settings.pool_slots
     until(lambda: len(head.handles) == slots)
     out = sum(len(handle.origins) for handle in head.handles)
     run.set(B)
     (ledger,) = run.ledgers["a"]
-    assert ledger.counts().dropped == {"removed": 10 - out}
+    assert ledger.counts().dropped == {"removed": 20 - out}
     run.send("b", 1)
     run.settled()
     assert [model.key for model in run.pipeline.leaving] == ["one for a"]
     assert head.transport.is_connected
     head.go_on()
-    until(lambda: not run.pipeline.leaving)
-    assert not head.transport.is_connected
+    until(lambda: not head.transport.is_connected)
+    assert not run.pipeline.leaving
     assert ledger.counts().published == len(run.delivered["a"]) == out
     assert len(run.delivered["b"]) == 1
 
@@ -196,8 +196,8 @@ def test_tenant_that_returns_has_a_way_of_its_own(heads: Heads) -> None:
     run.send("a", 2)
     run.settled()
     first.go_on()
-    until(lambda: not run.pipeline.leaving)
-    assert (first.transport.is_connected, heads.of["a"][1].transport.is_connected) == (False, True)
+    until(lambda: not first.transport.is_connected)
+    assert heads.of["a"][1].transport.is_connected
     assert [ledger.counts().published for ledger in run.ledgers["a"]] == [1, 1]
 
 
