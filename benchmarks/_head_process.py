@@ -128,6 +128,9 @@ class HeadProcess:
         self._pipe.send(SentBatch(handle.lease, handle.segment, strides, origins))
         return 1
 
+    def disconnect(self) -> None:
+        """Does nothing: the process runs until ``close``."""
+
     def start(self) -> None:
         """Does nothing: the process runs from the beginning."""
 

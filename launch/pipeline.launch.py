@@ -2,14 +2,18 @@
 
     ros2 launch split_infer_ros pipeline.launch.py source:=none image_topics:=/left/image,/right/image
     ros2 launch split_infer_ros pipeline.launch.py config:=multi_camera
+    ros2 launch split_infer_ros pipeline.launch.py config:=multi_camera transport:=shared_memory
 
 Defaults come from the nodes or from a parameter file. An argument that is not given changes nothing.
 
 A process that lost its GPU starts again, unless respawn:=false. Any other end is final.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import yaml
 from ament_index_python.packages import get_package_share_directory
 from launch import Action, LaunchContext, LaunchDescription
 from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
@@ -51,6 +55,10 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "split_point": ("The block after which the model is split; auto: the one that measures best.", None),
     "batch_size": ("Frames in a batch, 1 to 256; 0: one, or what tuning found.", None),
     "memory_policy": ("Where features are stored.", ["auto", "device", "managed", "pinned"]),
+    "transport": (
+        "How features go to the heads of tenants. shared_memory: each head is a process, which this file starts.",
+        ["intra_process", "shared_memory", "network"],
+    ),
     "config": (
         "A parameter file: a path, or one of this package's scenarios ("
         + ", ".join(sorted(file.stem for file in SCENARIOS.glob("*.yaml")))
@@ -77,7 +85,20 @@ PARAMETERS: dict[str, type] = {
     "split_point": str,
     "batch_size": int,
     "memory_policy": str,
+    "transport": str,
 }
+# parameters that the head of a tenant takes from those of the tenant, and from those that all tenants share
+TENANT_ROWS = ("model", "weights", "decoder", "labels", "input_size", "preprocessing")
+SHARED_ROWS = (
+    "allow_user_code",
+    "tuning_database",
+    "engine",
+    "precision",
+    "head_threads",
+    "score_threshold",
+    "nms_threshold",
+    "max_detections",
+)
 
 
 def parameter_file(name: str) -> Path:
@@ -115,8 +136,60 @@ def listed(text: str) -> list[str]:
     return [item for item in items if item]
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the full names and the values of parameters that are nested."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def tenants_parameters(file: Path) -> dict[str, Any]:
+    """Returns the parameters that a file gives the node ``tenants``, by their full names."""
+    found: dict[str, Any] = {}
+    for key, value in flat(yaml.safe_load(file.read_bytes()) or {}):
+        node, _, name = key.partition(".ros__parameters.")
+        if node.endswith(("tenants", "**")):
+            found[name] = value
+    return found
+
+
+def start_heads(given: dict[str, str]) -> list[Action]:
+    """Returns a process for the head of each tenant in the parameter file; none unless these are to be started here.
+
+    Raises:
+        ValueError: there are no tenants.
+    """
+    transport = given.get("transport", "intra_process")
+    if transport == "intra_process":
+        return []
+    found = tenants_parameters(parameter_file(given["config"])) if "config" in given else {}
+    if not found.get("tenants"):
+        raise ValueError(f"transport cannot be '{transport}' without tenants; name a config that lists some.")
+    if transport == "network":
+        return []
+    heads: list[Action] = []
+    for name in found["tenants"]:
+        rows = {row: found[row] for row in SHARED_ROWS if row in found}
+        rows |= {row: found[key] for row in TENANT_ROWS if (key := f"tenant.{name}.{row}") in found}
+        parameters = [Parameter(row, value, value_type=type(value)) for row, value in rows.items()]
+        parameters += [typed_parameter(row, given[row]) for row in (*SHARED_ROWS, "transport") if row in given]
+        heads.append(
+            Node(
+                package=PACKAGE,
+                executable="head",
+                namespace="/".join(filter(None, (given.get("namespace", "").rstrip("/"), name))),
+                parameters=parameters,
+                ros_arguments=["--log-level", given["log_level"]] if "log_level" in given else [],
+                output="screen",
+            )
+        )
+    return heads
+
+
 def start_pipeline(context: LaunchContext) -> list[Action]:
-    """Returns the process with the arguments that were given, and the handler that decides whether it starts again."""
+    """Returns the processes with the arguments that were given, and what decides whether the first starts again."""
     given = {name: context.launch_configurations[name] for name in ARGUMENTS}
     given = {name: value for name, value in given.items() if value != NOT_GIVEN}
     parameters: list[Path | Parameter] = []
@@ -142,7 +215,8 @@ def start_pipeline(context: LaunchContext) -> list[Action]:
             return None
         return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(process)))
 
-    return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=prevent_respawn)), process]
+    prevention = RegisterEventHandler(OnProcessExit(target_action=process, on_exit=prevent_respawn))
+    return [prevention, process, *start_heads(given)]
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -118,19 +118,24 @@ class ForkServer:
             path.with_name(f"{path.name}_el").unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def start(self, executable: str, paused: bool = False, name: str = "", **parameters: object) -> NodeProcess:
+    def start(
+        self, executable: str, paused: bool = False, name: str = "", namespace: str = "", **parameters: object
+    ) -> NodeProcess:
         """Starts a node with weights ``none``, by torch, so that it does not compare the engines meanwhile.
 
         Args:
             executable: ``backbone`` or ``head``.
             paused: whether the node waits for ``resume`` before it configures itself. DDS discovers it meanwhile.
             name: another name of the node.
+            namespace: in which the node is, if not in the root namespace.
             parameters: its parameters.
         """
         log = Path(self._folder.name, f"{len(self._nodes)}.log")
         arguments = ["--ros-args", "-p", "weights:=none", "-p", "engine:=torch"]
         if name:
             arguments += ["-r", f"__node:={name}"]
+        if namespace:
+            arguments += ["-r", f"__ns:={namespace}"]
         for key, value in parameters.items():
             arguments += ["-p", f"{key}:={value}"]
         assert self._process.stdin is not None

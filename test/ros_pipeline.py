@@ -17,7 +17,7 @@ from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import ManagedNode, start_nodes
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
-from split_infer_ros.nodes.transports.network import NetworkSender
+from split_infer_ros.nodes.transports.network import NetworkConnection
 from split_infer_ros.server.ledger import LedgerCounts
 
 NODE_TYPES: dict[str, Callable[..., ManagedNode[Any]]] = {
@@ -63,31 +63,32 @@ class Pipeline:
     ) -> None:
         self.close()
 
-    def add(self, name: str, **values: Any) -> ManagedNode:
-        """Starts a node."""
+    def add(self, name: str, within: str = "", **values: Any) -> ManagedNode:
+        """Starts a node, which ``nodes`` has as ``NAME``, or as ``WITHIN/NAME`` if it is in a namespace of its own."""
+        namespace = f"{self.namespace}/{within}" if within else self.namespace
         if name in ("backbone", "head"):
             # engine auto would compare the engines before each test
             values = {"weights": "none", "engine": "torch", **values}
         if name == "head":  # deep enough that no message is overwritten before a client takes it
-            values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
+            values = {f"qos_overrides.{namespace}/detections.publisher.depth": 1000, **values}
         for tenant in values.get("tenants", ()) if name == "tenants" else ():
             values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
         node = NODE_TYPES[name](
             context=self.client.node.context,
-            namespace=self.namespace,
+            namespace=namespace,
             use_global_arguments=False,
             parameter_overrides=[Parameter(key, value=value) for key, value in values.items()],
         )
-        self.nodes[name] = node
+        self.nodes[f"{within}/{name}".lstrip("/")] = node
         self._spinning.executor.add_node(node)
         start_nodes([node])
         return node
 
     def _wait_for_head(self) -> None:
         """Waits for a chosen head whose topic DDS has matched. Frames that come earlier are lost."""
-        sender = self.backbone.stage.instance.connection
-        assert isinstance(sender, NetworkSender)
-        wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
+        connection = self.backbone.stage.instance.connection
+        assert isinstance(connection, NetworkConnection)
+        wait_until(lambda: connection.sender.heads_reached, "a head", START_S)
 
     def remove(self, name: str) -> None:
         """Closes a node."""

@@ -99,6 +99,7 @@ class FakeTransport:
 
     def connect(self, released: Released, collect: Callable[[], None]) -> FakeTransport:
         self._released = released
+        self.is_connected = True
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
@@ -109,6 +110,9 @@ class FakeTransport:
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)
+
+    def disconnect(self) -> None:
+        self.is_connected = False
 
 
 class Stages:

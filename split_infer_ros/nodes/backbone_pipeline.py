@@ -65,7 +65,7 @@ class BackbonePipeline:
             ConfigurationError: the parameters ask for what this machine cannot give.
         """
         values, model, best_known = node.values, opened.model, opened.best_known
-        transport = SENDERS[values.transport](node, model)
+        transport = SENDERS[values.transport](node, "")
         node.add_cleanup(transport.close)
         reports = IntraProcessPublisher(node, PipelineReport, "report", QoSProfile(depth=10))
         node.add_cleanup(reports.destroy)

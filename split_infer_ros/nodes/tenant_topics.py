@@ -21,7 +21,8 @@ from split_infer_ros.server.server import Server
 class TenantTopics:
     """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
 
-    It is the sink of that camera's frames, which it passes on under the tenant's name.
+    If the tenant's head is in another process, that publishes the results. This object is the sink of the camera's
+    frames, which it passes on under the tenant's name.
 
     Args:
         node: the node ``tenants``.
@@ -45,8 +46,10 @@ class TenantTopics:
         self._name = name
         self._pipeline = pipeline
         self._enable = enable
-        self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.")
-        self._results.start()
+        self._results: ResultPublisher | None = None
+        if not node.values.has_own_heads:
+            self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.")
+            self._results.start()
         self._input: ImageInput | None = None
         self._image_topic: str | None = None
 
@@ -57,7 +60,8 @@ class TenantTopics:
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
         """Publishes which model the tenant has, and the model's labels."""
-        self._results.set_model(model, labels)
+        if self._results is not None:
+            self._results.set_model(model, labels)
 
     def subscribe(self, image_topic: str | None) -> None:
         """Subscribes to a camera in place of the one before; None: to none."""
@@ -72,12 +76,14 @@ class TenantTopics:
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         """Publishes a frame's result; its labels may be those of the model before the present one."""
+        assert self._results is not None, "the head is in this process"
         self._results.publish(origin, detections, labels)
 
     def close(self) -> None:
         """Removes the tenant from all topics."""
         self.subscribe(None)
-        self._results.close()
+        if self._results is not None:
+            self._results.close()
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Waits while senders are asked to (drop_policy ``block``); returns whether there is room."""

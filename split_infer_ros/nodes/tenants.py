@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from queue import SimpleQueue
+from collections.abc import Sequence
 from typing import Any
 
-from rclpy.guard_condition import GuardCondition
 from rclpy.qos import QoSProfile
 
 from split_infer_ros.autotuning.opening import tenant_opener
@@ -21,12 +18,12 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, open_trace
 from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.tenant_changes import AppliedTenants, TenantChanges
 from split_infer_ros.nodes.tenant_reports import TenantReports
+from split_infer_ros.nodes.tenant_senders import TenantSenders
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.num_threads import use_one_thread
-from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.server import Server
 from split_infer_ros.split.load import choose_device
@@ -36,26 +33,13 @@ DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
 LOST_DRAIN_S = 0.5  # the same after the GPU was lost, when the process is about to end
 
 
-@dataclass(frozen=True)
-class AppliedTenants:
-    """The tenants after a change of the parameters.
-
-    Attributes:
-        values: the parameters that were applied.
-        running: the model and the labels of each tenant that runs.
-        faults: why a tenant does not run as the parameters ask.
-    """
-
-    values: TenantsParameters
-    running: Mapping[str, tuple[str, Sequence[str]]]
-    faults: dict[str, ConfigurationError]
-
-
 class TenantsNode(ManagedNode[TenantsParameters]):
     """Subscribes to each tenant's camera; publishes ``NAME/detections``, ``NAME/vision_info`` and ``report``.
 
-    Tenants are added, changed and removed on a thread of their own, because loading a model can take seconds and images
-    must not wait. A tenant that cannot start therefore refuses no parameter; the node reports it.
+    With a transport to other processes, it publishes handles on ``NAME/features``, and heads publish the results.
+
+    Tenants are added, changed and removed on a thread of their own, and images do not wait meanwhile. A tenant that
+    cannot start therefore refuses no parameter; the node reports it.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -69,9 +53,8 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._enable = EnableService(self)
         self._pipeline: Server | None = None
         self._reports: TenantReports | None = None
-        self._worker: WorkerThread[TenantsParameters] | None = None
-        self._applied: SimpleQueue[AppliedTenants] = SimpleQueue()
-        self._topics_due: GuardCondition | None = None
+        self._senders: TenantSenders | None = None
+        self._changes: TenantChanges | None = None
         self._is_subscribed = False
         self._topics: dict[str, TenantTopics] = {}  # replaced as a whole, because results come on other threads
         self._faults: dict[str, ConfigurationError] = {}
@@ -92,13 +75,16 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._check_topics(values)
         database = Database.named(values.tuning_database)
         trace = open_trace(self, values.trace)
+        self._senders = TenantSenders(self, values.transport, tenant_opener(database, self.get_logger().info))
+        self.add_cleanup(self._senders.close)
+        self._senders.open(values.tenants)
         pipeline = Server(
             values.settings,
             values.limits,
             self._publish_result,
             self._warn_of,
             device=choose_device(values.shared.device),
-            open_model=tenant_opener(database, self.get_logger().info),
+            open_model=self._senders.open_model,
             database=database,
             trace=trace,
             say=lambda model, line: self.get_logger().info(f"{model}: {line}"),
@@ -112,9 +98,12 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._reports = TenantReports(publisher, pipeline, now=lambda: self.get_clock().now().to_msg())
         self.add_cleanup(self._reports.close)
         self.add_cleanup(self._close_topics)
-        self._update_topics(self._set_tenants(values))
-        self._start_worker()
-        timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
+        changes = TenantChanges(self, pipeline, self._update_topics)
+        self.add_cleanup(changes.close)
+        self._update_topics(changes.apply(values))
+        changes.start()
+        self._changes = changes
+        timer = self.create_steady_timer(REPORT_PERIOD_S, self._report_and_tidy)
         self.add_cleanup(lambda: self.destroy_timer(timer))
         unlisted = sorted(values.of.keys() - set(values.tenants))
         if unlisted:
@@ -135,7 +124,10 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._report()
 
     def apply(self, values: TenantsParameters) -> None:
+        assert self._changes is not None
+        assert self._senders is not None
         self._check_topics(values)
+        self._senders.open(values.tenants)
         before, after = self.values.settings, values.settings
         if after != before:
             self.pipeline.configure(after)
@@ -144,46 +136,11 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         for topics in self._topics.values():
             topics.limiter.max_rate_hz = values.max_rate_hz
         if self._faults or (values.tenants, values.of) != (self.values.tenants, self.values.of):
-            assert self._worker is not None
-            self._worker.put(values)
+            self._changes.put(values)
 
     def report_device_loss(self) -> None:
         if self._topics:
             self._report()
-
-    def _start_worker(self) -> None:
-        """Starts the thread on which later changes of the tenants are applied."""
-        self._applied = SimpleQueue()
-        topics_due = self._topics_due = self.create_guard_condition(self._update_topics_of_all)
-        self.add_cleanup(lambda: self.destroy_guard_condition(topics_due))
-        self._worker = WorkerThread("tenants", self._apply_tenants, use_one_thread)
-        self._worker.start()
-        self.add_cleanup(self._worker.stop)
-
-    def _apply_tenants(self, values: TenantsParameters) -> None:
-        """Changes the tenants on the worker's thread. The executor's thread changes their topics at its next turn.
-
-        An executor crashes if an endpoint that it waits for is destroyed on another thread.
-        """
-        self._applied.put(self._set_tenants(values))
-        assert self._topics_due is not None
-        self._topics_due.trigger()
-
-    def _set_tenants(self, values: TenantsParameters) -> AppliedTenants:
-        pipeline = self.pipeline
-        try:
-            faults = pipeline.set_tenants(values.wanted)
-        except Exception as error:  # an error in one change must not prevent the next one
-            if is_sticky(error):
-                self.lose_device(error)
-            missing = set(values.tenants) - pipeline.tenants.keys()
-            faults = dict.fromkeys(missing, ConfigurationError(error_sentence(error)))
-        running = {tenant.name: (tenant.model, pipeline.labels(tenant.name)) for tenant in pipeline.tenants.values()}
-        return AppliedTenants(values, running, faults)
-
-    def _update_topics_of_all(self) -> None:
-        while not self._applied.empty():
-            self._update_topics(self._applied.get())
 
     def _update_topics(self, applied: AppliedTenants) -> None:
         """Creates and removes topics so that each running tenant has its own, and logs new faults."""
@@ -216,7 +173,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             topics.subscribe(values.image_topic(name))
 
     def _forget_pipeline(self) -> None:
-        self._pipeline = self._reports = self._worker = None
+        self._pipeline = self._reports = self._changes = self._senders = None
 
     def _close_topics(self) -> None:
         for topics in self._topics.values():
@@ -233,6 +190,11 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             self.get_logger().warning(f"{name}: {error}")
         else:
             self.get_logger().warning(f"{name}: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)
+
+    def _report_and_tidy(self) -> None:
+        self._report()
+        if self._senders is not None:
+            self._senders.close_unused(self.values.tenants)
 
     def _report(self) -> None:
         if self._reports is not None:

@@ -61,7 +61,7 @@ class BackboneStage:
         database: Database | None = None,
         num_threads: int = 0,
     ) -> None:
-        opened = OpenedModel(model, num_threads=num_threads)
+        opened = OpenedModel(model, num_threads=num_threads, transport=transport)
         self._server = Server(
             SharedSettings.of_stage(settings),
             Limits(),
@@ -72,7 +72,6 @@ class BackboneStage:
             database=database,
             trace=trace,
             watch=watch,
-            transport=transport,
         )
         refused = self._server.set_tenants([Tenant(UNNAMED, model.entry.name)])
         if refused:

@@ -61,3 +61,6 @@ class LocalConnection:
         """Hands the handle over; returns 1, as there is one head."""
         self._head.submit(handle, pool)
         return 1
+
+    def disconnect(self) -> None:
+        """Does nothing: the head holds nothing of a way without batches."""

@@ -214,8 +214,9 @@ class ModelInstance:
         self._plans.collect(now)
 
     def close(self) -> None:
-        """Frees all slots, once no batch is in flight."""
+        """Frees all slots, once no batch is in flight, and ends the way to the head."""
         self._plans.close()
+        self.connection.disconnect()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         """A head gave a slot back, which is free again; called on the head's thread."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.server.transport import Transport
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import FindProfile, Profile
 from split_infer_ros.weight_streaming.settings import WeightsSettings
@@ -31,6 +32,7 @@ class OpenedModel:
         num_threads: of the backbone's operations on a CPU; 0: all.
         head_threads: of the head's operations; 0: as the settings say.
         head_weights: where the head's weights are.
+        transport: the way to its head elsewhere; None: the server runs the head.
     """
 
     model: SplitModel
@@ -40,6 +42,7 @@ class OpenedModel:
     num_threads: int = 0
     head_threads: int = 0
     head_weights: WeightsSettings = field(default_factory=WeightsSettings)
+    transport: Transport | None = None
 
 
 OpenModel = Callable[[Tenant, SharedSettings], OpenedModel]

@@ -41,7 +41,6 @@ class PlanChanger:
         changed: guards what is shared with other threads; held briefly.
         dispatcher: serves the models.
         stack_builder: builds the stacks that the models of other plans need.
-        names_models: whether errors name the model.
     """
 
     def __init__(
@@ -49,13 +48,10 @@ class PlanChanger:
         changed: threading.Condition,
         dispatcher: Dispatcher,
         stack_builder: StackBuilder,
-        *,
-        names_models: bool,
     ) -> None:
         self._changed = changed
         self._dispatcher = dispatcher
         self._stack_builder = stack_builder
-        self._names_models = names_models
 
     def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
         """Makes plans of all models for these settings, or takes their present ones where these fit.
@@ -72,7 +68,7 @@ class PlanChanger:
         taken = 0
         try:
             for served in self._dispatcher.models.values():
-                with self.naming(served.key):
+                with self.naming(served.key, settings):
                     filled = served.split.fill_in(settings.stage, settings.goal)
                     changes.append(self._change(served, filled.settings, taken, is_running, filled))
                 taken += served.budget_of(changes[-1].plan)
@@ -131,12 +127,12 @@ class PlanChanger:
                     self._dispatcher.renew()
 
     @contextmanager
-    def naming(self, key: str) -> Iterator[None]:
+    def naming(self, key: str, settings: SharedSettings) -> Iterator[None]:
         """Names the model in front of errors where there may be several."""
         try:
             yield
         except ConfigurationError as error:
-            if not self._names_models:
+            if not settings.measures:  # the server of a single model
                 raise
             raise ConfigurationError(f"{key}: {error}") from error
 

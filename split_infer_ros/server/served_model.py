@@ -34,7 +34,6 @@ from split_infer_ros.server.schedule.flow import Flow
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant_state import TenantFrame
-from split_infer_ros.server.transport import Transport
 from split_infer_ros.server.warm_up import WarmUp
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -58,11 +57,11 @@ class Callbacks:
 
 
 class ServedModel:
-    """A model that is loaded, with its head's threads if the head is here; all tenants that want it share it.
+    """A model that is loaded, with its head's threads if the head is here; tenants with its key share it.
 
     Args:
         key: the name under which the scheduler knows it.
-        opened: the model, and how it is to run.
+        opened: the model, how it is to run, and the way to its head.
         split: fills in its split point, and moves it.
         settings: of its slots and staging, the split point filled in.
         limits: what post-processing keeps.
@@ -71,7 +70,6 @@ class ServedModel:
         advisor: chooses the memory policy where settings leave it open.
         num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
-        transport: the way to heads elsewhere; None: the head is here.
 
     Attributes:
         split: as given.
@@ -95,7 +93,6 @@ class ServedModel:
         advisor: MemoryAdvisor,
         num_lanes: int = 0,
         ring_memory: RingMemory | None = None,
-        transport: Transport | None = None,
     ) -> None:
         model = opened.model
         self.key = key
@@ -111,6 +108,7 @@ class ServedModel:
         self._tries_lanes = not settings.measures
         self._lanes_pay = False
         self.head: HeadStage | None = None
+        transport = opened.transport
         if transport is None:
             self.head = HeadStage.open(
                 model,
@@ -145,8 +143,12 @@ class ServedModel:
         Raises:
             ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
         """
-        check_room_for_weights(self.key, [self.model], settings.split_point)
-        plan = self.make_plan(settings.stage, taken_bytes)
+        try:
+            check_room_for_weights(self.key, [self.model], settings.split_point)
+            plan = self.make_plan(settings.stage, taken_bytes)
+        except Exception:
+            self.instance.close()
+            raise
         self.instance.use(plan)
         self.instance.report_notes()
         self._lanes_pay = self._warm_up.lanes_serve_more(plan) if self._tries_lanes else self._warm_up.can_use_lanes

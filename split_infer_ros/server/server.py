@@ -32,7 +32,6 @@ from split_infer_ros.server.shared_weights import make_ring_memory
 from split_infer_ros.server.tenant import Tenant, check_unique_names
 from split_infer_ros.server.tenant_registry import TenantRegistry
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.server.transport import Transport
 from split_infer_ros.server.warm_up import NUM_LANES
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -52,12 +51,11 @@ class Server:
         on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice. After an
             exception for which ``faults.is_sticky`` is true, no frame is taken any more; stop the server then.
         device: where backbones run.
-        open_model: loads the model of a tenant.
+        open_model: loads the model of a tenant, and says where its head is.
         database: keeps costs of executions; the user's own if None.
         trace: where each batch's times are written, if anywhere.
         watch: takes each batch that a head gave back, its timeline complete; must not wait.
         say: takes a model's key and a line about its split point.
-        transport: the way to heads elsewhere. None: each model has its head here.
 
     Attributes:
         limits: may be replaced at any time.
@@ -80,7 +78,6 @@ class Server:
         trace: TraceFile | None = None,
         watch: Callable[[Batch], None] | None = None,
         say: Callable[[str, str], object] = lambda key, line: None,
-        transport: Transport | None = None,
     ) -> None:
         self._settings = settings
         self._limits = limits
@@ -138,7 +135,6 @@ class Server:
             splits=self._splits,
             num_lanes=self.executor.num_lanes,
             ring_memory=ring_memory,
-            transport=transport,
         )
         self._running = False
 

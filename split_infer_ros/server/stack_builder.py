@@ -86,7 +86,7 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchMo
 
     Models of one stack have the same architecture, split point, device and execution config. An architecture with more
     than ``MAX_MEMBERS`` models has several stacks. A model that torch does not run, that is compiled for itself, or
-    whose weights are streamed is in no stack.
+    whose weights are streamed is in no stack. A model that is served under several keys is in a stack once.
     """
     alike: dict[tuple[str, object], dict[str, TorchModel]] = {}
     for key, served in models.items():
@@ -100,7 +100,9 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchMo
             and plan.streamed is None
         ):
             architecture = model.fingerprint, model.image_shape, model.device, config
-            alike.setdefault((plan.split_point.name, architecture), {})[key] = model
+            members = alike.setdefault((plan.split_point.name, architecture), {})
+            if model not in members.values():
+                members[key] = model
     groups = []
     for (split_point, _), members in alike.items():
         keys = list(members)

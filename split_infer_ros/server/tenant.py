@@ -30,6 +30,8 @@ class Tenant:
         deadline_s: in seconds. With 0, no frame is late, and frames are ordered as if the deadline were the model's
             execution time, the paper's default.
         onnx_options: what is said about an ONNX file.
+        own_head: its head is in another process, and takes the batches of no other tenant. It then shares its model's
+            weights with other tenants, but no slots and no batches.
 
     Raises:
         ConfigurationError: a value is not allowed.
@@ -63,6 +65,7 @@ class Tenant:
         "What happens to an image that cannot meet its deadline. finish: it is processed. drop: it is dropped as "
         "deadline.",
     )
+    own_head: bool = False
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -74,10 +77,11 @@ class Tenant:
 
     @property
     def model_key(self) -> str:
-        """The key of the tenant's model; tenants that share a model have the same key."""
+        """The key of the tenant's model; tenants that share a model and its batches have the same key."""
         said = [] if self.weights == "default" else [f"weights {self.weights}"]
         said += [f"{name} {getattr(self.onnx_options, name)}" for name in self.onnx_options.given]
-        return f"{self.model} with {', '.join(said)}" if said else self.model
+        key = f"{self.model} with {', '.join(said)}" if said else self.model
+        return f"{key} for {self.name}" if self.own_head else key
 
 
 def check_unique_names(tenants: Sequence[Tenant]) -> None:

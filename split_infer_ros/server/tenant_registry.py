@@ -23,7 +23,6 @@ from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.server.transport import Transport
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
@@ -40,12 +39,11 @@ class TenantRegistry:
         dispatcher: serves the models.
         tables: costs of the models.
         callbacks: what models call.
-        open_model: loads the model of a tenant.
+        open_model: loads the model of a tenant, and says where its head is.
         database: in which measurements are kept.
         splits: make the split of each model.
         num_lanes: of the server; 0: none.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
-        transport: the way to heads elsewhere; None: each model has its head here.
 
     Attributes:
         plan_changer: gives the models other plans.
@@ -65,7 +63,6 @@ class TenantRegistry:
         splits: ModelSplits,
         num_lanes: int,
         ring_memory: RingMemory | None,
-        transport: Transport | None,
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -79,10 +76,9 @@ class TenantRegistry:
         self._database = database
         self._splits = splits
         self._num_lanes = num_lanes
-        self._transport = transport
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
-        self.plan_changer = PlanChanger(changed, dispatcher, self._stack_builder, names_models=transport is None)
+        self.plan_changer = PlanChanger(changed, dispatcher, self._stack_builder)
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -158,13 +154,13 @@ class TenantRegistry:
             return
         settings, limits = current()
         opened = self._opened(tenant, settings)
-        split, naming = self._splits.open(key, opened), self.plan_changer.naming
-        with naming(key):
+        split, naming = self._splits.open(key, opened), partial(self.plan_changer.naming, key)
+        with naming(settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
         self._tables.load_costs()
         with self._changing:
             settings, limits = current()
-            with naming(key):
+            with naming(settings):
                 chosen = split.begin(settings.stage, settings.goal)
             settings = replace(settings, split_point=chosen.split_point)
             others = sum(served.budget_bytes for served in models.values())
@@ -179,10 +175,9 @@ class TenantRegistry:
                 advisor=MemoryAdvisor(opened.model.device, self._database, switches=settings.measures),
                 num_lanes=self._num_lanes,
                 ring_memory=self._ring_memory,
-                transport=self._transport,
             )
             split.attach(partial(self.plan_changer.move, served))
-            with naming(key):
+            with naming(settings):
                 served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])

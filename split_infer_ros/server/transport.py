@@ -87,12 +87,15 @@ class Connection(Protocol[Pool]):
     def send(self, handle: Handle, pool: Pool) -> int:
         """Tells the heads of a batch; returns how many were told."""
 
+    def disconnect(self) -> None:
+        """Ends the way, once no batch will come back by it. Who opened the transport closes that."""
+
 
 class Transport(Protocol):
-    """A kind of way from a backbone to its head."""
+    """A kind of way from backbones to their head."""
 
     def connect(self, released: Released, collect: Callable[[], None]) -> Connection[Any]:
-        """Opens the way.
+        """Opens the way for one model instance, on any thread.
 
         Args:
             released: called with each slot that a head gave back, on any thread.

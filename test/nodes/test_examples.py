@@ -8,16 +8,20 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from documents import LANGUAGES, ROOT, Example, commands, examples, pages
 from reference import NODES
 
 from split_infer_ros.__main__ import executables
+from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters.table import Rows
+from split_infer_ros.nodes.parameters.tenants import TenantParameters, TenantsParameters
 
 EXAMPLES = list(examples())
 TIMEOUT_S = 300  # alone on a machine an example takes a tenth of this
@@ -116,11 +120,37 @@ def test_topics_of_the_launch_file_may_be_in_brackets(text: str) -> None:
     assert launch_function("listed")(text) == ["/a", "/b"]
 
 
-def launch_function(name: str) -> Any:
-    """Returns a function of the launch file, which needs nothing else of it."""
+def test_launch_file_finds_the_tenants_of_a_parameter_file(tmp_path: Path) -> None:
+    names = {"Any": Any, "Iterator": Iterator, "Path": Path, "yaml": yaml}
+    read = launch_function("tenants_parameters", **names, flat=launch_function("flat", **names))
+    assert read(ROOT / "config" / "multi_camera.yaml")["tenant.rear.model"] == "ssdlite320"
+    assert read(ROOT / "config" / "live_camera.yaml").get("tenants") is None
+    file = tmp_path / "nested.yaml"
+    file.write_text("""
+robot: {tenants: {ros__parameters: {tenants: [a], tenant.a.model: one}}}
+/**: {ros__parameters: {precision: bf16}}
+/robot/camera: {ros__parameters: {source: none}}
+""")
+    assert read(file) == {"tenants": ["a"], "tenant.a.model": "one", "precision": "bf16"}
+
+
+def test_launch_file_hands_heads_parameters_that_they_have() -> None:
+    own, shared = (ast.literal_eval(launch_value(name)) for name in ("TENANT_ROWS", "SHARED_ROWS"))
+    assert all(Rows(table).row(name) for table in (HeadParameters, TenantParameters) for name in own)
+    assert all(Rows(table).row(name) for table in (HeadParameters, TenantsParameters) for name in shared)
+
+
+def launch_value(name: str) -> ast.expr:
+    """Returns what the launch file assigns to a name."""
+    tree = ast.parse((ROOT / "launch" / "pipeline.launch.py").read_text())
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
+    return assigned[0].value
+
+
+def launch_function(name: str, **names: Any) -> Any:
+    """Returns a function of the launch file, which needs only these names."""
     tree = ast.parse((ROOT / "launch" / "pipeline.launch.py").read_text())
     (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    names: dict[str, Any] = {}
     exec(ast.unparse(function), names)
     return names[name]
 

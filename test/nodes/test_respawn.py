@@ -108,8 +108,12 @@ def test_process_restarts_after_a_lost_gpu(ros_domain: int) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected_line"),
-    [((*LOSES, "respawn:=false"), SAID), (("model:=nothing_of_this_name",), "error: ")],
-    ids=["respawn is off", "another error"],
+    [
+        ((*LOSES, "respawn:=false"), SAID),
+        (("model:=nothing_of_this_name",), "error: "),
+        (("transport:=network", "config:=live_camera"), "transport cannot be 'network' without tenants"),
+    ],
+    ids=["respawn is off", "another error", "no tenants"],
 )
 def test_other_failures_are_not_restarted(ros_domain: int, arguments: tuple[str, ...], expected_line: str) -> None:
     with launched(*arguments) as launch:

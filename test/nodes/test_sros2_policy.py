@@ -27,6 +27,8 @@ CONFIGURATIONS: list[dict[str, dict[str, Any]]] = [
     {"camera": {"use_sim_time": True}, "stats": {"use_sim_time": True}},
     {"tenants": {**FRONT, "use_sim_time": True}},
     {"tenants": {**FRONT, "image_transport": "compressed"}},
+    {"tenants": {**FRONT, "transport": "shared_memory"}},
+    {"tenants": {**FRONT, "transport": "network"}},
 ]
 Grants = dict[str, dict[str, set[str]]]  # node, kind of use, names
 

@@ -79,6 +79,13 @@ def test_models_of_one_architecture_and_split_point_are_grouped() -> None:
     assert (list(members), split_point) == (["a", "b", "c"], "parts.0")
 
 
+def test_model_with_several_keys_is_in_a_stack_once() -> None:
+    model, other = plain(), plain()
+    assert groups_of({"a": served(model), "b": served(model)}) == []
+    ((members, _),) = groups_of({"a": served(model), "b": served(model), "c": served(other)})
+    assert list(members) == ["a", "c"]
+
+
 def test_many_models_have_several_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     models = {f"m{number}": served(plain()) for number in range(2 * MAX_MEMBERS + 1)}
     assert [len(members) for members, _ in groups_of(models)] == [MAX_MEMBERS, MAX_MEMBERS]

@@ -40,6 +40,11 @@ def test_tenants_share_a_model_of_the_same_weights() -> None:
     assert keys == {"shapes", "shapes with weights none"}
 
 
+def test_tenants_with_own_heads_share_no_key() -> None:
+    tenants = [Tenant(name, "shapes", "none", own_head=True) for name in ("a", "b")]
+    assert [tenant.model_key for tenant in tenants] == [f"shapes with weights none for {name}" for name in ("a", "b")]
+
+
 def test_tenants_with_other_options_do_not_share_a_model() -> None:
     tenants = [
         Tenant("a", "m.onnx", onnx_options=options)

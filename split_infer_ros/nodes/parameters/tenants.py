@@ -9,12 +9,14 @@ from typing import ClassVar
 from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.common import LoadParameters, TraceParameters
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, part
+from split_infer_ros.nodes.transports import INTRA_PROCESS
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant, check_unique_names
-from split_infer_ros.setting import setting
+from split_infer_ros.setting import like, setting
 from split_infer_ros.split.planner import Goal
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -53,6 +55,12 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
     goal: Goal = part(
         Goal(), objective={"description": "What split_point auto optimises for each model: throughput or latency."}
     )
+    transport: str = like(
+        BackboneParameters,
+        "transport",
+        description="How features go to the heads: intra_process (one head for each model, in this process), "
+        "shared_memory or network (to a node head for each tenant in the namespace NAME, on this host or another).",
+    )
     limits: Limits = part(Limits())
 
     def __post_init__(self) -> None:
@@ -68,6 +76,11 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
         return [self._tenant(name) for name in self.tenants]
 
     @property
+    def has_own_heads(self) -> bool:
+        """Whether each tenant has a head of its own, in another process."""
+        return self.transport != INTRA_PROCESS
+
+    @property
     def settings(self) -> SharedSettings:
         """The settings that all tenants share."""
         return replace(self.shared, goal=self.goal)
@@ -77,4 +90,4 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
         return self.of[name].image_topic or f"{name}/image"
 
     def _tenant(self, name: str) -> Tenant:
-        return replace(self.of[name].tenant, name=name)
+        return replace(self.of[name].tenant, name=name, own_head=self.has_own_heads)

@@ -1,4 +1,4 @@
-"""The transports, which bring handles and, on a network, features from backbone to head: one file a transport."""
+"""The transports, which bring handles and, on a network, features from backbone to head: one or two files each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver, IntraProcessSender
-from split_infer_ros.nodes.transports.network import NetworkReceiver, NetworkSender
+from split_infer_ros.nodes.transports.network import NetworkSender
+from split_infer_ros.nodes.transports.network_receiver import NetworkReceiver
 from split_infer_ros.nodes.transports.shared_memory import SharedMemoryReceiver, SharedMemorySender
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.transport import Transport
@@ -15,7 +16,14 @@ from split_infer_ros.split.model import SplitModel
 
 
 class Sender(Transport, Protocol):
-    """The backbone's side of a transport."""
+    """The backbone's side of a transport. It is made, and closed, on the thread of the node's executor.
+
+    It takes the backbone's node, and what stands in front of its topics, such as ``front/``.
+    """
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a model instance is connected."""
 
     def close(self) -> None:
         """Removes the sender from its topics."""
@@ -39,7 +47,7 @@ class Receiver(Protocol):
 
 
 INTRA_PROCESS = "intra_process"
-SENDERS: dict[str, Callable[[ManagedNode[Any], SplitModel], Sender]] = {
+SENDERS: dict[str, Callable[[ManagedNode[Any], str], Sender]] = {
     INTRA_PROCESS: IntraProcessSender,
     "shared_memory": SharedMemorySender,
     "network": NetworkSender,

@@ -32,6 +32,7 @@ class HeadMonitor:
         node: the backbone's node.
         on_release: called with each release, on a thread of this object, as is ``on_death``.
         on_death: called after a head died with a time of the steady clock; batches sent before it went to that head.
+        topic_prefix: in front of the topic, such as ``front/``.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class HeadMonitor:
         node: ManagedNode[Any],
         on_release: Callable[[FeatureRelease], None],
         on_death: Callable[[float], None],
+        topic_prefix: str = "",
     ) -> None:
         self._on_death = on_death
         self._silent = 0
@@ -50,7 +52,7 @@ class HeadMonitor:
                 create_subscription,
                 node,
                 FeatureRelease,
-                "features/release",
+                f"{topic_prefix}features/release",
                 lambda release, info: on_release(release),
                 RELEASE_QOS,
                 on_liveliness=self._update,

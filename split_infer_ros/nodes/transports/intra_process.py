@@ -29,18 +29,28 @@ class IntraProcessSender:
     """Keeps slots in this process and hands handles to the heads of this process, each by one call.
 
     It also publishes the handles as messages on ``features`` while a remote subscriber exists.
+
+    Args:
+        node: the backbone's node.
+        topic_prefix: in front of the topic.
+
+    Attributes:
+        is_used: whether a model instance is connected.
     """
 
     shared = False
 
-    def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
-        self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10))
-        self._key = topic_key(node, "features")
+    def __init__(self, node: ManagedNode[Any], topic_prefix: str) -> None:
+        self.is_used = False
+        topic = f"{topic_prefix}features"
+        self._publisher = IntraProcessPublisher(node, FeatureHandle, topic, QoSProfile(depth=10))
+        self._key = topic_key(node, topic)
         self._heads = _heads[self._key]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
         """Registers ``released``, which is called with each slot that a head gave back."""
         self._released = released
+        self.is_used = True
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
@@ -63,6 +73,10 @@ class IntraProcessSender:
         if message is not None:
             self._publisher.publish(message)
         return len(heads)
+
+    def disconnect(self) -> None:
+        """Notes that no batch will come back."""
+        self.is_used = False
 
     def close(self) -> None:
         """Removes the publisher from the topic."""

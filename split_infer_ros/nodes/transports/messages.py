@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout, Strides, is_dense
+from split_infer_ros.buffers.layout import Layout, Strides, dense_strides, is_dense
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import HandleError, UnknownSplitPointError
-from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
+from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.split.model import SplitModel
 
@@ -43,6 +46,26 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -
         heights=[origin.height for origin in handle.origins],
         widths=[origin.width for origin in handle.origins],
     )
+
+
+def batch_message(
+    head: str, handle: Handle, layout: Layout, features: Sequence[Tensor], data: array.array[int]
+) -> FeatureBatch:
+    """Returns the message of a handle with a copy of its features.
+
+    Args:
+        head: for which it is.
+        handle: to features that were written.
+        layout: of the copies, for as many images as the batch has.
+        features: views of them in their slot.
+        data: takes the copies; as many bytes as the layout has.
+    """
+    strides = [dense_strides(feature) for feature in features]
+    staged = layout.views(torch.frombuffer(data, dtype=torch.uint8), len(handle.origins), strides)
+    for copy, feature in zip(staged, features, strict=True):
+        copy.copy_(feature)
+    sent = replace(handle, batch_capacity=len(handle.origins), segment="", batch=None)
+    return FeatureBatch(head=head, handle=handle_message(sent, layout, staged), data=data)
 
 
 def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout, tuple[Strides, ...]]:

@@ -40,24 +40,71 @@ _Batch = tuple[Handle, tuple[Strides, ...]]
 
 
 class SharedMemorySender:
-    """Keeps slots in a segment of shared memory and publishes handles to them on ``features``.
+    """Publishes handles to slots in shared memory on ``features``, and has the slots looked at.
 
-    Each ``features/release`` makes it look at the slots.
+    Each ``features/release`` is a reason to look.
+
+    Args:
+        node: the backbone's node.
+        topic_prefix: in front of the topics.
+
+    Attributes:
+        connections: one for each model instance that is connected.
+    """
+
+    def __init__(self, node: ManagedNode[Any], topic_prefix: str) -> None:
+        self.connections: set[SharedMemoryConnection] = set()
+        self._node = node
+        for name in remove_leftovers():
+            node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
+        self._publisher = create_publisher(node, FeatureHandle, f"{topic_prefix}features", QoSProfile(depth=DEPTH))
+        self._monitor = HeadMonitor(node, lambda _: self._collect(), lambda _: self._collect(), topic_prefix)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a model instance is connected."""
+        return bool(self.connections)
+
+    def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemoryConnection:
+        """Registers ``collect``, which has the slots looked at. A batch's outcome stands there, not in the message."""
+        connection = SharedMemoryConnection(self, collect)
+        self.connections.add(connection)
+        return connection
+
+    def send(self, handle: Handle, pool: OwnedPool) -> int:
+        """Publishes the handle; returns to how many heads."""
+        heads = self._monitor.count_reached(self._publisher)
+        if heads:
+            features = pool.views(handle.lease, len(handle.origins))
+            self._publisher.publish(handle_message(handle, pool.layout, features))
+        return heads
+
+    def close(self) -> None:
+        """Removes the sender from its topics."""
+        self._node.destroy_publisher(self._publisher)
+        self._monitor.close()
+
+    def _collect(self) -> None:
+        for connection in tuple(self.connections):
+            connection.collect()
+
+
+class SharedMemoryConnection:
+    """Keeps the slots of one model instance in segments of shared memory.
+
+    Args:
+        sender: publishes handles.
+        collect: has the slots looked at.
+
+    Attributes:
+        collect: as given.
     """
 
     shared = True
 
-    def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
-        self._node = node
-        for name in remove_leftovers():
-            node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
-        self._publisher = create_publisher(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
-        self._monitor: HeadMonitor | None = None
-
-    def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemorySender:
-        """Registers ``collect``, which has the slots looked at. A batch's outcome stands there, not in the message."""
-        self._monitor = HeadMonitor(self._node, lambda _: collect(), lambda _: collect())
-        return self
+    def __init__(self, sender: SharedMemorySender, collect: Callable[[], None]) -> None:
+        self.collect = collect
+        self._sender = sender
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Allocates slots in a new segment."""
@@ -68,18 +115,11 @@ class SharedMemorySender:
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the handle; returns to how many heads."""
-        assert self._monitor is not None
-        heads = self._monitor.count_reached(self._publisher)
-        if heads:
-            features = pool.views(handle.lease, len(handle.origins))
-            self._publisher.publish(handle_message(handle, pool.layout, features))
-        return heads
+        return self._sender.send(handle, pool)
 
-    def close(self) -> None:
-        """Removes the sender from its topics."""
-        self._node.destroy_publisher(self._publisher)
-        if self._monitor is not None:
-            self._monitor.close()
+    def disconnect(self) -> None:
+        """Has the slots looked at no more."""
+        self._sender.connections.discard(self)
 
 
 @dataclass(slots=True, eq=False)

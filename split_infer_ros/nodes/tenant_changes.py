@@ -1,0 +1,88 @@
+"""Adds, changes and removes tenants on a thread of its own, because loading a model can take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from split_infer_ros.errors import ConfigurationError, error_sentence
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.parameters.tenants import TenantsParameters
+from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
+from split_infer_ros.server.server import Server
+
+
+@dataclass(frozen=True)
+class AppliedTenants:
+    """The tenants after a change of the parameters.
+
+    Attributes:
+        values: the parameters that were applied.
+        running: the model and the labels of each tenant that runs.
+        faults: why a tenant does not run as the parameters ask.
+    """
+
+    values: TenantsParameters
+    running: Mapping[str, tuple[str, Sequence[str]]]
+    faults: dict[str, ConfigurationError]
+
+
+class TenantChanges:
+    """Applies lists of tenants, each after the one before.
+
+    Args:
+        node: the node ``tenants``.
+        pipeline: what serves the tenants.
+        on_applied: called after a change that was ``put``, on the executor's thread. An executor crashes if an endpoint
+            that it waits for is destroyed on another thread.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode[TenantsParameters],
+        pipeline: Server,
+        on_applied: Callable[[AppliedTenants], None],
+    ) -> None:
+        self._node = node
+        self._pipeline = pipeline
+        self._on_applied = on_applied
+        self._applied: SimpleQueue[AppliedTenants] = SimpleQueue()
+        self._is_due = node.create_guard_condition(self._tell)
+        self._worker = WorkerThread("tenants", self._apply, use_one_thread)
+
+    def apply(self, values: TenantsParameters) -> AppliedTenants:
+        """Applies the tenants of these parameters on the calling thread."""
+        pipeline = self._pipeline
+        try:
+            faults = pipeline.set_tenants(values.wanted)
+        except Exception as error:  # an error in one change must not prevent the next one
+            if is_sticky(error):
+                self._node.lose_device(error)
+            missing = set(values.tenants) - pipeline.tenants.keys()
+            faults = dict.fromkeys(missing, ConfigurationError(error_sentence(error)))
+        running = {tenant.name: (tenant.model, pipeline.labels(tenant.name)) for tenant in pipeline.tenants.values()}
+        return AppliedTenants(values, running, faults)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._worker.start()
+
+    def put(self, values: TenantsParameters) -> None:
+        """Has the tenants of these parameters applied on the thread; never waits."""
+        self._worker.put(values)
+
+    def close(self) -> None:
+        """Applies what was ``put``, then ends the thread."""
+        self._worker.stop()
+        self._node.destroy_guard_condition(self._is_due)
+
+    def _apply(self, values: TenantsParameters) -> None:
+        self._applied.put(self.apply(values))
+        self._is_due.trigger()
+
+    def _tell(self) -> None:
+        while not self._applied.empty():
+            self._on_applied(self._applied.get())

@@ -1,0 +1,67 @@
+"""The ways to the heads of tenants in other processes: one sender a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS, Sender
+from split_infer_ros.server.opened_model import OpenedModel, OpenModel
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+
+
+class TenantSenders:
+    """Opens a sender for each tenant in its namespace, as ``NAME/features``, before its model is loaded.
+
+    A tenant that gets another model keeps its sender. With transport ``intra_process`` there are none, as the server
+    runs the heads. All methods but ``open_model`` are for the executor's thread, which would crash if another one
+    removed an endpoint for which it waits.
+
+    Args:
+        node: the node ``tenants``.
+        transport: the name of the transport.
+        open_model: loads the model of a tenant.
+    """
+
+    def __init__(self, node: ManagedNode[Any], transport: str, open_model: OpenModel) -> None:
+        self._node = node
+        self._transport = transport
+        self._open_model = open_model
+        self._senders: dict[str, Sender] = {}
+
+    def open(self, tenants: Collection[str]) -> None:
+        """Opens the senders of these tenants that are not open yet."""
+        if self._transport == INTRA_PROCESS:
+            return
+        for name in tenants:
+            if name not in self._senders:
+                self._senders[name] = SENDERS[self._transport](self._node, f"{name}/")
+
+    def open_model(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        """Loads the model of a tenant, with the way to its head.
+
+        Raises:
+            ConfigurationError: the model does not load, or the tenant was removed meanwhile.
+        """
+        opened = self._open_model(tenant, settings)
+        if self._transport == INTRA_PROCESS:
+            return opened
+        sender = self._senders.get(tenant.name)
+        if sender is None:
+            raise ConfigurationError(f"Tenant {tenant.name} was removed while its model was loaded.")
+        return replace(opened, transport=sender)
+
+    def close_unused(self, tenants: Collection[str]) -> None:
+        """Closes the senders that no batch needs any more, except those of these tenants."""
+        for name in self._senders.keys() - set(tenants):
+            if not self._senders[name].is_used:
+                self._senders.pop(name).close()
+
+    def close(self) -> None:
+        """Closes all senders."""
+        while self._senders:
+            self._senders.popitem()[1].close()

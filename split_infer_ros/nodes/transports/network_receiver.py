@@ -1,0 +1,116 @@
+"""The head's side of the transport ``network``: features come by value, while the backbone has chosen this head."""
+
+from __future__ import annotations
+
+import array
+import secrets
+from typing import Any
+
+import torch
+from rclpy.qos import QoSProfile
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout, Strides
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import HandleError
+from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
+from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
+from split_infer_ros.nodes.transports.messages import read_handle, release_message
+from split_infer_ros.nodes.transports.network import DEPTH, LATCHED
+from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.split.model import SplitModel
+
+HEARTBEAT_S = 0.5
+
+
+class NetworkReceiver:
+    """Takes features from ``features/data`` while the backbone has chosen this head.
+
+    Attributes:
+        is_standby: True while the backbone has chosen another head.
+    """
+
+    def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
+        self.is_standby = False
+        self._node = node
+        self._model = model
+        self._stage = stage
+        self._name = secrets.token_hex(8)
+        self._publisher: Any = None  # from the first choice on: the backbone monitors the head by its liveliness
+        self._subscription: Any = None  # while this head is chosen
+        self._claims = create_publisher(node, HeadClaim, "features/heads", LATCHED)
+        self._choices = create_subscription(node, HeadClaim, "features/head", self._receive_choice, LATCHED)
+        self._timer = node.create_steady_timer(HEARTBEAT_S, self._send_heartbeat)
+        self._send_heartbeat()
+
+    def stop_receiving(self) -> None:
+        """Takes no more features."""
+        self._node.destroy_timer(self._timer)
+        self._node.destroy_subscription(self._choices)
+        self._unsubscribe()
+        self._claims.publish(HeadClaim(head=self._name, leaves=True))
+
+    def close(self) -> None:
+        """Removes the receiver from its topics, once all that came is released."""
+        self._node.destroy_publisher(self._claims)
+        if self._publisher is not None:
+            self._node.destroy_publisher(self._publisher)
+
+    def _send_heartbeat(self) -> None:
+        self._claims.publish(HeadClaim(head=self._name))
+
+    def _receive_choice(self, choice: HeadClaim) -> None:
+        """Receives the backbone's choice of a head."""
+        self.is_standby = choice.head not in ("", self._name)
+        if choice.head != self._name:
+            self._unsubscribe()
+        elif self._subscription is None:
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        if self._publisher is None:
+            self._publisher = create_publisher(self._node, FeatureRelease, "features/release", RELEASE_QOS)
+        qos = QoSProfile(depth=DEPTH)
+        self._subscription = create_subscription(self._node, FeatureBatch, "features/data", self._receive, qos)
+
+    def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            self._node.destroy_subscription(self._subscription)
+            self._subscription = None
+
+    def _receive(self, message: FeatureBatch) -> None:
+        if message.head != self._name:  # the backbone has just chosen another head
+            return
+        try:
+            handle, layout, strides = read_handle(message.handle, self._model)
+            if len(message.data) != layout.slot_bytes:
+                raise HandleError(
+                    "malformed", f"{len(message.data):,} bytes of features came where {layout.slot_bytes:,} belong."
+                )
+            reader = _ReceivedFeatures(data=message.data, layout=layout, strides=strides, publisher=self._publisher)
+            self._stage.submit(handle, reader)
+        except HandleError as error:
+            self._stage.refuse(error)
+
+
+class _ReceivedFeatures:
+    """Reads features that came by value, which no other head reads."""
+
+    def __init__(self, *, data: array.array[int], layout: Layout, strides: tuple[Strides, ...], publisher: Any) -> None:
+        self._data = torch.frombuffer(data, dtype=torch.uint8)
+        self._layout = layout
+        self._strides = strides
+        self._publisher = publisher
+
+    def take(self, lease: Lease) -> None:
+        """Does nothing, because the features need not be claimed."""
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """Returns the received tensors."""
+        return self._layout.views(self._data, batch, self._strides)
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Tells the backbone that it may use the slot again."""
+        self._publisher.publish(release_message(lease, outcome))
