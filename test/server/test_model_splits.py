@@ -29,7 +29,7 @@ from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
 A, C = Tenant("a", "one"), Tenant("c", "two")
-NAMES = "input", "parts.0", "parts.1", "output"  # split points
+NAMES = "input", "parts.0", "parts.1", "parts.2", "output"  # split points
 OPEN = replace(SETTINGS, split_point=AUTO, goal=Goal(Objective.LATENCY))
 SIZES = 1, SETTINGS.largest_batch
 DWELL_S = 0.2

@@ -80,7 +80,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     resident = Run(tmp_path, SETTINGS)
     resident.feed()
     resident.close()
-    streamed = Run(tmp_path, streamed_through(2e6, residency))
+    streamed = Run(tmp_path, streamed_through(2.2e6, residency))
     assert streamed.refused == {}
     streamed.feed()
     for name, expected in resident.found.items():
@@ -89,7 +89,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert all(torch.equal(a, b) for a, b in zip(streamed.found[name], expected, strict=True))
         report = streamed.pipeline.report(name, 0.0)
         assert report.weights is not None
-        assert report.weights.memory_bytes < 2.1e6
+        assert report.weights.memory_bytes < 2.3e6
         assert report.failure == ""
     assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
     for line in streamed.pipeline.models.values():
@@ -100,9 +100,10 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
         raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
+    until(lambda: streamed.pipeline.is_measured)  # a model whose costs cannot be measured would serve no more
     monkeypatch.setattr(WeightsFile, "read", fail)
     streamed.feed()
-    assert all(set(streamed.counts(name).dropped) == {"weights_unreadable"} for name in "ab")
+    assert [set(streamed.counts(name).dropped) for name in "ab"] == [{"weights_unreadable"}] * 2
     assert all(streamed.pipeline.report(name, 0.0).failure.startswith("Layer ") for name in "ab")
     assert all(isinstance(error, StreamError) for error in streamed.errors)
     streamed.close()

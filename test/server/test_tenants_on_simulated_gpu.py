@@ -76,7 +76,7 @@ def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factor
         running = Running(folder / "tuning.jsonl", {f"model_{name}": load(f"model_{name}") for name in "ab"}, settings)
         assert running.set(A, B) == {}
         running.pipeline.start()
-        for split_point in ("parts.1", "output", "parts.0", "parts.1"):
+        for split_point in ("parts.1", "parts.0", "parts.1", "parts.0"):
             for value in (10, 60, 110, 160):
                 for tenant in (A, B):
                     running.send(tenant.name, value)
