@@ -13,7 +13,7 @@ from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import summarize_error
-from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.server.execution.compute import backbone_for
 from split_infer_ros.server.execution.recording import can_be_recorded, graph_input_bytes_of, record_backbone
 from split_infer_ros.server.memory.budget import PlanBudget
@@ -60,7 +60,7 @@ def make_plan(
     """
     split_point = model.split_point(settings.split_point)
     layout = Layout(split_point.tensors, settings.batch_size)
-    with ExitStack() as undo:
+    with ExitStack() as undo, work_apart(model.device, "plan"):  # frames of other models are under way
         try:
             memory = advisor.choose(
                 settings.memory_policy,
