@@ -68,7 +68,7 @@ CALLS = {
     "give_to_host", "release", "collect", "disable", "enable", "_free_oldest", "_leave_recording",
     "graphsafe_set_state", "_cuda_endAllocateToPool", "_cuda_releasePool",
 }  # fmt: skip
-CONTEXTS = {"_WHOLE_DEVICE", "without_collector", "keeping_pools", "inference_mode", "work", "stream"}
+CONTEXTS = {"_WHOLE_DEVICE", "without_collector", "keeping_pools", "holding", "inference_mode", "work", "stream"}
 FENCES = {"fence", "current_fence"}  # which then stand for nothing
 NO_FENCE = "__import__('split_infer_ros.runtime.streams', fromlist=['Fence']).Fence()"
 LIMIT_S = 400
@@ -111,7 +111,7 @@ REVERTED = {
         ]
     },
     "10, memory of cycles is not given back": {
-        "runtime/captures.py": [("    gc.collect()\n    with _WHOLE_DEVICE:", "    with _WHOLE_DEVICE:")]
+        "runtime/captures.py": [("    gc.collect()\n    emptied", "    emptied")]
     },
     "17, work does not wait for what its inputs are made by": {
         "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device.index))\n", "")]

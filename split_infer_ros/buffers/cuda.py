@@ -47,7 +47,7 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
 
     Raises:
         OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang it. Where
-            pages come late, all managed memory of this process counts, touched or not.
+            pages come late, all memory from this function counts, touched or not; see ``MANAGED_BYTES``.
     """
     cuda.call("cudaSetDevice", index)
     give_back = MANAGED_BYTES.take(nbytes)  # first, so that two threads cannot both find room for themselves alone

@@ -1,7 +1,10 @@
-"""Counts the managed memory of this process, so that it never takes more than a GPU has free.
+"""Counts managed memory that may lack pages on the GPU, so that the process never takes more than a GPU has free.
 
 Most GPUs get pages for managed memory only once these are touched. Until then, CUDA grants any amount, and reports as
 much free memory as before. A GPU that then has too few pages can hang.
+
+Pages go back to the host when the CPU touches them. So memory that both sides touch always counts. Memory of torch's
+pools belongs to the GPU alone. Its pages are taken when it is allocated, and it counts until then.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable
 
 
 class ManagedBytes:
-    """The bytes of managed memory that this process has, in allocations of their own and in torch's pools.
+    """The bytes of managed memory that may lack pages: allocations that both sides touch, and what pools allocate now.
 
     There is no lock. Finalizers free memory, and one can run on a thread that is counting.
     """
@@ -23,7 +26,7 @@ class ManagedBytes:
 
     @property
     def total(self) -> int:
-        """The bytes of all managed memory."""
+        """The bytes of managed memory that may lack pages."""
         return self._sum.value + self._bytes_in_pools()
 
     @property
@@ -32,7 +35,7 @@ class ManagedBytes:
         return ctypes.addressof(self._sum)
 
     def count_pools(self, bytes_in_pools: Callable[[], int]) -> None:
-        """Sets the function that returns the bytes in torch's pools."""
+        """Sets the function that returns the bytes that torch's pools are allocating."""
         self._bytes_in_pools = bytes_in_pools
 
     def take(self, nbytes: int) -> Callable[[], None]:

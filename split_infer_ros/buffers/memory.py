@@ -12,6 +12,7 @@ from torch import Tensor
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.cuda import FREES
 
 CPU = torch.device("cpu")
 
@@ -86,12 +87,16 @@ class Memory:
     def release_with(self, unregister: Callable[[], None]) -> None:
         """Sets the function that ends the page-locking of adopted memory.
 
-        It is called in ``release`` or when this object goes, whichever is first.
+        It is called after ``release`` or when this object goes, whichever is first. The memory stays mapped until then.
         """
-        self._unregister = call_once(self, unregister)
+
+        def end(mapped: Tensor = self.host) -> None:
+            unregister()
+
+        self._unregister = free_once(self, end)
 
     def release(self) -> None:
-        """Ends the GPU's access to adopted memory. Call this before the memory is unmapped."""
+        """Ends the GPU's access to adopted memory, after any recording. Call this before the memory is unmapped."""
         if self._unregister is not None:
             self._unregister()
 
@@ -128,8 +133,11 @@ def free_bytes(device: torch.device) -> int:
     return free
 
 
-def call_once(owner: object, function: Callable[[], None]) -> Callable[[], object]:
-    """Returns a function that calls ``function`` once: when it is called or when ``owner`` goes, whichever is first."""
-    finalizer = weakref.finalize(owner, function)
+def free_once(owner: object, free: Callable[[], None]) -> Callable[[], object]:
+    """Returns a function that frees something once: when it is called or when ``owner`` goes, whichever is first.
+
+    While a graph is recorded, the free waits for the end of the recording.
+    """
+    finalizer = weakref.finalize(owner, FREES.give, free)
     finalizer.atexit = False  # the end of the process frees everything, and threads may still use the memory
     return finalizer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers import cuda
-from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory, call_once
+from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory, free_once
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.faults import is_sticky
@@ -155,7 +155,7 @@ class _Owner:
         self._address = address
         self._nbytes = nbytes
         if free is not None:
-            call_once(self, free)
+            free_once(self, free)
 
     def on_host(self) -> Tensor:
         """Returns the CPU's view."""

@@ -21,30 +21,19 @@ struct Runtime {
   int (*exchange_capture_mode)(int *mode);
   int (*take_last_error)(void);
   int (*device_attribute)(int *value, int attribute, int device);
-  const volatile long long *managed_elsewhere; /* bytes of managed memory that this library has not allocated */
+  int (*set_bytes)(void *address, int value, size_t size);
+  int (*wait_for_stream)(void *stream);
+  const volatile long long *managed_elsewhere; /* bytes of managed memory that this library does not allocate */
 };
 
 static struct Runtime runtime;
-static long long managed_bytes; /* that this library has allocated */
+static long long untouched_bytes; /* of managed memory that this library is allocating */
 
 /* Sets CUDA's functions. Called before anything is allocated. */
 void split_infer_use_runtime(const struct Runtime *functions) { runtime = *functions; }
 
-/* Returns how many bytes of managed memory this library has allocated. */
-long long split_infer_managed_bytes(void) { return __atomic_load_n(&managed_bytes, __ATOMIC_SEQ_CST); }
-
-/* Returns the address of new memory, or NULL. A thread that records a graph may allocate too. */
-static void *allocate(Allocate function, size_t size, unsigned flags) {
-  void *address = NULL;
-  int mode = RELAXED_CAPTURE;
-  runtime.exchange_capture_mode(&mode);
-  if (function(&address, size, flags) != 0) {
-    runtime.take_last_error(); /* torch would raise it at its next call */
-    address = NULL;
-  }
-  runtime.exchange_capture_mode(&mode);
-  return address;
-}
+/* Returns how many bytes of managed memory this library is allocating. */
+long long split_infer_untouched_bytes(void) { return __atomic_load_n(&untouched_bytes, __ATOMIC_SEQ_CST); }
 
 static void release(Free function, void *address) {
   int mode = RELAXED_CAPTURE;
@@ -53,47 +42,67 @@ static void release(Free function, void *address) {
   runtime.exchange_capture_mode(&mode);
 }
 
+/* Returns whether pages of managed memory come only when they are touched. */
+static int pages_come_late(int device) {
+  int value = 0;
+  return runtime.device_attribute(&value, CONCURRENT_MANAGED_ACCESS, device) == 0 && value;
+}
+
 /* Returns whether the GPU has room for new managed memory, which is counted already. More than it has can hang it.
  *
- * Where pages come only when they are touched, CUDA does not take them from the free memory before. So all managed
- * memory of the process must fit.
+ * Where pages come late, memory that has none yet does not lower the free memory. So it counts as well. Only the CPU
+ * takes pages away again, and it never touches the memory of this library.
  */
 static int has_room(size_t size, int device) {
   size_t free_bytes = 0, total_bytes = 0;
   long long needed = (long long)size;
-  int pages_come_late = 0;
-  if (runtime.device_attribute(&pages_come_late, CONCURRENT_MANAGED_ACCESS, device) == 0 && pages_come_late)
-    needed = split_infer_managed_bytes() + *runtime.managed_elsewhere;
+  if (pages_come_late(device))
+    needed = split_infer_untouched_bytes() + *runtime.managed_elsewhere;
   return runtime.memory_info(&free_bytes, &total_bytes) == 0 && needed <= (long long)free_bytes;
 }
 
-/* Returns NULL if the GPU has no room. */
+/* Has the GPU take all pages of new memory; returns whether it did. Nobody records the default stream, NULL. */
+static int take_pages(void *address, size_t size) {
+  return runtime.set_bytes(address, 0, size) == 0 && runtime.wait_for_stream(NULL) == 0;
+}
+
+/* Returns NULL if the GPU has no room. From then on, the free memory of the GPU is less by the memory's size. */
 void *split_infer_allocate_managed(size_t size, int device, void *stream) {
   void *address = NULL;
-  int mode = RELAXED_CAPTURE, fits = 0;
+  int mode = RELAXED_CAPTURE;
   (void)stream;
-  __atomic_add_fetch(&managed_bytes, (long long)size, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&untouched_bytes, (long long)size, __ATOMIC_SEQ_CST);
   runtime.exchange_capture_mode(&mode);
-  fits = has_room(size, device);
-  runtime.exchange_capture_mode(&mode);
-  if (fits)
-    address = allocate(runtime.malloc_managed, size, ATTACH_GLOBAL);
-  else
-    runtime.take_last_error();
+  if (has_room(size, device) && runtime.malloc_managed(&address, size, ATTACH_GLOBAL) == 0) {
+    if (pages_come_late(device) && !take_pages(address, size)) {
+      runtime.free_managed(address);
+      address = NULL;
+    }
+  }
   if (address == NULL)
-    __atomic_sub_fetch(&managed_bytes, (long long)size, __ATOMIC_SEQ_CST);
+    runtime.take_last_error(); /* torch would raise it at its next call */
+  runtime.exchange_capture_mode(&mode);
+  __atomic_sub_fetch(&untouched_bytes, (long long)size, __ATOMIC_SEQ_CST);
   return address;
 }
 
 void split_infer_free_managed(void *address, size_t size, int device, void *stream) {
-  (void)device, (void)stream;
+  (void)size, (void)device, (void)stream;
   release(runtime.free_managed, address);
-  __atomic_sub_fetch(&managed_bytes, (long long)size, __ATOMIC_SEQ_CST);
 }
 
+/* Returns NULL if that much memory cannot be page-locked. */
 void *split_infer_allocate_pinned(size_t size, int device, void *stream) {
+  void *address = NULL;
+  int mode = RELAXED_CAPTURE;
   (void)device, (void)stream;
-  return allocate(runtime.host_alloc, size, HOST_PORTABLE | HOST_MAPPED);
+  runtime.exchange_capture_mode(&mode);
+  if (runtime.host_alloc(&address, size, HOST_PORTABLE | HOST_MAPPED) != 0) {
+    runtime.take_last_error();
+    address = NULL;
+  }
+  runtime.exchange_capture_mode(&mode);
+  return address;
 }
 
 void split_infer_free_pinned(void *address, size_t size, int device, void *stream) {

@@ -26,6 +26,8 @@ _RUNTIME = (
     "cudaThreadExchangeStreamCaptureMode",
     "cudaGetLastError",
     "cudaDeviceGetAttribute",
+    "cudaMemset",
+    "cudaStreamSynchronize",
 )
 _FUNCTIONS = {
     Policy.MANAGED: ("split_infer_allocate_managed", "split_infer_free_managed"),
@@ -56,10 +58,10 @@ def pool_allocator(policy: Policy) -> Any:
 
 
 def _use_runtime(path: Path) -> None:
-    """Gives the library the addresses of CUDA's functions, and the managed memory that it does not allocate itself."""
+    """Gives the library the addresses of CUDA's functions, and of the count of other managed memory."""
     functions, library = cuda.library(), ctypes.CDLL(str(path))
     fields = [ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _RUNTIME]
     fields.append(ctypes.c_void_p(MANAGED_BYTES.address))
     library.split_infer_use_runtime((ctypes.c_void_p * len(fields))(*fields))
-    library.split_infer_managed_bytes.restype = ctypes.c_longlong
-    MANAGED_BYTES.count_pools(library.split_infer_managed_bytes)
+    library.split_infer_untouched_bytes.restype = ctypes.c_longlong
+    MANAGED_BYTES.count_pools(library.split_infer_untouched_bytes)

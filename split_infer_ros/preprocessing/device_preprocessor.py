@@ -135,10 +135,15 @@ class DevicePreprocessor:
 
 @torch.inference_mode()
 def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
-    """Makes what all pre-processors of this process share. It must not lie in the pool of one of them."""
+    """Makes what all pre-processors of this process share. It must not lie in the pool of one of them.
+
+    This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may wait for
+    all work of the GPU then.
+    """
     resized = preprocess.staging(1).to(device)
+    as_it_is = preprocess.shorter_side or preprocess.height, preprocess.shorter_side or preprocess.width
     for order in (RGB, BGR, GREY):
-        for height, width in ((2, 2), (2, 4)):  # at least one of them leaves a border in a letterbox
+        for height, width in ((2, 2), (2, 4), as_it_is):  # one of the first leaves a border in a letterbox
             image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # four: each order is an index
             preprocess.resize_into(resized, image, order)
     preprocess.normalise(resized)

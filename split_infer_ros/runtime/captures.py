@@ -1,7 +1,7 @@
 """CUDA graphs: work that is recorded once and then launched as a whole.
 
 While one thread records, no thread may synchronise the whole device: CUDA would refuse that and spoil the recording.
-Therefore recording, device-wide synchronisation and emptying torch's cache exclude each other in the whole process.
+Therefore recording excludes device-wide synchronisation, frees and emptying torch's cache in the whole process.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillInUse
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from split_infer_ros.errors import SplitInferError
+from split_infer_ros.runtime.cuda import FREES
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.runtime.torch_pools import keeping_pools
+from split_infer_ros.runtime.torch_pools import keeping_pools, once_unused
 
 Results = TypeVar("Results")
 PoolId = Any  # torch's token of a pool, a pair of numbers
 
 WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
+POOLS_S = 10.0  # a model that is loaded into a pool may take so long
 
 # Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
 _WHOLE_DEVICE = threading.RLock()
@@ -117,7 +121,7 @@ def capture(
             stream.fence().wait()
     pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
-    with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools():
+    with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools(), FREES.holding():
         try:
             if warm_ups:
                 torch.cuda.empty_cache()  # what warm-ups and garbage leave is of no use to a graph's pool
@@ -149,17 +153,31 @@ def synchronize_device(device: torch.device) -> None:
 
 
 def empty_cache() -> None:
-    """Gives unused memory of the GPU back, that of unreachable cycles included."""
+    """Gives unused memory of the GPU back, that of unreachable cycles included.
+
+    torch gives none back while a thread allocates from a pool or records a graph. So this waits until none does, for
+    ``POOLS_S`` at most. If that is not enough, the last of these threads does it later.
+    """
     gc.collect()
-    with _WHOLE_DEVICE:
-        torch.cuda.empty_cache()
+    emptied: Future[None] = Future()
+
+    def empty() -> None:
+        try:
+            torch.cuda.empty_cache()
+            emptied.set_result(None)
+        except RuntimeError as error:  # for the thread that asked for it
+            emptied.set_exception(error)
+
+    once_unused(empty)
+    with suppress(StillInUse):
+        emptied.result(POOLS_S)
 
 
 @contextmanager
 def without_collector(may_skip: bool = False) -> Iterator[None]:
     """Collects garbage now, and not inside the block, whatever thread makes it.
 
-    Freeing a graph or page-locked memory would spoil a recording. A collection takes a tenth of a second and more, so
+    Freeing a graph would spoil a recording. A collection takes a tenth of a second and more, so
     who makes several recordings does so inside one block.
 
     Args:

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.deferred_calls import DeferredCalls
+
+FREES = DeferredCalls()  # of memory: they wait for the whole device, so one beside a recording may spoil that
 
 
 class OutOfMemory(ConfigurationError):

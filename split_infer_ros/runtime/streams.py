@@ -89,8 +89,8 @@ class Stream:
         """Gives the operations inside the block to this stream. NVIDIA's profilers show them under ``name``.
 
         The operations start after the work that this thread gave to its current stream, so they may use tensors that
-        were made there. For most threads, that is the default stream, on which models are loaded. The operations then
-        wait for these copies as well.
+        were made there. For most threads, that is the default stream, which all threads share. So nothing that takes
+        long belongs there; see ``work_apart``.
         """
         if self._stream is None:
             yield
@@ -113,6 +113,22 @@ class Stream:
         with torch.inference_mode(), self.work("copy"):
             into.copy_(source, non_blocking=True)
         self.fence().wait()
+
+
+@contextmanager
+def work_apart(device: torch.device, name: str) -> Iterator[None]:
+    """Gives the operations inside the block to a stream of their own, and waits until they are done.
+
+    On the default stream, they would hold up the work of all other threads.
+
+    Args:
+        device: where the operations run.
+        name: under which NVIDIA's profilers show them.
+    """
+    stream = Stream(device)
+    with stream.work(name):
+        yield
+    stream.fence().wait()
 
 
 def current_fence(device: torch.device) -> Fence:

@@ -1,21 +1,19 @@
-"""torch's memory pools, and the moment at which one may be destroyed.
+"""torch's memory pools, and what must wait until no thread uses one.
 
-A pool that is destroyed while any thread allocates from a pool, or records a graph, makes torch end the process. So a
-pool that nobody needs any more waits until nobody does either.
+A pool that is destroyed while any thread allocates from a pool, or records a graph, makes torch end the process. And
+until then torch's cache gives nothing back.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-_LOCK = threading.Lock()
-_UNNEEDED: deque[list[Any]] = deque()  # pools to destroy, each alone in a list, which nothing else refers to
-_num_users = 0  # threads that allocate from a pool, and recordings
+from split_infer_ros.runtime.deferred_calls import DeferredCalls
+
+_CALLS = DeferredCalls()
 
 
 class TorchPool:
@@ -26,8 +24,8 @@ class TorchPool:
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._holder = [make()]
-        weakref.finalize(self, _destroy_later, self._holder).atexit = False
+        self._holder = [make()]  # nothing else refers to the pool
+        weakref.finalize(self, once_unused, self._holder.clear).atexit = False
 
     @property
     def pool(self) -> Any:
@@ -40,34 +38,11 @@ class TorchPool:
         return self.pool.id
 
 
-@contextmanager
-def keeping_pools() -> Iterator[None]:
-    """Keeps every thread from destroying a pool inside the block."""
-    global _num_users
-    with _LOCK:
-        _num_users += 1
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _num_users -= 1
-            _destroy_unneeded()
+def keeping_pools() -> AbstractContextManager[None]:
+    """Returns a block in which no thread destroys a pool. It is for who allocates from a pool, or records a graph."""
+    return _CALLS.holding()
 
 
-def _destroy_later(holder: list[Any]) -> None:
-    """Has a pool destroyed now or when the last ``keeping_pools`` ends.
-
-    A finalizer calls this. It can run on a thread that holds the lock, so it does not wait for it.
-    """
-    _UNNEEDED.append(holder)
-    if _LOCK.acquire(blocking=False):
-        try:
-            _destroy_unneeded()
-        finally:
-            _LOCK.release()
-
-
-def _destroy_unneeded() -> None:
-    """Destroys what nobody needs, unless there are users (lock held)."""
-    while _UNNEEDED and not _num_users:
-        _UNNEEDED.popleft().clear()
+def once_unused(call: Callable[[], object]) -> None:
+    """Makes a call now, or has the thread make it that is the last to leave ``keeping_pools``. It must not raise."""
+    _CALLS.give(call)

@@ -18,7 +18,7 @@ from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import summarize_error
-from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.server.execution.recording import can_be_recorded, graph_input_bytes_of, record_backbone
 from split_infer_ros.server.memory.budget import PlanBudget
 from split_infer_ros.server.plan import Plan
@@ -57,7 +57,7 @@ def make_plan(
     """
     split_point = model.split_point(settings.split_point)
     layout = Layout(split_point.tensors, settings.batch_size)
-    with ExitStack() as undo:
+    with ExitStack() as undo, work_apart(model.device, "plan"):  # frames of other models are under way
         try:
             memory = advisor.choose(
                 settings.memory_policy,

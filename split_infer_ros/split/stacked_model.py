@@ -20,7 +20,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.split.export import copy_to_device
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.stacked_graph import stack_graphs
@@ -61,7 +61,8 @@ class StackedModel:
         channels, height, width = first.image_shape
         self.image_shape = (len(members) * channels, height, width)
         self.fingerprint = f"{len(members)} of {first.fingerprint} stacked"
-        self.backbone = self._make_backbone(first)
+        with work_apart(self.device, "stack"):
+            self.backbone = self._make_backbone(first)
         self._check_results()
 
     def blank_images(self, batch_size: int) -> Tensor:

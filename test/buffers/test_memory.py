@@ -129,11 +129,12 @@ def test_exclusive_managed_memory_belongs_to_one_side(gpu: Gpu) -> None:
     assert gives() == 0
     device_attributes.cache_clear()
     gpu.absent.add("cudaDevAttrConcurrentManagedAccess")
-    exclusive = allocate(Policy.MANAGED, 100, GPU)
-    exclusive.give_to_device()
-    with pytest.raises(CudaError, match=r"The CPU touches .* while the default stream may be at work"):
-        exclusive.host.fill_(1)
-    exclusive.give_to_host()
+    exclusive, stream = allocate(Policy.MANAGED, 100, GPU), Stream(GPU)
+    with stream.work("gives"):
+        exclusive.give_to_device()
+        with pytest.raises(CudaError, match=r"The CPU touches .* while stream .* may be at work"):
+            exclusive.host.fill_(1)
+        exclusive.give_to_host()
     torch.cuda.synchronize()
     exclusive.host.fill_(1)
     with pytest.raises(CudaError, match="which is attached to host"):

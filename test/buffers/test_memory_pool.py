@@ -127,7 +127,7 @@ def test_pool_without_room_is_out_of_memory(gpu: Gpu) -> None:
 
 
 def test_pools_and_single_allocations_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the memory is touched, so the GPU reports all of its own as free."""
+    """Nobody touches the single allocation, so the GPU reports its bytes as free."""
     gc.collect()
     for module in (cuda, pool_allocators):
         monkeypatch.setattr(module, "MANAGED_BYTES", COUNT)
@@ -141,13 +141,34 @@ def test_pools_and_single_allocations_count_together(monkeypatch: pytest.MonkeyP
                 torch.empty(400_000, dtype=torch.uint8, device=GPU)
         with pytest.raises(OutOfMemory, match="beside"):
             allocate(Policy.MANAGED, 400_000, GPU)
-        assert gpu.free_bytes == gpu.total
+        assert gpu.free_bytes == gpu.total - 400_384, "that of the pool has its pages"
         del values, pool
         gc.collect()
         torch.cuda.empty_cache()
         again = allocate(Policy.MANAGED, 400_000, GPU)
         del single, again
         gc.collect()
+
+
+def test_memory_that_a_pool_has_counts_once(gpu: Gpu) -> None:
+    """Memory that was touched is not free any more. Were it counted besides, half of the GPU would stay unused."""
+    gpu.total = 1_000_000
+    pool = MemoryPool(Policy.MANAGED, GPU)
+    with pool.allocating():
+        kept = [torch.zeros(300_000, dtype=torch.uint8, device=GPU) for _ in range(3)]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(300_000, dtype=torch.uint8, device=GPU)
+    assert gpu.free_bytes < 100_000
+    del kept, pool
+    gc.collect()
+
+
+def test_pages_that_a_pool_cannot_have_are_out_of_memory(gpu: Gpu) -> None:
+    pool = MemoryPool(Policy.MANAGED, GPU)
+    gpu.runtime.refuse["cudaMemset"] = "cudaErrorMemoryAllocation"
+    with pool.allocating(), pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1000, device=GPU)
+    assert gpu.memory.regions() == []
 
 
 def test_pools_count_once_where_pages_come_at_once() -> None:

@@ -16,6 +16,7 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.runtime import cuda
+from split_infer_ros.runtime.streams import Stream
 
 TENSORS = TensorSpec("x", (64, 7, 7), torch.float32), TensorSpec("y", (5,), torch.float16)
 LAYOUT = Layout(TENSORS, 8)
@@ -25,32 +26,39 @@ MB = 1 << 20
 @pytest.mark.parametrize("policy", POLICIES)
 def test_both_sides_see_the_same_bytes(policy: Policy) -> None:
     need(policy)
-    memory = allocate(policy, 4 * MB, GPU)
+    memory, stream = allocate(policy, 4 * MB, GPU), Stream(GPU)  # a GPU may refuse to own memory on the default stream
     assert memory.host.device.type == "cpu"
     assert memory.device.device == GPU
     if policy is Policy.MANAGED:
         assert memory.host.data_ptr() == memory.device.data_ptr()
-    memory.give_to_device()
-    memory.device.fill_(7)
-    if memory.needs_copy:
-        memory.host.copy_(memory.device, non_blocking=True)
-    memory.give_to_host()
-    torch.cuda.synchronize()
+    with stream.work("fill"):
+        memory.give_to_device()
+        memory.device.fill_(7)
+        if memory.needs_copy:
+            memory.host.copy_(memory.device, non_blocking=True)
+        memory.give_to_host()
+    stream.fence().wait()
     assert memory.host.eq(7).all()
     if not memory.needs_copy:
         memory.host.fill_(9)
-        memory.give_to_device()
-        assert int(memory.device.sum(dtype=torch.int64)) == 9 * 4 * MB
+        with stream.work("sum"):
+            memory.give_to_device()
+            assert int(memory.device.sum(dtype=torch.int64)) == 9 * 4 * MB
+            memory.give_to_host()
+        stream.fence().wait()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_dropped_is_given_back(policy: Policy) -> None:
     need(policy)
-    free = []
+    free, stream = [], Stream(GPU)
     for _ in range(4):
         memory = allocate(policy, 512 * MB, GPU)
-        memory.device[:1].fill_(1)
-        torch.cuda.synchronize()
+        with stream.work("touch"):
+            memory.give_to_device()
+            memory.device[:1].fill_(1)
+            memory.give_to_host()
+        stream.fence().wait()
         del memory
         gc.collect()
         free.append(free_bytes())
@@ -64,14 +72,15 @@ def test_features_are_copied_only_where_the_policy_has_two_buffers(
 ) -> None:
     need(policy, make is SharedSlotPool)
     need_profiler()
-    pool = make.allocate(LAYOUT, 2, Place(policy, GPU))
+    pool, stream = make.allocate(LAYOUT, 2, Place(policy, GPU)), Stream(GPU)
     assert pool.slots.policy is policy
     features = torch.randn(8, 64, 7, 7, device=GPU), torch.randn(8, 5, device=GPU).half()
 
     def hand_over(slot: int, part: list[torch.Tensor]) -> None:
-        pool.slots.write(slot, part)
-        if pool.slots.needs_copy:
-            pool.slots.fetch(slot, len(part[0]))
+        with stream.work("hand over"):
+            pool.slots.write(slot, part)
+            if pool.slots.needs_copy:
+                pool.slots.fetch(slot, len(part[0]))
 
     for batch in (8, 3):
         lease = pool.acquire()
@@ -111,6 +120,8 @@ def test_untouched_managed_memory_counts() -> None:
 
 
 def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:
+    if device_attributes(0).integrated:
+        pytest.skip("this GPU is full when its host is, and the system would end processes")
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(free - 128 * MB, dtype=torch.uint8, device=GPU)

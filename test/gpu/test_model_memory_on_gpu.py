@@ -101,6 +101,16 @@ def test_more_managed_memory_than_is_free_is_refused() -> None:
     assert torch.ones(1, device=GPU).item() == 1, "the error is not left for the next call"
 
 
+def test_managed_memory_of_a_pool_has_its_pages_at_once() -> None:
+    """So it is not free any more, and the free memory says what else fits."""
+    need_pools(Policy.MANAGED)
+    pool, before = MemoryPool(Policy.MANAGED, GPU), free_bytes()
+    with pool.allocating():
+        values = torch.empty(512 * MB, dtype=torch.uint8, device=GPU)
+    assert torch.cuda.mem_get_info(GPU)[0] <= before - 500 * MB
+    assert not values.any(), "nobody but the allocator has written there"
+
+
 @pytest.mark.parametrize("policy", POOLED_POLICIES)
 def test_graph_lies_in_memory_of_the_policy(policy: Policy) -> None:
     need_pools(policy)

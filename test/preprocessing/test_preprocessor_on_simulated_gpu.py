@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,36 @@ def test_batches_of_several_policies_share_a_preprocessor(gpu: Gpu, absent: list
     assert by_policy[Policy.MANAGED].bytes == base.bytes
 
 
+PREPROCESSES = [
+    PREPROCESS,
+    replace(PREPROCESS, antialias=False),
+    replace(PREPROCESS, shorter_side=6),
+    replace(PREPROCESS, bgr=True),
+    replace(PREPROCESS, letterbox=Letterbox(4, 4)),
+    replace(PREPROCESS, letterbox=Letterbox(4, 4, centred=True, colour=(1.0, 2.0, 3.0))),
+]
+
+
+def every_kind_of_frame() -> Iterator[Pixels]:
+    for encoding in ("rgb8", "bgr8", "rgba8", "bgra8", "mono8"):
+        for height, width in ((4, 4), (6, 6), (4, 8), (8, 4)):
+            image = torch.zeros((height, width, ENCODINGS[encoding].channels), dtype=torch.uint8)
+            yield Pixels(image, ENCODINGS[encoding].rgb)
+
+
+@pytest.mark.parametrize("preprocess", PREPROCESSES)
+def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess) -> None:
+    """A GPU may wait for all of its work when it loads one. Blank images have warmed the pre-processor up."""
+    preprocessor = DevicePreprocessor.allocate(
+        preprocess, batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
+    )
+    preprocessor.load([Pixels.blank()]).ready.wait()
+    loaded = set(gpu.kernels)
+    for frame in every_kind_of_frame():
+        preprocessor.load([frame]).ready.wait()
+    assert gpu.kernels == loaded
+
+
 @pytest.mark.parametrize("letterbox", [None, Letterbox(4, 4), Letterbox(4, 4, centred=True, colour=(1.0, 2.0, 3.0))])
 def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | None) -> None:
     """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
@@ -114,8 +145,6 @@ def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | 
         preprocess, batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
     )
     made = _constant.cache_info().misses
-    for encoding in ("rgb8", "bgr8", "rgba8", "bgra8", "mono8"):
-        for height, width in ((4, 4), (4, 8), (8, 4)):
-            image = torch.zeros((height, width, ENCODINGS[encoding].channels), dtype=torch.uint8)
-            preprocessor.load([Pixels(image, ENCODINGS[encoding].rgb)]).ready.wait()
+    for frame in every_kind_of_frame():
+        preprocessor.load([frame]).ready.wait()
     assert _constant.cache_info().misses == made

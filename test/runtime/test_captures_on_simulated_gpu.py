@@ -12,6 +12,7 @@ import torch
 from simulated_gpu import CudaError, Gpu
 from torch import Tensor
 
+from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.captures import (
@@ -21,7 +22,8 @@ from split_infer_ros.runtime.captures import (
     synchronize_device,
     without_collector,
 )
-from split_infer_ros.runtime.streams import Stream, current_fence
+from split_infer_ros.runtime.streams import Stream, current_fence, work_apart
+from split_infer_ros.runtime.torch_pools import keeping_pools
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
@@ -92,6 +94,83 @@ def test_memory_is_given_back_after_a_recording(gpu: Gpu) -> None:
     beside.end()
     assert torch.cuda.memory_reserved() < MB
     recorded.launch()
+
+
+def pinned() -> list[Memory]:
+    return [allocate(Policy.PINNED, 64, GPU)]
+
+
+def managed() -> list[Memory]:
+    return [allocate(Policy.MANAGED, 64, GPU)]
+
+
+def registered() -> list[Memory]:
+    return [adopt(Policy.PINNED, page_aligned(4096), GPU)]
+
+
+def released() -> list[Memory]:
+    """Returns memory that its owner gives up before it goes."""
+
+    class Released(list[Memory]):
+        def clear(self) -> None:
+            for memory in self:
+                memory.release()
+            super().clear()
+
+    return Released(registered())
+
+
+@pytest.mark.parametrize("make", [pinned, managed, registered, released])
+@pytest.mark.parametrize("same_thread", [True, False])
+def test_frees_wait_until_a_recording_is_over(same_thread: bool, make: Callable[[], list[Memory]], gpu: Gpu) -> None:
+    """Finalizers free memory, and so do buffers that grow and plans that retire, each on a thread of its own."""
+    kept, values = make(), torch.zeros(4, device=GPU)
+    beside = Beside(kept.clear)
+
+    def run() -> Tensor:
+        if same_thread and torch.cuda.is_current_stream_capturing():
+            kept.clear()
+        beside.begin()
+        return values + 1
+
+    recorded = capture(run, Stream(GPU))
+    beside.end()
+    assert kept == []
+    assert not [region for region in gpu.memory.regions() if region.is_shared]
+    recorded.launch()
+    current_fence(GPU).wait()
+    assert recorded.results.tolist() == [1.0] * 4
+
+
+def test_memory_is_given_back_once_no_thread_uses_a_pool(gpu: Gpu) -> None:
+    """While one does, torch silently gives no memory back."""
+    torch.empty(MB, dtype=torch.uint8, device=GPU)
+    with keeping_pools(), torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        emptying = threading.Thread(target=empty_cache)
+        emptying.start()
+        emptying.join(0.2)
+        assert torch.cuda.memory_reserved() >= MB
+    emptying.join()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_error_of_the_cache_comes_to_who_empties_it(gpu: Gpu) -> None:
+    errors: list[Exception] = []
+
+    def empty() -> None:
+        try:
+            empty_cache()
+        except CudaError as error:
+            errors.append(error)
+
+    with keeping_pools():
+        emptying = threading.Thread(target=empty)
+        emptying.start()
+        emptying.join(0.2)
+        gpu.sticky = "an illegal memory access was encountered"
+    emptying.join()
+    assert "illegal memory access" in str(errors[0])
+    gpu.sticky = ""
 
 
 def test_garbage_does_not_spoil_a_recording(gpu: Gpu) -> None:
@@ -253,6 +332,16 @@ def test_work_starts_after_the_threads_earlier_work(gpu: Gpu) -> None:
         values.add_(1)
     synchronize_device(GPU)
     assert values.sum().item() == 1000
+
+
+def test_work_apart_is_done_and_not_on_the_default_stream(gpu: Gpu) -> None:
+    with work_apart(GPU, "load"):
+        values = torch.ones(1000).to(GPU)
+    assert gpu.default.given == 0
+    with Stream(GPU).work("adds"):
+        values.add_(1)
+    synchronize_device(GPU)
+    assert values.sum().item() == 2000
 
 
 def test_a_copy_is_done_when_it_returns(gpu: Gpu) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from simulated_gpu import CudaError, Gpu
+from simulated_gpu.gpu import RELAXED
 
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
@@ -68,6 +69,11 @@ def pinned_garbage() -> None:
     del memory
 
 
+def earlier_event() -> torch.cuda.Event:
+    """Returns an event that is no part of the recording."""
+    return torch.cuda.default_stream().record_event()
+
+
 def forget(gpu: Gpu) -> None:
     """Memory that could not be freed during a recording is lost."""
     for region in gpu.memory.regions():
@@ -81,6 +87,10 @@ FORBIDDEN: dict[str, Callable[[torch.Tensor], object]] = {
     "waits for values": lambda values: values.nonzero(),
     "a stream that is being recorded was synchronised": lambda values: torch.cuda.current_stream().synchronize(),
     "memory was freed": lambda values: pinned_garbage(),
+    "an event was synchronised": lambda values: earlier_event().synchronize(),
+    "an event was queried": lambda values: earlier_event().query(),
+    "a stream was synchronised": lambda values: torch.cuda.default_stream().synchronize(),
+    "a stream was queried": lambda values: torch.cuda.default_stream().query(),
 }
 
 
@@ -115,6 +125,34 @@ def test_another_threads_synchronisation_ends_a_recording(gpu: Gpu) -> None:
     with pytest.raises(CudaError, match="the whole device was synchronised"):
         recorded(run)
     assert "900" in errors[0]
+
+
+def test_another_threads_free_ends_a_recording(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> None:
+        values.add_(1)
+        thread = threading.Thread(target=pinned_garbage)
+        thread.start()
+        thread.join()
+
+    with pytest.raises(CudaError, match="memory was freed"):
+        recorded(run)
+    forget(gpu)
+
+
+def test_relaxed_rules_allow_what_a_recording_forbids(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> None:
+        values.add_(1)
+        gpu.capture_mode_of_thread = RELAXED
+        pinned_garbage()
+        torch.cuda.default_stream().synchronize()
+        gpu.capture_mode_of_thread = 0
+
+    recorded(run).replay()
+    assert values.tolist() == [1.0] * 4
 
 
 def test_garbage_is_collected_inside_of_a_recording(gpu: Gpu) -> None:

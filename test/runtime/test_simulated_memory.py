@@ -96,10 +96,12 @@ def test_managed_memory_belongs_to_one_side_at_a_time(given: bool) -> None:
         memory = allocate(Policy.MANAGED, 64, GPU)
         memory.host.fill_(1)
         if given:
-            memory.give_to_device()
-            memory.device.add_(1)
-            memory.give_to_host()
-            torch.cuda.current_stream().synchronize()
+            stream = Stream(GPU)
+            with stream.work("adds"):
+                memory.give_to_device()
+                memory.device.add_(1)
+                memory.give_to_host()
+            stream.fence().wait()
             assert memory.host.tolist() == [2] * 64
         else:
             with pytest.raises(CudaError, match="attached to host"):
@@ -112,3 +114,50 @@ def test_pageable_memory_needs_the_gpus_attribute() -> None:
         with pytest.raises(OutOfMemory, match="memory that the GPU cannot reach"):
             adopt(Policy.MANAGED, page_aligned(4096), GPU)
         gpu.faults.clear()
+
+
+def test_memory_is_not_given_to_the_default_stream_alone() -> None:
+    """CUDA refuses that: the default stream stands for all streams."""
+    with simulated(Gpu(absent=["cudaDevAttrConcurrentManagedAccess"])):
+        memory = allocate(Policy.MANAGED, 64, GPU)
+        with pytest.raises(ConfigurationError, match="cudaStreamAttachMemAsync failed: cudaErrorInvalidValue"):
+            memory.give_to_device()
+        memory.give_to_host()
+
+
+def test_pages_of_managed_memory_go_to_who_touches_them(gpu: Gpu) -> None:
+    memory, free = allocate(Policy.MANAGED, 4096, GPU), gpu.free_bytes
+    memory.device.fill_(1)
+    assert gpu.free_bytes == free - 4096
+    torch.cuda.current_stream().synchronize()
+    assert memory.host.eq(1).all()
+    assert gpu.free_bytes == free
+
+
+def test_registered_memory_has_another_address_on_the_device(gpu: Gpu) -> None:
+    plain = page_aligned(4096)
+    adopted = adopt(Policy.PINNED, plain, GPU)
+    with pytest.raises(CudaError, match="an address of the host"):
+        torch.as_tensor(AtAddress(plain.data_ptr()), device=GPU)
+    gpu.faults.clear()
+    adopted.device.fill_(3)
+    torch.cuda.current_stream().synchronize()
+    assert plain.eq(3).all()
+    adopted.release()
+
+
+class AtAddress:
+    """Memory at an address, as torch takes it."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (4096,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def test_common_memory_is_kept_while_a_thread_uses_a_pool(gpu: Gpu) -> None:
+    pool = torch.cuda.MemPool()
+    torch.empty(1000, device=GPU)
+    with torch.cuda.use_mem_pool(pool):
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() > 0
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0

@@ -79,6 +79,17 @@ def test_a_pipeline_is_reconfigured_forty_times_under_load(gpu: Gpu) -> None:
     assert gpu.calls.count("cudaStreamCreateWithFlags") < 20, "streams are given back"
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+def test_nothing_is_given_to_the_stream_that_all_share(graphs: bool, gpu: Gpu) -> None:
+    """Every thread's work waits for the default stream. Weights that are loaded there would hold frames up."""
+    with BrightRun(replace(SETTINGS, cuda_graphs=graphs)) as run:
+        run.feed(3)
+        run.pipeline.backbone.configure(replace(SETTINGS, cuda_graphs=graphs, batch_size=3, memory_policy="pinned"))
+        run.feed(3)
+        run.check()
+    assert gpu.default.given == 0
+
+
 def test_two_pipelines_are_configured_at_once(gpu: Gpu) -> None:
     errors: list[Exception] = []
 

@@ -123,13 +123,16 @@ class Allocator:
         self._free_closed_pools()
 
     def release(self) -> None:
-        """Frees blocks that no tensor and no graph needs, unless a capture is under way or never ended."""
+        """Frees blocks that no tensor and no graph needs, unless a capture is under way or never ended.
+
+        While a thread allocates from a pool, the common memory stays.
+        """
         gpu = self._gpu
         self.drain()
         if gpu.captures or self.left_open:
             return
         idle = [block for block in self.blocks if not block.in_use and not self.users[block.pool]]
-        self._free_blocks(idle)
+        self._free_blocks([block for block in idle if block.pool != COMMON or not self.entered])
 
     def open_pool(self, pool: PoolId, allocator: PoolAllocator | None) -> None:
         """Opens a pool that lives as long as its ``MemPool``."""

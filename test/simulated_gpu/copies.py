@@ -62,6 +62,7 @@ def from_values(gpu: Gpu, values: Tensor) -> Tensor:
 
 def _give(gpu: Gpu, into: Tensor, source: Tensor, reads: bool = True) -> None:
     touched = [(into, True), (source, False)] if reads else [(into, True)]
+    gpu.kernels.add(("copy", into.dtype, source.dtype))
     gpu.launch(gpu.current, lambda: into.copy_(source), touched)
 
 

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from simulated_gpu.allocator import POISON
 from simulated_gpu.clocks import join, place_of_call
+from simulated_gpu.gpu import RELAXED
 from simulated_gpu.memory_map import Region
-from simulated_gpu.memory_pools import RELAXED
 from simulated_gpu.tensors import GpuTensor
 
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
 
 PAGE = 4096
+DEVICE_OFFSET = 1 << 46  # from the host's address of registered memory to the device's; not all devices have one
 _OUTLIVED: set[int] = set()  # addresses that objects still hold of GPUs that are not simulated any more
 
 
@@ -96,6 +97,11 @@ class Runtime:
     def cudaFree(self, address: int) -> tuple[Any]:
         return self._free("managed", address)
 
+    def cudaMemset(self, address: int, value: int, nbytes: int) -> tuple[Any]:
+        gpu = self._gpu
+        gpu.launch(gpu.default, lambda: ctypes.memset(address, value, nbytes), [(_plain(address, nbytes), True)])
+        return (self.status(),)
+
     def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Any]:
         gpu = self._gpu
         with gpu.lock:
@@ -126,18 +132,19 @@ class Runtime:
         region = self._gpu.memory.find(address)
         if region is None or region.kind not in ("mapped", "registered"):
             return self.status("cudaErrorInvalidValue"), 0
-        return self.status(), address
+        return self.status(), address + DEVICE_OFFSET * (region.kind == "registered")
 
     def cudaStreamAttachMemAsync(self, stream: Any, address: int, length: int, flags: int) -> tuple[Any]:
         gpu = self._gpu
         with gpu.lock:
             queue, region = gpu.queue_of(int(stream)), gpu.memory.find(address)
-            if region is None or region.kind != "managed" or queue.capture is not None:
+            owners = {self._real.cudaMemAttachHost: "host", self._real.cudaMemAttachSingle: queue}
+            owner = owners.get(flags)
+            if region is None or region.kind != "managed" or queue.capture is not None or owner is gpu.default:
                 return (self.status("cudaErrorInvalidValue"),)
             region.attached = None
             gpu.launch(queue, lambda: None, [(_plain(region.start, region.size), True)])
-            owners = {self._real.cudaMemAttachHost: "host", self._real.cudaMemAttachSingle: queue}
-            region.attached = owners.get(flags)
+            region.attached = owner
         return (self.status(),)
 
     def cudaStreamCreateWithFlags(self, flags: int) -> tuple[Any, int]:
@@ -170,7 +177,10 @@ class Runtime:
         gpu, facts = self._gpu, owner.__cuda_array_interface__
         address, (nbytes,) = facts["data"][0], facts["shape"]
         with gpu.lock:
-            region = gpu.memory.find(address)
+            if (region := gpu.memory.find(address)) is not None and region.kind == "registered":
+                gpu.fault("A GPU tensor was made over an address of the host.")
+            if (behind := gpu.memory.find(address - DEVICE_OFFSET)) is not None and behind.kind == "registered":
+                address, region = address - DEVICE_OFFSET, behind
             if region is None:
                 if "cudaDevAttrPageableMemoryAccess" in gpu.absent:
                     gpu.fault("A GPU tensor was made over memory that the GPU cannot reach.")
@@ -203,7 +213,7 @@ class Runtime:
         return gpu.page_lockable - gpu.page_locked_bytes
 
     def _free(self, kind: str, address: int) -> tuple[Any]:
-        """Waits for the whole device, which spoils a recording."""
+        """Waits for the whole device, which spoils recordings."""
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)
@@ -231,10 +241,15 @@ class Runtime:
         gpu.memory.touch(region, 0, region.size, host, known, True, f"{place_of_call()} (it is freed)")
 
     def _forbidden(self, what: str) -> tuple[Any] | None:
-        capture = self._gpu.capture_of_this_thread()
-        if capture is None or self._gpu.capture_mode_of_thread == RELAXED:
+        """Refuses a call that waits for the whole device beside any thread's recording, which it spoils.
+
+        By CUDA's documentation, the recordings of other threads bear it.
+        """
+        gpu = self._gpu
+        if not gpu.captures or gpu.capture_mode_of_thread == RELAXED:
             return None
-        capture.failure = capture.failure or what
+        for capture in gpu.captures:
+            capture.failure = capture.failure or what
         return (self.status("cudaErrorStreamCaptureUnsupported"),)
 
     def _forget(self, region: Region) -> None:

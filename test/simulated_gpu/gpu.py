@@ -22,6 +22,7 @@ from simulated_gpu.queues import Choose, Processor, Queue, Work
 TOTAL = 1 << 30
 DEALT = 32  # streams that torch.cuda.Stream() deals in turn
 CAPTURING = 900  # cudaErrorStreamCaptureUnsupported
+RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 
 class Gpu(Findings):
@@ -37,6 +38,7 @@ class Gpu(Findings):
         fail_captures: so many recordings fail from now on.
         generator_records: the generator of random numbers is part of a recording, and so refuses others.
         calls: names of the calls into CUDA's run-time API, in order.
+        kernels: operators that were launched, with the types of their tensors. A GPU loads each at its first launch.
     """
 
     def __init__(self, choose: Choose | None = None, total: int = TOTAL, absent: Sequence[str] = ()) -> None:
@@ -50,6 +52,7 @@ class Gpu(Findings):
         self.known: Clock = {}  # what any host thread has waited for
         self.captures: set[Capture] = set()
         self.calls: list[str] = []
+        self.kernels: set[tuple[object, ...]] = set()
         self.new_pool = pool_ids()
         self.page_lockable = total
         self._threads = threading.local()
@@ -204,6 +207,7 @@ class Gpu(Findings):
             host = self.host()
             if region.kind == "managed" and not self.pages_come_late:
                 self._check_exclusive(region, host)
+            region.resident = False  # the pages go to the host
             first = region.start
             self.memory.touch(region, start - first, end - first, host, host.clock, writes, place_of_call())
 
@@ -229,6 +233,7 @@ class Gpu(Findings):
             self.allocator.drain()
             if queue.capture is not None:
                 self.invalidate(queue.capture, "a stream that is being recorded was synchronised")
+            self.forbid("a stream was synchronised")
             self.wait(queue.last, queue.clock)
 
     def wait_for_all(self) -> None:
@@ -245,7 +250,9 @@ class Gpu(Findings):
                 self.wait(None, queue.clock)
 
     def capture_of_this_thread(self) -> Capture | None:
-        """Returns the recording whose rules hold for the calling thread."""
+        """Returns the recording whose rules hold for the calling thread; None if the thread chose relaxed rules."""
+        if self.capture_mode_of_thread == RELAXED:
+            return None
         for capture in self.captures:
             if capture.mode == "global" or (capture.mode == "thread_local" and capture.thread == threading.get_ident()):
                 return capture

@@ -51,7 +51,7 @@ class Region:
         live: False once it was freed.
         use: of a device block, how often it was handed out.
         attached: of managed memory that both sides may not touch at once: None (all), ``host``, or a stream.
-        resident: of managed memory, whether the device has touched it and so has its pages.
+        resident: of managed memory, whether the device touched it last and so has its pages.
     """
 
     start: int

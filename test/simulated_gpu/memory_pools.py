@@ -13,7 +13,6 @@ from simulated_gpu.captures import PoolId
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
 
-RELAXED = 2
 _KEPT: list[object] = []  # memory may be freed after the simulation, by addresses that C code has
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -23,6 +22,8 @@ _RUNTIME_FREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _MEMORY_INFO = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
 _EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 _LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_int)
+_SET_BYTES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
 
 
@@ -84,7 +85,7 @@ def runtime_library(gpu: Gpu) -> SimpleNamespace:
     def allocate(name: str) -> Any:
         def call(address: Any, nbytes: int, flags: int) -> int:
             capture = gpu.capture_of_this_thread()
-            if capture is not None and gpu.capture_mode_of_thread != RELAXED:
+            if capture is not None:
                 capture.failure = capture.failure or "page-locked or managed memory was allocated"
                 return int(runtime.status("cudaErrorStreamCaptureUnsupported"))
             status, found = getattr(runtime, name)(nbytes, flags)
@@ -114,6 +115,8 @@ def runtime_library(gpu: Gpu) -> SimpleNamespace:
         cudaThreadExchangeStreamCaptureMode=_EXCHANGE(exchange),
         cudaGetLastError=_LAST_ERROR(lambda: 0),
         cudaDeviceGetAttribute=_ATTRIBUTE(attribute),
+        cudaMemset=_SET_BYTES(lambda address, value, nbytes: int(runtime.cudaMemset(address, value, nbytes)[0])),
+        cudaStreamSynchronize=_WAIT(lambda stream: int(runtime.cudaStreamSynchronize(stream or 0)[0])),
     )
     _KEPT.append(library)
     return library

@@ -151,6 +151,7 @@ def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
 def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
     """Gives an operator to the current stream. Its results exist at once, and are filled when the work is done."""
     args, kwargs = _snapshot(gpu, args), _snapshot(gpu, kwargs)
+    gpu.kernels.add((func, *(each.dtype for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor))))
     touched = []
     written: list[GpuTensor] = []
     for index, each in [*enumerate(args), *kwargs.items()]:

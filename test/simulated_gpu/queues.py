@@ -35,6 +35,7 @@ class Queue(Actor):
         handle: CUDA's number of it.
         capture: what is being recorded here, if anything.
         alive: False once it was destroyed.
+        given: how many pieces of work it was given; events do not count.
     """
 
     def __init__(self, name: str, handle: int) -> None:
@@ -42,6 +43,7 @@ class Queue(Actor):
         self.handle = handle
         self.capture: Capture | None = None
         self.alive = True
+        self.given = 0
         self.last: Work | None = None
         self.needs: list[Work] = []  # of the work that comes next
         self._waiting: deque[Work] = deque()
@@ -50,6 +52,7 @@ class Queue(Actor):
         """Appends work."""
         self.last = Work(run, self, self.needs)
         self.needs = []
+        self.given += run is not None
         self._waiting.append(self.last)
         return self.last
 

@@ -36,6 +36,7 @@ class Stream:
         self.gpu.wait_for(self.queue)
 
     def query(self) -> bool:
+        self.gpu.forbid("a stream was queried")
         if not self.queue.is_idle and not self.gpu.choose(2):
             self.gpu.processor.finish(self.queue.last)
         return self.queue.is_idle
@@ -94,11 +95,13 @@ class Event:
     def synchronize(self) -> None:
         if self._captured is not None:
             self.gpu.invalidate(self._captured[0], "an event of the recording was synchronised")
+        self.gpu.forbid("an event was synchronised")
         self.gpu.wait(self._work, self._clock)
 
     def query(self) -> bool:
         if self._captured is not None:
             self.gpu.invalidate(self._captured[0], "an event of the recording was queried")
+        self.gpu.forbid("an event was queried")
         with self.gpu.lock:
             if self._work is not None and not self._work.done and self.gpu.choose(2):
                 return False
