@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -67,8 +68,7 @@ class Run:
 
 def change(run: Run, **changes: object) -> None:
     stage = run.pipeline.backbone
-    fields = {name: getattr(stage.settings, name) for name in StageSettings.__dataclass_fields__}
-    stage.configure(StageSettings(**{**fields, **changes}))  # type: ignore[arg-type]
+    stage.configure(replace(stage.settings, **changes))  # type: ignore[arg-type]
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:

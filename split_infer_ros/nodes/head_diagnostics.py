@@ -68,11 +68,11 @@ class HeadDiagnostics:
 
     def _values(self) -> dict[str, str]:
         parameters = self._node.values
-        values = {"model": parameters.model, "transport": parameters.transport}
+        values = {"model": parameters.model.name, "transport": parameters.transport}
         weights = self._stage.weights
         if weights is not None:
             values |= weights_values(
-                residency=parameters.weights_residency,
+                residency=parameters.weights.weights_residency.value,
                 memory_bytes=weights.memory_bytes,
                 read_mb_s=weights.bandwidth / 1e6,
                 stalled_s=weights.stalled_s,
