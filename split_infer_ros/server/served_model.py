@@ -212,14 +212,14 @@ class ServedModel:
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
         """What a batch of ``count`` images does with memory."""
-        layout = self.plan.pool.layout
+        split_point = self.plan.split_point
         return batch_task(
             self.key,
             image_bytes=image_bytes,
-            feature_bytes=count * layout.slot_bytes // layout.batch_size,
-            kernels=kernels_outside(self.model.kernels_before(self.plan.split_point.name)),
+            feature_bytes=count * split_point.bytes_per_image,
+            kernels=kernels_outside(self.model.kernels_before(split_point.name)),
             execution_ms=1e3 * execution_s,
-            feature_tensors=len(layout.specs),
+            feature_tensors=len(split_point.tensors),
         )
 
     @property
