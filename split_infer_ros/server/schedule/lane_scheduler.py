@@ -57,7 +57,7 @@ class LaneScheduler:
         self._depth = depth
         self._running: dict[ScheduledExecution, tuple[float, float]] = {}  # when each began, and is expected to end
         self._latest_begin_s = math.inf
-        self._rule = LaneRule(num_lanes)
+        self._rule = LaneRule()
 
     @property
     def is_idle(self) -> bool:
@@ -83,8 +83,7 @@ class LaneScheduler:
             on_lanes: the models that may have a lane; None: all.
         """
         lanes_run = any(execution.lane is not None for execution in self._running)
-        most = min(len(self._running) + len(self._free_lanes), self._rule.most_lanes) if lanes_run else self._depth
-        has_room = len(self._running) < most
+        has_room = bool(self._free_lanes) if lanes_run else len(self._running) < self._depth
         if not has_room or not len(queue):
             return ScheduledExecution()
         if self._needs_all_cores(queue[: rules.window], modes, now, on_lanes):
@@ -114,7 +113,7 @@ class LaneScheduler:
         """Notes that the execution ended; arguments as for ``begin``."""
         self._note_use(now, processor_s)
         began, _ = self._running.pop(execution)
-        self._rule.end(now - began, on_lane=execution.lane is not None, expected_s=execution.seconds)
+        self._rule.end(now - began, on_lane=execution.lane is not None)
         if execution.lane is not None:
             self._free_lanes.append(execution.lane)
 
@@ -125,7 +124,7 @@ class LaneScheduler:
             return
         seconds = now - before[0]
         if self._num_lanes and not self._free_lanes and seconds > 0:
-            self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds)
+            self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds, now)
 
     def _needs_all_cores(
         self, window: Sequence[Request], modes: ExecutionModes, now: float, on_lanes: Collection[str] | None
@@ -134,7 +133,7 @@ class LaneScheduler:
             return True
         if not all(modes.knows(request.model) for request in window):
             return not self._rule.wants_lanes(now, is_idle=self.is_idle)
-        if not modes.lanes_serve_more or self._rule.wants_all_cores:
+        if not modes.lanes_serve_more or (self.is_idle and self._rule.is_paused(now)):
             return True
         first = window[0]
         expected_ends_s = [end for _, end in self._running.values()]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.schedule.lane_rule import MAX_CONTENDED
+from split_infer_ros.server.schedule.lane_rule import MAX_PAUSE_S, PAUSE_S
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Rules
@@ -71,8 +71,7 @@ def serve(
             while len(waiting) > 1 and waiting[1] <= now:
                 waiting.pop(0)
         waiting.pop(0)
-        whole_s = WHOLE_S if processor_share == 1.0 else LANE_S  # one of its threads waits for its core
-        end = now + (whole_s if begun.lane is None else LANE_S)
+        end = now + (WHOLE_S if begun.lane is None else LANE_S)
         running.append((end, begun))
         served.append((now, end, begun.lane))
     return served
@@ -143,26 +142,16 @@ def test_a_gpu_takes_as_many_executions_as_it_is_deep() -> None:
     assert next_of(scheduler, 0.02, num_lanes=0) is not None
 
 
-def test_one_lane_at_a_time_while_others_use_a_core() -> None:
-    """All lanes together get half of the processor time; later all of it."""
+def test_lanes_are_left_alone_while_others_use_the_cores() -> None:
+    """Every execution on a lane gets half of the processor time; later all of it."""
     scheduler = LaneScheduler(NUM_LANES)
+    fast = every(0.01, count=3000)
     running: list[tuple[float, ScheduledExecution]] = []
-    served = serve(scheduler, every(0.01, count=1000), keeps_newest=True, processor_share=0.5, running=running)
-    settled = served[100:]
-    assert all(second >= end for (_, end, _), (second, _, _) in pairwise(settled))
-    assert sum(lane is None for _, _, lane in settled) == pytest.approx(len(settled) / (MAX_CONTENDED + 1), abs=1)
-    later = every(0.01, count=300, begin=max(end for _, end, _ in served))
+    served = serve(scheduler, fast, keeps_newest=True, processor_share=0.5, running=running)
+    assert sum(lane is not None for _, _, lane in served) < 0.1 * len(served)
+    later = [fast[-1] + MAX_PAUSE_S + PAUSE_S + at for at in every(0.01, count=1000)]
     served = serve(scheduler, later, keeps_newest=True, running=running)
-    assert {lane for _, _, lane in served[2 * MAX_CONTENDED :]} == {0, 1}
-
-
-def test_slow_batches_have_all_cores_while_others_use_one() -> None:
-    scheduler = LaneScheduler(NUM_LANES)
-    fast = every(0.01, count=1000)
-    running: list[tuple[float, ScheduledExecution]] = []
-    serve(scheduler, fast, keeps_newest=True, processor_share=0.5, running=running)
-    served = serve(scheduler, every(0.1, begin=fast[-1] + 1.0), processor_share=0.5, running=running)
-    assert {lane for _, _, lane in served[10:]} == {None}
+    assert {lane for _, _, lane in served[20:]} == {0, 1}
 
 
 @given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=200))
