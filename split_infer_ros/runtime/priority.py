@@ -1,7 +1,7 @@
 """Threads that compute give way to threads that read images, hand batches over and publish results.
 
-A batch takes milliseconds, a message takes microseconds. Where all cores compute, a message would wait for the turn of
-its thread as long as a batch takes, here and in other processes of the machine.
+A batch takes milliseconds, a message takes microseconds. Where all cores compute, the thread of a
+message would wait for its turn as long as a batch takes. This holds for other processes of the machine as well.
 """
 
 from __future__ import annotations

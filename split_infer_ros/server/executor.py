@@ -28,9 +28,9 @@ GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
 class Executor:
     """Pre-processes and computes executions, and hands their batches over, those of one source in their order.
 
-    On a CPU, the thread that calls ``run`` does all of it, as stages would only share the cores; on a lane, the lane's
-    thread does. A GPU is given the next execution while it computes this one: a second thread launches, and a third
-    waits for each execution to be done.
+    On a CPU, the thread that calls ``run`` does all of it, as stages would only share the cores. On a lane, the lane's
+    thread does. A GPU is given the next execution while it computes this one. A second thread launches there, and a
+    third waits for each execution to be done.
 
     Args:
         changed: guards what is shared with other threads; notified once an execution is over.
