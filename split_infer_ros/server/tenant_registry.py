@@ -157,7 +157,8 @@ class TenantRegistry:
         split, naming = self._splits.open(key, opened), partial(self.plan_changer.naming, key)
         with naming(settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
-        self._tables.load_costs()
+        if settings.measures:  # else the schedule serves by rule, whatever other servers measured
+            self._tables.load_costs()
         with self._changing:
             settings, limits = current()
             with naming(settings):

@@ -200,16 +200,18 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     bench = Bench(tmp_path / "tuning.jsonl")
     written = Batch.fetch
     marks: list[Fence | None] = []
+    kept: list[bool] = []
 
     def fetch(batch: Batch, copies: Stream) -> Fence | None:
         assert bench.runner.marks, "not within the execution"
-        marks.append(written(batch, copies))
-        return marks[-1]
+        fetched = written(batch, copies)
+        kept.append(bool(batch.features))
+        marks.append(fetched)
+        return fetched
 
     monkeypatch.setattr(Batch, "fetch", fetch)
     (batch,) = bench.execute(one=1)
     until(lambda: len(marks) == 1)
-    assert batch.features, "kept until they are in the slot, and it is handed over"
     for number, (name, value) in enumerate((("two", 2), ("one", 3), ("two", 4))):
         bench.execute(**{name: value})
         until(lambda count=number + 2: len(marks) == count)  # type: ignore[misc]
@@ -219,6 +221,7 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     for mark in bench.runner.marks:
         mark.reached.set()
     bench.close()
+    assert kept == [True] * 4, "until they are in the slot, and it is handed over"
     assert not batch.features
     assert sorted(bench.delivered) == [("one", 1), ("one", 3), ("two", 2), ("two", 4)]
     assert bench.errors == []

@@ -223,3 +223,11 @@ def test_a_decoder_that_hangs_keeps_no_frame_open_at_the_end(serve: Serve, monke
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]][-1] == 4
     run.ledgers.clear()  # what was given up may have been delivered since
+
+
+def test_server_that_does_not_measure_takes_no_costs_of_others(serve: Serve) -> None:
+    """Costs would say how many frames a batch waits for, which is up to ``batch_size`` there."""
+    measured = serve(A, one=BrightModel("one"))
+    assert measured.pipeline.costs.whole.knows("one")
+    by_rule = serve(A, settings=replace(SETTINGS, measures=False), one=BrightModel("one"))
+    assert not by_rule.pipeline.costs.whole.knows("one")
