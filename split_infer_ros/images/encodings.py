@@ -50,10 +50,9 @@ class Pixels:
     def of_array(cls, image: NDArray[np.uint8], rgb: tuple[int, int, int]) -> Pixels:
         """Makes an image of an array (height, width, bytes per pixel). One that may be written is not copied.
 
-        torch warns of arrays that are read-only.
+        torch warns of arrays that are read-only, though nothing writes to it.
         """
-        writable = image if image.flags.writeable else image.copy()
-        return cls(torch.from_numpy(np.ascontiguousarray(writable)), rgb)
+        return cls(torch.from_numpy(image if image.flags.writeable else image.copy()), rgb)
 
     @classmethod
     def blank(cls) -> Pixels:
@@ -210,14 +209,12 @@ def read_pixels(
     packed = np.frombuffer(data, dtype=np.uint8, count=step * rows).reshape(rows, step)[:, :row_bytes]
     if layout.decode is None:
         pixels = packed.reshape(rows, width, layout.channels)
-        if not pixels.flags.writeable:  # torch asks for writable memory, though nothing writes to it
-            pixels = pixels.copy()
     else:
         samples = packed.view(layout.dtype).reshape(rows, width, layout.channels)
         if samples.itemsize > 1 and is_bigendian != (sys.byteorder == "big"):
             samples = samples.byteswap()
         pixels = layout.decode(np.require(samples, requirements="A"))
-    return Pixels(torch.from_numpy(pixels), layout.rgb)
+    return Pixels.of_array(pixels, layout.rgb)
 
 
 class ImageMessage(Protocol):

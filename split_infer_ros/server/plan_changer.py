@@ -68,7 +68,7 @@ class PlanChanger:
         taken = 0
         try:
             for served in self._dispatcher.models.values():
-                with self.naming(served.key, settings):
+                with naming(served.key, settings):
                     filled = served.split.fill_in(settings.stage, settings.goal)
                     changes.append(self._change(served, filled.settings, taken, is_running, filled))
                 taken += served.budget_of(changes[-1].plan)
@@ -126,16 +126,6 @@ class PlanChanger:
                     served.instance.use(plan)
                     self._dispatcher.renew()
 
-    @contextmanager
-    def naming(self, key: str, settings: SharedSettings) -> Iterator[None]:
-        """Names the model in front of errors where there may be several."""
-        try:
-            yield
-        except ConfigurationError as error:
-            if not settings.measures:  # the server of a single model
-                raise
-            raise ConfigurationError(f"{key}: {error}") from error
-
     def _change(
         self,
         served: ServedModel,
@@ -146,3 +136,14 @@ class PlanChanger:
     ) -> PlanChange:
         plan = served.change_plan(settings, taken_bytes, is_running)
         return PlanChange(served, plan, plan.pool is not served.plan.pool, filled)
+
+
+@contextmanager
+def naming(key: str, settings: SharedSettings) -> Iterator[None]:
+    """Names the model in front of errors where there may be several."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if not settings.measures:  # the server of a single model
+            raise
+        raise ConfigurationError(f"{key}: {error}") from error

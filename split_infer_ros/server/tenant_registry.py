@@ -17,7 +17,7 @@ from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
-from split_infer_ros.server.plan_changer import PlanChanger
+from split_infer_ros.server.plan_changer import PlanChanger, naming
 from split_infer_ros.server.served_model import Callbacks, ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
@@ -154,14 +154,14 @@ class TenantRegistry:
             return
         settings, limits = current()
         opened = self._opened(tenant, settings)
-        split, naming = self._splits.open(key, opened), partial(self.plan_changer.naming, key)
-        with naming(settings):
+        split = self._splits.open(key, opened)
+        with naming(key, settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
         if settings.measures:  # else the schedule serves by rule, whatever other servers measured
             self._tables.load_costs()
         with self._changing:
             settings, limits = current()
-            with naming(settings):
+            with naming(key, settings):
                 chosen = split.begin(settings.stage, settings.goal)
             settings = replace(settings, split_point=chosen.split_point)
             others = sum(served.budget_bytes for served in models.values())
@@ -178,7 +178,7 @@ class TenantRegistry:
                 ring_memory=self._ring_memory,
             )
             split.attach(partial(self.plan_changer.move, served))
-            with naming(settings):
+            with naming(key, settings):
                 served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])

@@ -91,6 +91,13 @@ class Heads:
         monkeypatch.setattr(run, "open_model", open_model)
 
 
+def send_in_turn(run: Running, names: str = "ab", count: int = 5) -> None:
+    """Sends so many frames of each tenant, one of each at a time."""
+    for value in range(count):
+        for name in names:
+            run.send(name, value)
+
+
 @pytest.fixture
 def heads(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
     found = Heads(serve(one=BrightModel("one"), two=BrightModel("two")), monkeypatch)
@@ -109,9 +116,7 @@ def test_tenants_of_one_model_share_it_and_no_batch(heads: Heads) -> None:
     assert list(served) == ["one for a", "one for b"]
     assert served["one for a"].model is served["one for b"].model
     with run.pipeline.held():
-        for value in range(8):
-            run.send("a", value)
-            run.send("b", value)
+        send_in_turn(run, count=8)
     run.settled()
     for name in ("a", "b"):
         assert run.counts(name).published == len(run.delivered[name]) == 8
@@ -124,9 +129,7 @@ def test_tenants_of_one_model_share_it_and_no_batch(heads: Heads) -> None:
 def test_local_and_own_heads_serve_side_by_side(heads: Heads) -> None:
     run = heads.run
     assert run.set(A, Tenant("c", "one")) == {}
-    for value in range(5):
-        run.send("a", value)
-        run.send("c", value)
+    send_in_turn(run, "ac")
     run.settled()
     assert [len(run.delivered[name]) for name in "ac"] == [5, 5]
 
@@ -135,9 +138,7 @@ def test_missing_head_costs_only_its_own_tenant(heads: Heads) -> None:
     run = heads.run
     run.set(A, B)
     heads.of["a"][0].is_there = False
-    for value in range(5):
-        run.send("a", value)
-        run.send("b", value)
+    send_in_turn(run)
     run.settled()
     assert run.counts("a").dropped == {"no_head": 5}
     assert (run.counts("b").published, run.counts("b").dropped) == (5, {})
@@ -153,9 +154,7 @@ def test_silent_head_loses_its_leases_and_no_others(heads: Heads) -> None:
     heads.lease_s = LONG_S
     run.set(A, B)
     heads.of["a"][0].holds = True
-    for value in range(5):
-        run.send("a", value)
-        run.send("b", value)
+    send_in_turn(run)
     run.settled()
     assert run.counts("a").dropped == {"lease_expired": 5}
     assert (run.counts("b").published, run.counts("b").dropped) == (5, {})

@@ -74,7 +74,7 @@ class NetworkSender:
     def send(self, make_message: Callable[[str], FeatureBatch]) -> int:
         """Publishes the message for the head that has the batches; returns to how many heads."""
         active = self._announced
-        heads = self._monitor.count_reached(self._publisher) if active else 0
+        heads = self.heads_reached if active else 0  # the choice may change meanwhile
         if heads:
             self._publisher.publish(make_message(active))
         return heads
