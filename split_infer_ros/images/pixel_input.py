@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,6 @@ class PixelInput:
         mean, std: of the network's channels, on the 0..1 scale. The network computes with (pixel / 255 - mean) / std.
     """
 
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from split_infer_ros.errors import ConfigurationError, Notice, SplitInferError
@@ -213,5 +212,4 @@ def _pixels_of(image: NDArray[np.uint8], index: int, encoding: str) -> Pixels:
             f"Image {index} is {image.dtype} {image.shape}; it must be a NumPy array of uint8, (height, width, 3), "
             "not empty."
         )
-    writable = image if image.flags.writeable else image.copy()  # torch warns of arrays that are read-only
-    return Pixels(torch.from_numpy(np.ascontiguousarray(writable)), RUN_ENCODINGS[encoding])
+    return Pixels(np.ascontiguousarray(image), RUN_ENCODINGS[encoding])

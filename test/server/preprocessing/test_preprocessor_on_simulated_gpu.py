@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from simulated_gpu import GPU, Gpu
@@ -11,11 +12,12 @@ from simulated_gpu import GPU, Gpu
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.images.encodings import ENCODINGS, Pixels
+from split_infer_ros.images.encodings import ENCODINGS, RGB, Pixels
 from split_infer_ros.models.letterbox import Letterbox
-from split_infer_ros.models.preprocess import Preprocess, _constant
+from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.execution.cuda_graphs import GraphInput
+from split_infer_ros.server.preprocessing.device_pixels import _constant
 from split_infer_ros.server.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.server.preprocessing.image_buffer import MIN_BUFFER_BYTES
 
@@ -29,7 +31,7 @@ LARGE, LARGER = (
 
 
 def grey(value: int, height: int = 4) -> Pixels:
-    return Pixels(torch.full((height, 100, 3), value, dtype=torch.uint8), (0, 1, 2))
+    return Pixels(np.full((height, 100, 3), value, np.uint8), RGB)
 
 
 def preprocessor_at(place: Place) -> DevicePreprocessor:
@@ -116,6 +118,6 @@ def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | 
     made = _constant.cache_info().misses
     for encoding in ("rgb8", "bgr8", "rgba8", "bgra8", "mono8"):
         for height, width in ((4, 4), (4, 8), (8, 4)):
-            image = torch.zeros((height, width, ENCODINGS[encoding].channels), dtype=torch.uint8)
+            image = np.zeros((height, width, ENCODINGS[encoding].channels), np.uint8)
             preprocessor.load([Pixels(image, ENCODINGS[encoding].rgb)]).ready.wait()
     assert _constant.cache_info().misses == made
