@@ -57,7 +57,7 @@ class Baseline:
         preprocess = self._entry.preprocess
         for pictures in batches:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
-            images = preprocess.normalise(gathered).contiguous()
+            images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
             outputs = self._module(images.to(self._device))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             deliver(self._finish(outputs, pictures))
@@ -146,7 +146,7 @@ class Optimised:
                     slot = free.get()
                     if slot is None:
                         break
-                    self._model.entry.preprocess.gather(pictures, slot.staging)
+                    self._model.entry.preprocess.gather(pictures, slot.staging.numpy())
                     slot.upload(self._upload)
                     loaded.put((slot, pictures))
             finally:
@@ -187,7 +187,7 @@ class _Slot:
     def __init__(self, model: SplitModel, batch_size: int, recording: Stream, to_host: bool) -> None:
         preprocess = model.entry.preprocess
         self._forward, self._in_order = model.backbone("output"), model.head("output")
-        staging = preprocess.staging(batch_size)
+        staging = torch.from_numpy(preprocess.staging(batch_size))
         self.staging = staging.pin_memory() if recording.is_asynchronous else staging
         self._scale = torch.tensor([1 / (255 * s) for s in preprocess.std], device=model.device)
         means = zip(preprocess.mean, preprocess.std, strict=True)

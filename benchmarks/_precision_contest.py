@@ -174,8 +174,8 @@ def quantised_on_scenes(model: SplitModel) -> SplitModel:
     """
     check_packages()
     preprocess = model.entry.preprocess
-    scenes = [Pixels(torch.from_numpy(draw_scene(0, index).image), RGB) for index in range(NUM_SCENES)]
+    scenes = [Pixels(draw_scene(0, index).image, RGB) for index in range(NUM_SCENES)]
     gathered = preprocess.gather(scenes, preprocess.staging(NUM_SCENES))
-    images = preprocess.normalise(gathered, torch.contiguous_format).split(1)
+    images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False)).split(1)
     proto = quantise_graph(model, float_graph(model), Scope.ALL_LAYERS, images, count=NUM_SCENES)
     return QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits, SuppressOverlaps
 from split_infer_ros.models.entry import ModelEntry
@@ -143,7 +143,7 @@ class Subject:
         """Returns the model with seeded weights and a batch of inputs, (N, C, H, W)."""
         preprocess = self.entry.preprocess
         gathered = preprocess.gather(self.images, preprocess.staging(len(self.images)))
-        inputs = preprocess.normalise(gathered)[::8]
+        inputs = torch.from_numpy(preprocess.normalise(gathered))[::8]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return run_with_threads(max_threads(), lambda: randomise(self.entry.build(), inputs)), inputs
@@ -180,5 +180,5 @@ def draw_images(entry: ModelEntry, count: int) -> list[Pixels]:
             noise = torch.randn(1, 3, cells, cells, generator=generator) * torch.rand(1, generator=generator)
             layers += functional.interpolate(noise, size=(side, side), mode="bicubic")
         data = (127 + 90 * layers / layers.std()).clamp(0, 255).to(torch.uint8)
-        images.append(Pixels(data[0].permute(1, 2, 0).contiguous(), (0, 1, 2)))
+        images.append(Pixels(data[0].permute(1, 2, 0).contiguous().numpy(), RGB))
     return images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 
-import torch
+import numpy as np
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
@@ -25,7 +25,7 @@ def main(device: str = "cuda:0") -> int:
     def deliver(origin: Origin, detections: Detections) -> None:
         found.append(origin.header)
 
-    image = torch.randint(256, (480, 640, 3), dtype=torch.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
     settings = StageSettings(
         batch_size=2,
         drop_policy=DropPolicy.BLOCK,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from lost_device import LostDevice
 from torch import Tensor, nn
@@ -103,5 +104,5 @@ def is_bad(values: Tensor) -> bool:
 
 def frame(brightness: int, tenant: str, height: int = 4, width: int = 4) -> tuple[Pixels, Origin]:
     """Returns a grey frame whose header is its tenant and its brightness."""
-    pixels = Pixels(torch.full((height, width, 3), brightness, dtype=torch.uint8), (0, 1, 2))
+    pixels = Pixels(np.full((height, width, 3), brightness, np.uint8), (0, 1, 2))
     return pixels, Origin((tenant, brightness), tenant, height, width)

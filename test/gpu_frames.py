@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from real_gpu import GPU
 
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import BGR, Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.device_pixels import resize_into
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
@@ -34,15 +38,9 @@ Scores = dict[int, torch.Tensor]
 
 def picture(number: int, size: tuple[int, int] | None = None) -> Pixels:
     """Frame ``number``, of its own size unless one is given; always the same."""
-    generator = torch.Generator().manual_seed(number)
     height, width = size or SIZES[number % len(SIZES)]
-    return Pixels(torch.randint(256, (height, width, 3), dtype=torch.uint8, generator=generator), (2, 1, 0))
-
-
-class _LikeGpuTensor(torch.Tensor):
-    """A tensor on the CPU with which the package does what it does with a tensor on a GPU."""
-
-    is_cuda = True
+    random = np.random.default_rng(number)
+    return Pixels(random.integers(0, 256, (height, width, 3), np.uint8), BGR)
 
 
 class _LikeGpuPreprocess(Preprocess):
@@ -52,9 +50,10 @@ class _LikeGpuPreprocess(Preprocess):
     scores by more than ``TOLERANCE``.
     """
 
-    def _resized(self, images: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        resized = super()._resized(images.as_subclass(_LikeGpuTensor), height, width)
-        return resized.as_subclass(torch.Tensor)
+    def gather(self, images: Sequence[Pixels], staging: NDArray[Any]) -> NDArray[Any]:
+        for image, target in zip(images, torch.from_numpy(staging), strict=False):
+            resize_into(self, target[None], torch.from_numpy(image.data)[None], image.rgb)
+        return staging[: len(images)]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from bright import CPU, LONG_S
 from running import until
@@ -65,7 +66,7 @@ def brightness() -> TorchModel:
 
 
 def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -> tuple[Pixels, Origin]:
-    pixels = Pixels(torch.full((height, width, 3), brightness, dtype=torch.uint8), (0, 1, 2))
+    pixels = Pixels(np.full((height, width, 3), brightness, np.uint8), (0, 1, 2))
     return pixels, Origin(brightness, source, height, width)
 
 

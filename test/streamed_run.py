@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from split_infer_ros.engines.module_state import state_of
@@ -22,7 +23,7 @@ from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 SETTINGS = StageSettings(split_point="neck", batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK)
-PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
+PICTURES = [Pixels(np.random.randint(0, 255, (48, 64, 3), np.uint8), (0, 1, 2)) for _ in range(3)]
 
 
 def own_model() -> TorchModel:

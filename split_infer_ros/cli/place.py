@@ -24,7 +24,7 @@ from torch import Tensor, fx
 from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
 from split_infer_ros.cli.numbers import whole
 from split_infer_ros.errors import SourceError, SplitInferError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import ENCODINGS, Pixels
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.turns import median_interval
@@ -103,15 +103,15 @@ def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
     pictures = open_source(source)
     try:
         images = [
-            Pixels(torch.from_numpy(picture.image), (0, 1, 2) if picture.encoding == "rgb8" else (2, 1, 0))
-            for picture in itertools.islice(pictures, count)
+            Pixels(picture.image, ENCODINGS[picture.encoding].rgb) for picture in itertools.islice(pictures, count)
         ]
     finally:
         pictures.close()
     if not images:
         raise SourceError(f"{source} has no image on which the plan could run.")
     preprocess = entry.preprocess
-    return [preprocess.normalise(preprocess.gather([image], preprocess.staging(1))) for image in images]
+    gathered = [preprocess.gather([image], preprocess.staging(1)) for image in images]
+    return [torch.from_numpy(preprocess.normalise(each)) for each in gathered]
 
 
 def _measured_rule(

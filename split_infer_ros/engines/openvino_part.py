@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,7 +73,8 @@ class OpenVinoPart(EnginePart):
         if pixels is not None:
             (images,) = graph.inputs
             batch, channels, height, width = images.shape
-            self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
+            dtype = torch.from_numpy(np.empty(0, pixels.dtype)).dtype
+            self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), dtype),)
         self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
         self._hint = HINTS[precision]
         self._more_properties = _more_properties(graph, precision)
@@ -218,7 +220,7 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
     """Returns a model that takes images (N, h, w, 3) and normalises them, in place of normalised ones (N, 3, h, w)."""
     processor = runtime.preprocess.PrePostProcessor(model)
     images = processor.input()
-    element_type = runtime.Type.u8 if pixels.dtype == torch.uint8 else runtime.Type.f32
+    element_type = runtime.Type.u8 if pixels.dtype == np.uint8 else runtime.Type.f32
     images.tensor().set_element_type(element_type).set_layout(runtime.Layout("NHWC"))
     images.model().set_layout(runtime.Layout("NCHW"))
     as_float = images.preprocess().convert_element_type(runtime.Type.f32)

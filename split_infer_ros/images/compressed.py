@@ -8,7 +8,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import torch
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
@@ -94,7 +93,7 @@ def _pixels(image: np.ndarray, format: str) -> Pixels:
         decode = decoders.stretch_contrast if has_measurements else decoders.scale_full_range
         samples = decode(samples)
     colour_order = RGB if "compressed rgb" in stored else BGR
-    return Pixels(torch.from_numpy(samples), GREY if is_grey else colour_order)
+    return Pixels(samples, GREY if is_grey else colour_order)
 
 
 def _mosaic(original: str, stored: str) -> str | None:

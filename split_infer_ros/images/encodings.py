@@ -1,4 +1,4 @@
-"""Reading the pixels of a ``sensor_msgs/Image`` as a tensor, without a copy if they are 8-bit colours or greys."""
+"""Reading the pixels of a ``sensor_msgs/Image`` as an array, without a copy if they are 8-bit colours or greys."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
-from torch import Tensor
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
@@ -30,34 +28,27 @@ class Pixels:
 
     Attributes:
         data: uint8 (height, width, bytes per pixel), a view of the message's bytes or new memory. Rows may be padded.
+            Nobody writes to it: where the message is read-only, the view is read-only too.
         rgb: the indices of the red, green and blue byte of a pixel.
     """
 
-    data: Tensor
+    data: NDArray[np.uint8]
     rgb: tuple[int, int, int]
 
     @property
     def height(self) -> int:
         """The number of rows."""
-        return self.data.shape[0]
+        return int(self.data.shape[0])
 
     @property
     def width(self) -> int:
         """The number of pixels in a row."""
-        return self.data.shape[1]
-
-    @classmethod
-    def of_array(cls, image: NDArray[np.uint8], rgb: tuple[int, int, int]) -> Pixels:
-        """Makes an image of an array (height, width, bytes per pixel). One that may be written is not copied.
-
-        torch warns of arrays that are read-only, though nothing writes to it.
-        """
-        return cls(torch.from_numpy(image if image.flags.writeable else image.copy()), rgb)
+        return int(self.data.shape[1])
 
     @classmethod
     def blank(cls) -> Pixels:
         """Makes a black image of 640x480 pixels, for warm-ups and trials."""
-        return cls(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+        return cls(np.zeros((480, 640, 3), np.uint8), RGB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +205,7 @@ def read_pixels(
         if samples.itemsize > 1 and is_bigendian != (sys.byteorder == "big"):
             samples = samples.byteswap()
         pixels = layout.decode(np.require(samples, requirements="A"))
-    return Pixels.of_array(pixels, layout.rgb)
+    return Pixels(pixels, layout.rgb)
 
 
 class ImageMessage(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class PixelInput:
         mean, std: of the network's channels, on the 0..1 scale. The network computes with (pixel / 255 - mean) / std.
     """
 
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def blank(self, shape: tuple[int, int, int]) -> Tensor:
+    def blank(self, shape: tuple[int, int, int]) -> NDArray[Any]:
         """Returns black images of a shape (N, h, w)."""
-        return torch.zeros((*shape, 3), dtype=self.dtype)
+        return np.zeros((*shape, 3), self.dtype)

@@ -21,7 +21,7 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
     Returns:
         uint8 (height, width, 3), red first; a new array.
     """
-    picture = np.take(pixels.data.numpy(), pixels.rgb, axis=2)
+    picture = np.take(pixels.data, pixels.rgb, axis=2)
     scale = max(0.4, picture.shape[0] / 1200)
     for box, score, label in zip(
         detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(), strict=True

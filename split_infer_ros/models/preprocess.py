@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-import cv2
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+from numpy.typing import NDArray
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import BGR, RGB, Pixels
+from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.images.pixel_input import PixelInput
+from split_infer_ros.models import host_pixels
+from split_infer_ros.models.fitting import Fitting
 from split_infer_ros.models.letterbox import Letterbox
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -73,91 +78,26 @@ class Preprocess:
     @property
     def pixel_input(self) -> PixelInput:
         """The form of what ``gather`` returns."""
-        dtype = torch.uint8 if self.rounds else torch.float32
-        return PixelInput(dtype, self.mean, self.std)
+        return PixelInput(np.dtype(np.uint8 if self.rounds else np.float32), self.mean, self.std)
 
-    def staging(self, batch_size: int) -> Tensor:
+    def staging(self, batch_size: int) -> NDArray[Any]:
         """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it rounds, else float32 of 0..255."""
-        return torch.empty((batch_size, self.height, self.width, 3), dtype=self.pixel_input.dtype)
+        return np.empty((batch_size, self.height, self.width, 3), self.pixel_input.dtype)
 
-    def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
+    def gather(self, images: Sequence[Pixels], staging: NDArray[Any]) -> NDArray[Any]:
         """Resizes each image into its place of ``staging`` and returns the filled part, (len(images), h, w, 3)."""
         for index, image in enumerate(images):
-            self.resize_into(staging[index : index + 1], image.data.unsqueeze(0), image.rgb)
+            self._resize_into(staging[index], image)
         return staging[: len(images)]
 
-    def resize_into(self, target: Tensor, images: Tensor, rgb: tuple[int, int, int]) -> None:
-        """Resizes images of one size into a buffer.
+    def normalise(self, gathered: NDArray[Any], *, channels_last: bool = True) -> NDArray[np.float32]:
+        """Converts images (n, h, w, 3) of 0..255 to the model's input, float32 (n, 3, h, w), in new memory.
 
         Args:
-            target: (k, h, w, 3) on the device of the images.
-            images: uint8 (k, H, W, channels).
-            rgb: the indices of the images' red, green and blue channel.
+            gathered: resized images, as ``gather`` returns them.
+            channels_last: whether the channels of a pixel lie side by side in memory.
         """
-        height, width = images.shape[1:3]
-        skipped_rows, skipped_columns = self._skipped(height, width)
-        used = images[:, skipped_rows : height - skipped_rows, skipped_columns : width - skipped_columns]
-        fit_height, fit_width, top, left = self._geometry(*used.shape[1:3])
-        if (fit_height, fit_width) != used.shape[1:3]:
-            used = self._resized(used, fit_height, fit_width)
-        if self.letterbox:
-            rows, columns = slice(-top, fit_height - top), slice(-left, fit_width - left)
-            if (fit_height, fit_width) != (self.height, self.width):
-                _fill_outside(target, rows, columns, self.letterbox.colour or tuple(255 * m for m in self.mean))
-            target = target[:, rows, columns]
-            window = used
-        else:
-            window = used[:, top : top + self.height, left : left + self.width]
-        order = rgb[::-1] if self.bgr else rgb
-        if order != RGB or window.shape[3] != len(RGB):
-            _copy_reordered(window, order, target)
-        else:
-            target.copy_(window)
-
-    def _resized(self, images: Tensor, height: int, width: int) -> Tensor:
-        """Resizes images (k, H, W, channels) to (k, height, width, channels)."""
-        if self.opencv and not images.is_cuda:
-            resized = [cv2.resize(image.numpy(), (width, height), interpolation=cv2.INTER_LINEAR) for image in images]
-            return torch.stack([torch.from_numpy(image).view(height, width, -1) for image in resized])
-        planes = images.permute(0, 3, 1, 2)
-        if not self.antialias or images.is_cuda:  # CUDA resizes only floating point
-            planes = planes.float()
-        mode, antialias = ("bilinear", False) if self.opencv else (self.interpolation, self.antialias)
-        sizes = [(height, width)]
-        rounded = self.rounds and images.is_cuda
-        if rounded and mode == "bicubic":  # a CPU clips what overshoots after the rows, and again after the columns
-            sizes.insert(0, (planes.shape[2], width))
-        for size in sizes:
-            planes = functional.interpolate(planes, size=size, mode=mode, antialias=antialias)
-            if rounded:
-                planes = planes.round_().clamp_(0, 255)
-        return planes.permute(0, 2, 3, 1)
-
-    def normalise(
-        self,
-        gathered: Tensor,
-        memory_format: torch.memory_format = torch.channels_last,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), on its device.
-
-        Args:
-            gathered: resized images.
-            memory_format: the layout of the result: channels-last, or contiguous. Values may differ in the last bit.
-            out: where the result is written, in that layout; None for new memory.
-        """
-        scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
-        offset = _constant(
-            tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
-        )
-        if memory_format is torch.channels_last:
-            written = None if out is None else out.permute(0, 2, 3, 1)
-            return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
-        planes = gathered.permute(0, 3, 1, 2)
-        contiguous = torch.empty(planes.shape, device=planes.device) if out is None else out
-        if not gathered.is_cuda:
-            return _normalised_planes(gathered, scale.tolist(), offset, contiguous)
-        return torch.addcmul(offset.view(3, 1, 1), planes.float(), scale.view(3, 1, 1), out=contiguous)
+        return host_pixels.normalise(gathered, self.mean, self.std, channels_last=channels_last)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
@@ -165,6 +105,46 @@ class Preprocess:
             return boxes
         offset, scale, skipped, limit = _way_to_source(self, height, width, boxes.dtype, boxes.device)
         return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+
+    def fitting(self, height: int, width: int) -> Fitting:
+        """Returns where an image of this height and width lies in the model's input."""
+        skipped_rows, skipped_columns = self._skipped(height, width)
+        used = slice(skipped_rows, height - skipped_rows), slice(skipped_columns, width - skipped_columns)
+        rows, columns, top, left = self._geometry(height - 2 * skipped_rows, width - 2 * skipped_columns)
+        if self.letterbox:
+            place = slice(-top, rows - top), slice(-left, columns - left)
+            return Fitting(used, (rows, columns), (slice(0, rows), slice(0, columns)), place)
+        shown = slice(top, top + self.height), slice(left, left + self.width)
+        return Fitting(used, (rows, columns), shown, (slice(0, self.height), slice(0, self.width)))
+
+    @property
+    def padding(self) -> tuple[float, float, float]:
+        """The colour, 0..255, of what surrounds an image in the input."""
+        red, green, blue = self.mean
+        return (self.letterbox and self.letterbox.colour) or (255 * red, 255 * green, 255 * blue)
+
+    def order_of(self, rgb: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Returns the indices of an image's channels in the input's order, from those of red, green and blue."""
+        return rgb[::-1] if self.bgr else rgb
+
+    def _resize_into(self, target: NDArray[Any], image: Pixels) -> None:
+        """Resizes an image into a buffer (h, w, 3)."""
+        fitting = self.fitting(image.height, image.width)
+        used: NDArray[Any] = image.data[fitting.used]
+        if not self.rounds:
+            used = used.astype(np.float32)
+        if used.shape[:2] != fitting.size:
+            used = self._resized(used, *fitting.size)
+        host_pixels.fill_outside(target, fitting.place, self.padding)
+        host_pixels.write_reordered(used[fitting.shown], self.order_of(image.rgb), target[fitting.place])
+
+    def _resized(self, image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
+        """Resizes an image (H, W, channels) to (height, width, channels)."""
+        if self.opencv or not self.antialias:
+            return host_pixels.resize(image, height, width, "bilinear" if self.opencv else self.interpolation)
+        from split_infer_ros.models.antialiasing import resize_smoothly  # only here: it needs torch
+
+        return resize_smoothly(image, height, width, self.interpolation)
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
         """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
@@ -193,50 +173,15 @@ class Preprocess:
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
 
 
-def _fill_outside(target: Tensor, rows: slice, columns: slice, colour: tuple[float, ...]) -> None:
-    """Gives the pixels (k, h, w, 3) outside a window a colour. One value for all channels is written faster."""
-    value = colour[0] if len(set(colour)) == 1 else _constant(colour, torch.float32, target.device)
-    target[:, : rows.start] = value
-    target[:, rows.stop :] = value
-    target[:, rows, : columns.start] = value
-    target[:, rows, columns.stop :] = value
-
-
-def _copy_reordered(images: Tensor, order: tuple[int, int, int], target: Tensor) -> None:
-    """Writes the channels of images (k, h, w, channels) in that order to a buffer (k, h, w, 3)."""
-    if images.is_cuda or order != BGR or images.shape[3] != len(BGR):
-        target.copy_(images.index_select(3, _constant(order, torch.int64, images.device)))
-        return
-    # cameras' usual order, for which OpenCV is ten times as fast
-    for image, place in zip(images.to(target.dtype), target, strict=True):
-        cv2.cvtColor(image.numpy(), cv2.COLOR_BGR2RGB, dst=place.numpy())
-
-
-def _normalised_planes(images: Tensor, scale: Sequence[float], offset: Tensor, planes: Tensor) -> Tensor:
-    """Scales and shifts the channels of images (N, h, w, 3), and writes them to float32 (N, 3, h, w), contiguous.
-
-    OpenCV separates the channels first. That takes half the time of reading them from among each other. A channel is
-    converted and written before the next one, while it is in the processor's caches.
-    """
-    for image, target in zip(images, planes, strict=True):
-        for channel, factor, shift, plane in zip(cv2.split(image.numpy()), scale, offset, target, strict=True):
-            torch.add(shift, torch.from_numpy(channel), alpha=factor, out=plane)
-    return planes
-
-
 @lru_cache(MAX_SIZES)
 def _way_to_source(
     preprocess: Preprocess, height: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
     """Returns offset, scale, skipped and limit, (4,) each: a side at x lies at (x + offset) * scale + skipped."""
+    import torch  # only here: who has boxes as tensors has imported it
+
     skipped_rows, skipped_columns = preprocess._skipped(height, width)
     kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
     fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)
     ways = (left, top), (kept_width / fit_width, kept_height / fit_height), (skipped_columns, skipped_rows)
     return tuple(torch.tensor(each * 2, dtype=dtype, device=device) for each in (*ways, (width, height)))
-
-
-@cache
-def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
-    return torch.tensor(values, dtype=dtype, device=device)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.darknet_weights import SUFFIX as DARKNET_SUFFIX
 from split_infer_ros.models.darknet_weights import read_darknet_weights
 from split_infer_ros.models.entry import ModelEntry, Weights
@@ -85,8 +85,8 @@ def _calibration_images(preprocess: Preprocess) -> Tensor:
     """Draws scenes as a model's input, float32 (NUM_SCENES, 3, h, w)."""
     from split_infer_ros.sources.scenes import draw_scene  # only here: it needs OpenCV
 
-    images = [Pixels(torch.from_numpy(draw_scene(0, index).image), (0, 1, 2)) for index in range(NUM_SCENES)]
-    return preprocess.normalise(preprocess.gather(images, preprocess.staging(NUM_SCENES)))
+    images = [Pixels(draw_scene(0, index).image, RGB) for index in range(NUM_SCENES)]
+    return torch.from_numpy(preprocess.normalise(preprocess.gather(images, preprocess.staging(NUM_SCENES))))
 
 
 def _read_for(model: nn.Module, entry: ModelEntry, path: Path) -> dict[str, Tensor]:

@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header, String
-from torch import from_numpy
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import SourceError, error_sentence
-from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.endpoints import create_publisher
@@ -25,6 +23,7 @@ from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.setting import setting
 from split_infer_ros.sources import Picture, Source, open_source
+from split_infer_ros.sources.scenes import LABELS
 
 NO_SOURCE = "none"
 ENDED_TOPIC = "source_ended"
@@ -143,7 +142,7 @@ class CameraNode(ManagedNode[CameraParameters]):
             header.stamp.sec, header.stamp.nanosec = picture.stamp
         if picture.truth is not None and self._truth.has_subscribers:
             scene = picture.truth
-            self._truth.publish(truth_message(from_numpy(scene.boxes), from_numpy(scene.labels), LABELS, header))
+            self._truth.publish(truth_message(scene.boxes, scene.labels, LABELS, header))
         self._images.publish(image_message(picture.image, picture.encoding, header))
 
 

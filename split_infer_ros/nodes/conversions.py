@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseWithCovariance
+from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
-from torch import Tensor
 from vision_msgs.msg import (
     BoundingBox2D,
     Detection2D,
@@ -47,8 +47,10 @@ def detections_message(detections: Detections, labels: Sequence[str], header: He
     return Detection2DArray(header=header, detections=found)
 
 
-def truth_message(boxes: Tensor, indices: Tensor, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Returns the message of known objects: detections of score 1."""
+def truth_message(
+    boxes: NDArray[np.float32], indices: NDArray[np.int64], labels: Sequence[str], header: Header
+) -> Detection2DArray:
+    """Returns the message of known objects, detections of score 1. Boxes are (n, 4), and indices of labels (n,)."""
     return Detection2DArray(
         header=header,
         detections=[

@@ -191,7 +191,7 @@ def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
 
 def save_picture(picture: Image | None, path: Path) -> None:
     """Writes the last picture with its boxes."""
-    pixels = None if picture is None else read_message(picture).data.numpy()
+    pixels = None if picture is None else read_message(picture).data
     if pixels is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)):
         print(f"error: no picture was written to {path}", file=sys.stderr)
     else:

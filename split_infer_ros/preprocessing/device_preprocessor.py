@@ -16,8 +16,9 @@ from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.device_pixels import make_staging, normalise, resize_into
 from split_infer_ros.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
-from split_infer_ros.preprocessing.loaded_batch import LoadedBatch, model_input
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 
 
@@ -86,7 +87,7 @@ class DevicePreprocessor:
         _make_constants(preprocess, place.device)
         buffers = [ImageBuffer.allocate(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
         with torch.inference_mode(False), pool.allocating():
-            staging = preprocess.staging(batch_size).to(place.device)
+            staging = make_staging(preprocess, batch_size, place.device)
         return cls(
             preprocess,
             dtype=dtype,
@@ -118,7 +119,7 @@ class DevicePreprocessor:
                 uploaded = self._stream.fence()
                 for run in _runs_alike(images):
                     alike = on_device[run.begin : run.end].view(run.count, *run.shape)
-                    self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
+                    resize_into(self._preprocess, self._staging[first : first + run.count], alike, run.rgb)
                     first += run.count
             finally:  # the next batch is written into this buffer, also if this one failed
                 memory.give_to_host()
@@ -126,11 +127,17 @@ class DevicePreprocessor:
                 buffer.free = uploaded if memory.needs_copy else buffer.unused
             if into is not None:
                 self._stream.wait_for(into.unused)
-            gathered = self._staging[:first]
-            normalised = model_input(
-                self._preprocess, gathered, dtype=self._dtype, memory_format=self._memory_format, into=into
-            )
+            normalised = self._normalised(self._staging[:first], into)
         return LoadedBatch(normalised, self._stream.fence())
+
+    def _normalised(self, gathered: Tensor, into: GraphInput | None) -> Tensor:
+        """Returns resized images as the model's input, in a graph's input or in new memory."""
+        if into is None:
+            return normalise(self._preprocess, gathered, self._memory_format).to(self._dtype)
+        images = into.images[: len(gathered)]
+        if self._dtype != torch.float32:
+            return images.copy_(normalise(self._preprocess, gathered, self._memory_format))
+        return normalise(self._preprocess, gathered, self._memory_format, out=images)
 
 
 @torch.inference_mode()
@@ -140,13 +147,13 @@ def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
     This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may wait for
     all work of the GPU then.
     """
-    resized = preprocess.staging(1).to(device)
+    resized = make_staging(preprocess, 1, device)
     as_it_is = preprocess.shorter_side or preprocess.height, preprocess.shorter_side or preprocess.width
     for order in (RGB, BGR, GREY):
         for height, width in ((2, 2), (2, 4), as_it_is):  # one of the first leaves a border in a letterbox
             image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # four: each order is an index
-            preprocess.resize_into(resized, image, order)
-    preprocess.normalise(resized)
+            resize_into(preprocess, resized, image, order)
+    normalise(preprocess, resized)
 
 
 class SwitchedPreprocessor:
@@ -176,7 +183,7 @@ class SwitchedPreprocessor:
 class _Run:
     """Successive images of one shape and channel order, and where their bytes begin and end."""
 
-    shape: torch.Size
+    shape: tuple[int, ...]
     rgb: tuple[int, int, int]
     count: int
     begin: int
@@ -187,6 +194,6 @@ def _runs_alike(images: Sequence[Pixels]) -> Iterator[_Run]:
     begin = 0
     for (shape, rgb), alike in groupby(images, key=lambda image: (image.data.shape, image.rgb)):
         count = len(list(alike))
-        end = begin + count * shape.numel()
+        end = begin + count * math.prod(shape)
         yield _Run(shape=shape, rgb=rgb, count=count, begin=begin, end=end)
         begin = end

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.preprocessing.loaded_batch import LoadedBatch, model_input
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.runtime.streams import Fence
 
 
@@ -32,12 +33,12 @@ class HostPreprocessor:
         self,
         preprocess: Preprocess,
         dtype: torch.dtype,
-        staging: Tensor,
+        staging: NDArray[Any],
         memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
-        self._memory_format = memory_format
+        self._channels_last = memory_format is torch.channels_last
         self._staging = staging
         self._lock = threading.Lock()
 
@@ -61,11 +62,8 @@ class HostPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        """Resizes and normalises a batch of images of any sizes, into new memory. ``into`` is not used."""
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
-            return LoadedBatch(
-                model_input(
-                    self._preprocess, gathered, dtype=self._dtype, memory_format=self._memory_format, into=into
-                ),
-                Fence(),
-            )
+            normalised = self._preprocess.normalise(gathered, channels_last=self._channels_last)
+        return LoadedBatch(torch.from_numpy(normalised).to(self._dtype), Fence())

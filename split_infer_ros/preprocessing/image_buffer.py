@@ -12,6 +12,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.vision_ops.host_arrays import to_torch
 
 MB = 1e6
 MIN_BUFFER_BYTES = 3 * 640 * 480
@@ -64,7 +65,7 @@ class ImageBuffer:
             ConfigurationError: they do not fit into the budget.
             OutOfMemory: the memory cannot be allocated.
         """
-        total = sum(image.data.numel() for image in images)
+        total = sum(image.data.size for image in images)
         if self.memory.host.numel() < total:
             self._grow(total, len(images))
         memory = self.memory.under(policy or self.memory.policy)
@@ -73,8 +74,8 @@ class ImageBuffer:
         (self.free if memory.needs_copy else self.unused).wait()
         begin = 0
         for image in images:
-            end = begin + image.data.numel()
-            memory.host[begin:end].view(image.data.shape).copy_(image.data)
+            end = begin + image.data.size
+            memory.host[begin:end].view(image.data.shape).copy_(to_torch(image.data))
             begin = end
         return memory, total
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
 from split_infer_ros.errors import SourceError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import BGR, Pixels
 from split_infer_ros.models.average_precision import Truth
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.user_files import is_folder, read_regular
@@ -20,7 +21,6 @@ MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more change the scales lit
 MIN_TEST = 34  # images: with fewer, a single one on which a classifier disagrees would be more than 3 %
 
 MAX_ANNOTATION_BYTES = 2**20
-_BGR = (2, 1, 0)  # the indices of red, green and blue
 
 
 class Samples:
@@ -46,7 +46,7 @@ class Samples:
         preprocess = self.entry.preprocess
         for file in self.files:
             gathered = preprocess.gather([_read(file)], preprocess.staging(1))
-            yield preprocess.normalise(gathered, torch.contiguous_format)
+            yield torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
 
     def size(self, index: int) -> tuple[int, int]:
         """Returns height and width of an image in pixels."""
@@ -110,4 +110,4 @@ def _read(file: Path) -> Pixels:
     image = cv2.imread(str(file), cv2.IMREAD_COLOR)
     if image is None:
         raise SourceError(f"{file} cannot be read as an image.")
-    return Pixels(torch.from_numpy(image), _BGR)
+    return Pixels(np.asarray(image, np.uint8), BGR)

@@ -216,4 +216,4 @@ def _pixels_of(image: NDArray[np.uint8], index: int, encoding: str) -> Pixels:
             f"Image {index} is {image.dtype} {image.shape}; it must be a NumPy array of uint8, (height, width, 3), "
             "not empty."
         )
-    return Pixels.of_array(np.ascontiguousarray(image), RUN_ENCODINGS[encoding])
+    return Pixels(np.ascontiguousarray(image), RUN_ENCODINGS[encoding])

@@ -183,6 +183,6 @@ def _connections_of(path: Path, connections: list[Any], topic: str | None) -> li
 
 def _colours(pixels: Pixels) -> tuple[NDArray[np.uint8], Literal["rgb8", "bgr8"]]:
     """Returns the image with three contiguous channels, and the order of its colours."""
-    image = pixels.data.numpy()
+    image = pixels.data
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.ascontiguousarray(image[..., :3])
     return image, "rgb8" if pixels.rgb == RGB else "bgr8"

@@ -46,7 +46,7 @@ def read_outputs(file: OnnxFile) -> Reading:
 def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.generic]]]:
     """Returns the function that computes the outputs for the image, pre-processed by a recipe."""
     height, width = file.input.height, file.input.width
-    image = Pixels(torch.from_numpy(photograph_like(height, width)), RGB)
+    image = Pixels(photograph_like(height, width), RGB)
     ranks = {tensor.name: len(tensor.shape) for tensor in file.graph.outputs}
     provisional = ModelEntry(
         name=file.graph.name,
@@ -63,8 +63,9 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
     def run(recipe: Recipe) -> dict[str, npt.NDArray[np.generic]]:
         preprocess = recipe.preprocess(height, width)
         gathered = preprocess.gather([image], preprocess.staging(1))
+        images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
         with torch.inference_mode():
-            results = outputs_of(network(preprocess.normalise(gathered, torch.contiguous_format)))
+            results = outputs_of(network(images))
         arrays = {name: to_host(result) for name, result in zip(ranks, results, strict=True)}
         # Outputs without a batch in front were given one, to which those of other images would be added.
         return {name: array[0] if array.ndim == ranks[name] + 1 else array for name, array in arrays.items()}

@@ -19,6 +19,6 @@ def sample_images(entry: ModelEntry, count: int = NUM_SAMPLES) -> Tensor:
     In noise, a trained detector finds nothing. Scenes have light, texture, and things that look like balls and kites.
     """
     preprocess = entry.preprocess
-    scenes = [Pixels(torch.from_numpy(draw_scene(SEED, index).image), RGB) for index in range(count)]
+    scenes = [Pixels(draw_scene(SEED, index).image, RGB) for index in range(count)]
     gathered = preprocess.gather(scenes, preprocess.staging(count))
-    return preprocess.normalise(gathered, torch.contiguous_format)
+    return torch.from_numpy(preprocess.normalise(gathered, channels_last=False))

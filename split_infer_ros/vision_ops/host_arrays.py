@@ -1,4 +1,4 @@
-"""Types of arrays on the host, and the way from tensors of any device to them."""
+"""Types of arrays on the host, and the ways between them and tensors."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
         values = values.to(torch.float32)
     array: npt.NDArray[Any] = values.numpy(force=True)
     return array
+
+
+def to_torch(array: npt.NDArray[Any]) -> Tensor:
+    """Returns a tensor that views the array, which may be read-only. Nobody may write to the tensor then."""
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
+
+
+class _Unlocked:
+    """A read-only array that says that it is writable. torch has no tensors that are read-only, and warns of them."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array  # keeps the memory
+        place, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}

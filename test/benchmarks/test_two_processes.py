@@ -24,7 +24,8 @@ def test_two_processes_find_what_one_finds_and_a_killed_head_is_noticed() -> Non
     """Both run the same kernels on the same batches with as many threads, so their best classes are the same."""
     images = draw_images(ENTRY, 6)
     preprocess = ENTRY.preprocess
-    inputs = preprocess.normalise(preprocess.gather(images, preprocess.staging(len(images))))
+    gathered = preprocess.gather(images, preprocess.staging(len(images)))
+    inputs = torch.from_numpy(preprocess.normalise(gathered))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = randomise(ENTRY.build(), inputs)

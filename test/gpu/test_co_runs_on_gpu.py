@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 
 import co_optimisation
+import numpy as np
 import pytest
 import torch
 from _co_runs import CO, MO, Application, D, RealGpu, serve
@@ -130,9 +131,7 @@ def test_detectors_side_by_side(record_property: Callable[[str, object], None]) 
     """
     need(Policy.MANAGED)
     models = [load_model(ModelSpec(name, "random", str(GPU))) for name in DETECTORS]
-    images = [
-        Pixels(torch.full((480, 640, 3), 40 * count, dtype=torch.uint8), (0, 1, 2)) for count in range(1, BATCH + 1)
-    ]
+    images = [Pixels(np.full((480, 640, 3), 40 * count, np.uint8), (0, 1, 2)) for count in range(1, BATCH + 1)]
     pairs = {
         pair: [Neighbour(model, policy, BATCH) for model, policy in zip(models, pair, strict=True)]
         for pair in (DD, DM, MM)

@@ -6,6 +6,7 @@ import importlib.util
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from real_gpu import GPU
@@ -60,7 +61,7 @@ def test_small_kernels_are_timed_without_their_launches() -> None:
 
 def test_a_model_is_profiled_on_the_gpu() -> None:
     model = load_model(ModelSpec("shapes", "default", str(GPU)))
-    picture = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
+    picture = Pixels(np.zeros((120, 160, 3), np.uint8), (0, 1, 2))
     images = torch.zeros((4, *model.entry.image_shape), device=GPU).contiguous(memory_format=torch.channels_last)
     whole, watch = model.backbone("output"), Stopwatch(GPU)
     with torch.inference_mode():

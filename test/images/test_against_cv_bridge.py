@@ -83,7 +83,7 @@ def test_both_give_the_same_colours(encoding: str, padding: int, is_bigendian: b
         # cv_bridge's Python reads a row as a whole number of pixels, so the padding is pixels.
         bytes_after = padding * layout.pixel_bytes
         pixels = read_message(message_of(samples, encoding, padding=bytes_after, is_bigendian=is_bigendian))
-        ours = pixels.data.numpy()[..., list(pixels.rgb)].astype(int)
+        ours = pixels.data[..., list(pixels.rgb)].astype(int)
         theirs = by_cv_bridge(samples, encoding, bytes_after, is_bigendian)
         assert ours.shape == theirs.shape == (height, width, 3)
         assert np.abs(ours - theirs).max() <= largest_difference(encoding), (height, width)

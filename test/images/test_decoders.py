@@ -29,7 +29,7 @@ def read(samples: np.ndarray, encoding: str, padding: int = 0, is_bigendian: boo
         step=padded.shape[1],
         is_bigendian=is_bigendian,
     )
-    return pixels.data.numpy()[..., list(pixels.rgb)].astype(int)
+    return pixels.data[..., list(pixels.rgb)].astype(int)
 
 
 def noise(*shape: int, dtype: type = np.uint8) -> np.ndarray:

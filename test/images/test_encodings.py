@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +37,7 @@ def test_every_pixel_is_where_the_message_says(
     pixels = read_pixels(container(image), height=height, width=width, encoding=encoding, step=step)
     assert (pixels.height, pixels.width) == (height, width)
     assert pixels.data.shape == (height, width, pixel_bytes)
-    assert pixels.data.dtype == torch.uint8
+    assert pixels.data.dtype == np.uint8
     expected = [
         [[image[row * step + column * pixel_bytes + byte] for byte in range(pixel_bytes)] for column in range(width)]
         for row in range(height)
@@ -69,9 +68,16 @@ def test_the_message_is_not_copied(encoding: str, padding: int) -> None:
     step = 6 * pixel_bytes + padding
     message = array.array("B", bytes(step * 4))
     pixels = read_pixels(message, height=4, width=6, encoding=encoding, step=step)
-    assert pixels.data.data_ptr() == message.buffer_info()[0]
+    assert pixels.data.ctypes.data == message.buffer_info()[0]
     message[step + pixel_bytes] = 77  # row 1, column 1
     assert pixels.data[1, 1, 0] == 77
+
+
+def test_read_only_bytes_are_viewed_in_place() -> None:
+    message = np.frombuffer(bytes(4 * 6 * 3), np.uint8)
+    pixels = read_pixels(message, height=4, width=6, encoding="rgb8", step=18)
+    assert np.shares_memory(pixels.data, message)
+    assert not pixels.data.flags.writeable
 
 
 @pytest.mark.parametrize("encoding", sorted(set(ENCODINGS) - set(VIEWED)))
@@ -85,7 +91,7 @@ def test_decoding_does_not_change_the_message(encoding: str) -> None:
         pixels = read_pixels(
             message, height=4, width=6, encoding=encoding, step=6 * layout.pixel_bytes, is_bigendian=is_bigendian
         )
-        pixels.data.zero_()
+        pixels.data.fill(0)
     assert bytes(message) == before
 
 
@@ -178,7 +184,7 @@ def read_or_reason(data: Any, **message: Any) -> Pixels | str:
 
 def is_sound(pixels: Pixels, height: int, width: int) -> bool:
     pixels.data[..., list(pixels.rgb)].sum()  # reads every byte
-    return pixels.data.dtype == torch.uint8 and pixels.data.shape[:2] == (height, width)
+    return pixels.data.dtype == np.uint8 and pixels.data.shape[:2] == (height, width)
 
 
 SIZES = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))

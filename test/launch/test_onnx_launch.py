@@ -31,7 +31,7 @@ from ros_support import START_S, Client, Received
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits
 
@@ -69,11 +69,11 @@ def generate_test_description() -> LaunchDescription:
 def expected_for(image: Image) -> list[tuple[str, float, tuple[float, ...]]]:
     """Returns what ONNX's reference evaluator finds in an image: class, score, and the box as centre and size."""
     entry = find_model(str(MODEL))
-    pixels = Pixels(torch.tensor(np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, 3)), (0, 1, 2))
+    pixels = Pixels(np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, 3), RGB)
     assert image.encoding == "rgb8"
     preprocess = entry.preprocess
-    images = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1))).contiguous()
-    (output,) = ReferenceEvaluator(onnx.load(MODEL)).run(None, {"images": images.numpy()})
+    images = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1)), channels_last=False)
+    (output,) = ReferenceEvaluator(onnx.load(MODEL)).run(None, {"images": images})
     (found,) = entry.decode((torch.from_numpy(output),), LIMITS)
     rows = preprocess.to_source(found.boxes, image.height, image.width).tolist()
     return [

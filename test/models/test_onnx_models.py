@@ -173,9 +173,9 @@ def run(model: object, entry: ModelEntry, images: Sequence[np.ndarray]) -> torch
     """Computes the network's output for images as the entry pre-processes them."""
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])  # type: ignore
-    pixels = [Pixels(torch.tensor(image), (0, 1, 2)) for image in images]
-    inputs = entry.preprocess.normalise(entry.preprocess.gather(pixels, entry.preprocess.staging(len(pixels))))
-    (output,) = session.run(None, {"images": inputs.contiguous().numpy()})
+    pixels = [Pixels(image, (0, 1, 2)) for image in images]
+    gathered = entry.preprocess.gather(pixels, entry.preprocess.staging(len(pixels)))
+    (output,) = session.run(None, {"images": entry.preprocess.normalise(gathered, channels_last=False)})
     return torch.from_numpy(output)
 
 

@@ -13,7 +13,7 @@ from torchvision.models import EfficientNet_B2_Weights, MobileNet_V2_Weights, We
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MAX_ASPECT, Preprocess
@@ -22,9 +22,8 @@ CLASSIFIER = find_model("mobilenet_v2").preprocess
 SSDLITE = find_model("ssdlite320").preprocess
 STRETCH = Preprocess(48, 64)
 LETTERBOX = Preprocess(48, 64, letterbox=Letterbox(40, 60))
-GREY = (114.0, 114.0, 114.0)
-CENTRED = Preprocess(48, 64, letterbox=Letterbox(48, 64, centred=True, colour=GREY), opencv=True)
-CORNER = Preprocess(48, 64, letterbox=Letterbox(48, 64, colour=GREY), opencv=True, bgr=True)
+CENTRED = Preprocess(48, 64, letterbox=Letterbox(48, 64, centred=True, colour=(114.0,) * 3), opencv=True)
+CORNER = Preprocess(48, 64, letterbox=Letterbox(48, 64, colour=(114.0,) * 3), opencv=True, bgr=True)
 
 GREY_LEVEL = 1 / 255 / min(IMAGENET_STD)
 
@@ -32,21 +31,22 @@ SIZES = st.tuples(st.integers(1, 400), st.integers(1, 400))
 
 
 def run(preprocess: Preprocess, *images: Pixels) -> Tensor:
-    return preprocess.normalise(preprocess.gather(images, preprocess.staging(len(images))))
+    return torch.from_numpy(preprocess.normalise(preprocess.gather(images, preprocess.staging(len(images)))))
 
 
 def rgb(image: np.ndarray) -> Pixels:
-    return Pixels(torch.tensor(image), (0, 1, 2))
+    return Pixels(image, RGB)
 
 
 def padded(image: np.ndarray, padding: int = 5) -> Pixels:
-    """The same image with padded rows."""
+    """The same image with padded rows, read-only."""
     height, width, channels = image.shape
-    step = width * channels + padding
-    memory = torch.full((height, step), 99, dtype=torch.uint8)
-    data = memory.as_strided((height, width, channels), (step, channels, 1))
-    data.copy_(torch.tensor(image))
-    return Pixels(data, (0, 1, 2))
+    memory = np.full((height, width * channels + padding), 99, np.uint8)
+    memory[:, : width * channels] = image.reshape(height, -1)
+    memory.flags.writeable = False
+    data = memory[:, : width * channels].reshape(image.shape)
+    assert np.shares_memory(data, memory)
+    return Pixels(data, RGB)
 
 
 def of_size(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -95,7 +95,8 @@ def test_detector_input_equals_torchvision() -> None:
     images = [*photographs()[:3], of_size(1, 1), of_size(1, 700), of_size(33, 1), of_size(320, 320)]
     for image in images:
         expected = reference([torch.tensor(image).permute(2, 0, 1) / 255])[0].tensors[0]
-        torch.testing.assert_close(run(SSDLITE, padded(image))[0], expected, rtol=0, atol=1e-5)
+        # A hundredth of a grey level: torch computes where a pixel lies in float32, OpenCV in float64.
+        torch.testing.assert_close(run(SSDLITE, padded(image))[0], expected, rtol=0, atol=0.01 / 255 / 0.5)
 
 
 @pytest.mark.parametrize("size", [(480, 640), (270, 480), (100, 101), (1080, 1920), (3, 900)])
@@ -135,23 +136,17 @@ ALL = pytest.mark.parametrize(
 
 @ALL
 @pytest.mark.parametrize("mean", [(0.0, 0.0, 0.0), IMAGENET_MEAN], ids=["without mean", "with mean"])
-@pytest.mark.parametrize("given", [False, True], ids=["new memory", "given memory"])
-def test_both_layouts_hold_the_same_values(
-    preprocess: Preprocess, mean: tuple[float, float, float], given: bool
-) -> None:
-    """Each value is a product and a sum. A processor may round the product first, or only the sum.
-
-    The product is below 8, so that rounding it changes it by at most 2**-22, and the sum by one bit more.
-    """
+def test_both_layouts_hold_the_same_bits(preprocess: Preprocess, mean: tuple[float, float, float]) -> None:
+    """Each value is a product and a sum. The product is below 8, so that rounding it costs at most 2**-22."""
     preprocess = replace(preprocess, mean=mean)
     images = [rgb(image) for image in photographs()[:2]]
     gathered = preprocess.gather(images, preprocess.staging(len(images)))
-    expected = preprocess.normalise(gathered)
-    out = torch.full(expected.shape, torch.nan) if given else None
-    found = preprocess.normalise(gathered, torch.contiguous_format, out=out)
-    assert found.is_contiguous()
-    assert out is None or found.data_ptr() == out.data_ptr()
-    torch.testing.assert_close(found, expected, rtol=0, atol=2**-21)
+    nested, planes = (preprocess.normalise(gathered, channels_last=each) for each in (True, False))
+    assert nested.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert planes.flags.c_contiguous
+    assert np.array_equal(nested, planes)
+    exact = (gathered / 255.0 - np.array(mean)) / np.array(preprocess.std)
+    np.testing.assert_allclose(planes, exact.transpose(0, 3, 1, 2), rtol=2**-21, atol=2**-21)
 
 
 @ALL
@@ -165,7 +160,7 @@ def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
         (np.concatenate([image, alpha], axis=2), (0, 1, 2)),
         (np.concatenate([bgr, alpha], axis=2), (2, 1, 0)),
     ):
-        shown = run(preprocess, Pixels(torch.tensor(data), order))
+        shown = run(preprocess, Pixels(data, order))
         # torch resizes three and four channels by different routines, which can round to neighbouring grey values.
         assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
 
@@ -174,14 +169,14 @@ def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
 def test_blue_green_and_red_are_swapped_without_rounding(preprocess: Preprocess) -> None:
     """The rows of the image are padded in memory."""
     side = preprocess.shorter_side or min(preprocess.height, preprocess.width)
-    padded = torch.from_numpy(of_size(side, side + 5))
-    found = run(preprocess, Pixels(padded.flip(2)[:, :side], (2, 1, 0)))
-    assert torch.equal(found, run(preprocess, Pixels(padded[:, :side], (0, 1, 2))))
+    padded = of_size(side, side + 5)
+    found = run(preprocess, Pixels(padded[..., ::-1].copy()[:, :side], BGR))
+    assert torch.equal(found, run(preprocess, Pixels(padded[:, :side], RGB)))
 
 
 def test_a_grey_image_is_grey_in_all_three_colours() -> None:
     grey = np.ascontiguousarray(photographs()[0][..., 1:2])
-    shown = run(CLASSIFIER, Pixels(torch.tensor(grey), (0, 0, 0)))
+    shown = run(CLASSIFIER, Pixels(grey, GREY))
     expected = run(CLASSIFIER, rgb(np.repeat(grey, 3, axis=2)))
     assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
 
@@ -199,9 +194,9 @@ def test_a_batch_equals_its_images_and_is_channels_last() -> None:
 
 def test_a_small_batch_does_not_change_the_rest_of_the_buffer() -> None:
     staging = STRETCH.staging(4)
-    staging.fill_(5)
+    staging.fill(5)
     filled = STRETCH.gather([rgb(of_size(48, 64))], staging)
-    assert filled.data_ptr() == staging.data_ptr()
+    assert np.shares_memory(filled, staging)
     assert len(filled) == 1
     assert (staging[1:] == 5).all()
 
@@ -260,7 +255,7 @@ def test_boxes_are_converted_back_to_the_object(
     top, left = (height - tall) // 2, (width - wide) // 2
     image = np.zeros((height, width, 3), dtype=np.uint8)
     image[top : top + tall, left : left + wide] = 255
-    shown = preprocess.gather([rgb(image)], preprocess.staging(1))[0, ..., 0].float()
+    shown = torch.from_numpy(preprocess.gather([rgb(image)], preprocess.staging(1)))[0, ..., 0].float()
     rows = torch.nonzero((shown > 127).any(dim=1)).flatten()
     columns = torch.nonzero((shown > 127).any(dim=0)).flatten()
     assume(len(rows) > 0)  # the patch did not shrink to nothing

@@ -80,8 +80,8 @@ SIZES = st.tuples(st.integers(1, 50), st.integers(1, 50))
 def run(recipe: Recipe, image: np.ndarray, rgb: tuple[int, int, int] = (0, 1, 2)) -> np.ndarray:
     preprocess = recipe.preprocess(HEIGHT, WIDTH)
     staging = preprocess.staging(1)
-    staging.fill_(77)
-    return preprocess.normalise(preprocess.gather([Pixels(torch.from_numpy(image), rgb)], staging))[0].numpy()
+    staging.fill(77)
+    return preprocess.normalise(preprocess.gather([Pixels(image, rgb)], staging))[0]
 
 
 def of_size(height: int, width: int) -> np.ndarray:

@@ -4,6 +4,7 @@ import math
 import secrets
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -29,9 +30,9 @@ def net() -> nn.Module:
 def batches(seed: int, count: int, size: int = 8) -> Iterator[tuple[Tensor, list[tuple[Tensor, Tensor]]]]:
     for start in range(0, count, size):
         scenes = [draw_scene(seed, i) for i in range(start, min(start + size, count))]
-        images = torch.stack([torch.from_numpy(s.image) for s in scenes])
+        images = np.stack([s.image for s in scenes])
         truth = [(torch.from_numpy(s.boxes), torch.from_numpy(s.labels)) for s in scenes]
-        yield find_model("shapes").preprocess.normalise(images), truth
+        yield torch.from_numpy(find_model("shapes").preprocess.normalise(images)), truth
 
 
 @torch.inference_mode()

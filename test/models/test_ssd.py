@@ -40,10 +40,10 @@ def outputs() -> tuple[Tensor, Tensor]:
     """The outputs of our network for the first photographs."""
     net = SsdNet(ssdlite320).eval()
     net.load_state_dict(reference().state_dict())
-    pixels = [Pixels(torch.tensor(photograph), (0, 1, 2)) for photograph in photographs()[:NUM_IMAGES]]
+    pixels = [Pixels(photograph, (0, 1, 2)) for photograph in photographs()[:NUM_IMAGES]]
     with torch.inference_mode():
         gathered = ENTRY.preprocess.gather(pixels, ENTRY.preprocess.staging(NUM_IMAGES))
-        logits, offsets = net(ENTRY.preprocess.normalise(gathered))
+        logits, offsets = net(torch.from_numpy(ENTRY.preprocess.normalise(gathered)))
     assert logits.shape == (NUM_IMAGES, 3234, 91)
     assert offsets.shape == (NUM_IMAGES, 3234, 4)
     assert logits.std(dim=0).mean() > LEAST_VARIATION

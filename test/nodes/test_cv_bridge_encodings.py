@@ -81,7 +81,7 @@ def real() -> Any:
 def read(message: Image) -> np.ndarray:
     """Reads an image as int (height, width, 3), red first."""
     pixels = read_message(message, find_other=find_encoding)
-    return pixels.data.numpy()[..., list(pixels.rgb)].astype(int)
+    return pixels.data[..., list(pixels.rgb)].astype(int)
 
 
 def refusal(encoding: str) -> str:

@@ -95,7 +95,8 @@ def directly(model: SplitModel, message: Image) -> Detections:
     preprocess, partitions, pixels = model.entry.preprocess, partitions_of(model, "output"), read_message(message)
     with torch.inference_mode():
         gathered = preprocess.gather([pixels], preprocess.staging(1))
-        found = model.entry.decode(partitions.head(*partitions.backbone(preprocess.normalise(gathered))), LIMITS)[0]
+        inputs = torch.from_numpy(preprocess.normalise(gathered))
+        found = model.entry.decode(partitions.head(*partitions.backbone(inputs)), LIMITS)[0]
     return Detections(preprocess.to_source(found.boxes, pixels.height, pixels.width), found.scores, found.labels)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from simulated_gpu import GPU, Gpu
@@ -13,9 +14,10 @@ from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.images.encodings import ENCODINGS, Pixels
+from split_infer_ros.images.encodings import ENCODINGS, RGB, Pixels
 from split_infer_ros.models.letterbox import Letterbox
-from split_infer_ros.models.preprocess import Preprocess, _constant
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.device_pixels import _constant
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
 from split_infer_ros.runtime.streams import Stream
@@ -30,7 +32,7 @@ LARGE, LARGER = (
 
 
 def grey(value: int, height: int = 4) -> Pixels:
-    return Pixels(torch.full((height, 100, 3), value, dtype=torch.uint8), (0, 1, 2))
+    return Pixels(np.full((height, 100, 3), value, np.uint8), RGB)
 
 
 def preprocessor_at(place: Place) -> DevicePreprocessor:
@@ -120,7 +122,7 @@ PREPROCESSES = [
 def every_kind_of_frame() -> Iterator[Pixels]:
     for encoding in ("rgb8", "bgr8", "rgba8", "bgra8", "mono8"):
         for height, width in ((4, 4), (6, 6), (4, 8), (8, 4)):
-            image = torch.zeros((height, width, ENCODINGS[encoding].channels), dtype=torch.uint8)
+            image = np.zeros((height, width, ENCODINGS[encoding].channels), np.uint8)
             yield Pixels(image, ENCODINGS[encoding].rgb)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from bright_run import SETTINGS, BrightRun
@@ -84,7 +85,7 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
             Preprocess(4, 4), batch_size=1, dtype=torch.float32, place=Place(policy, GPU)
         )
         for _ in range(4):
-            preprocessor.load([Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))])
+            preprocessor.load([Pixels(np.zeros((4, 4, 3), np.uint8), (0, 1, 2))])
     assert place in gpu.findings()
 
 
@@ -108,9 +109,7 @@ def test_a_race_for_the_input_of_a_graph_is_found(planting: bool, monkeypatch: p
         )
         stream = Stream(GPU)
         for _ in range(4):
-            loaded = preprocessor.load(
-                [Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))], graphed.input_of(0)
-            )
+            loaded = preprocessor.load([Pixels(np.zeros((4, 4, 3), np.uint8), (0, 1, 2))], graphed.input_of(0))
             stream.wait_for(loaded.ready)
             with stream.work("backbone"):
                 graphed.run_into_slot(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState, WaitingFrames
 
 UNKNOWN = ExecutionCosts({}, {})
-PIXELS = Pixels(torch.zeros(1, 1, 3, dtype=torch.uint8), (0, 1, 2))
+PIXELS = Pixels(np.zeros((1, 1, 3), np.uint8), (0, 1, 2))
 
 
 def policy(keep_latest: bool) -> DropPolicy:

@@ -75,7 +75,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
         expected = module(inputs)
     expected = expected.sigmoid()  # scores lie between 0 and 1
     assert expected.std(0).min() > 0.01
-    pictures = [Pixels(image, (0, 1, 2)) for image in images]
+    pictures = [Pixels(image, (0, 1, 2)) for image in images.numpy()]
     model = TorchModel(ENTRY, module, torch.device("cpu"))
     wrong: list[tuple[int, float]] = []
     split_points_seen: set[str] = set()

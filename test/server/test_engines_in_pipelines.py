@@ -240,7 +240,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     pipeline.start()
     try:
         for number, picture in enumerate(pictures()):
-            pixels = Pixels(torch.from_numpy(picture), RGB)
+            pixels = Pixels(picture, RGB)
             pipeline.submit("front", pixels, Origin(number, "front", *picture.shape[:2]), time.monotonic())
         until(lambda: len(found) == len(pictures()) or bool(errors))
     finally:

@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-import torch
 from bright import LONG_S
 from stages import RecordingHead
 
@@ -41,7 +40,7 @@ def test_no_frame_waits_for_openvino_to_compile(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(part.OpenVinoPart, "_compile", record)
     model = load_model(ModelSpec("shapes", execution_config=ExecutionConfig(engine=Engine.OPENVINO)))
-    picture = Pixels(torch.from_numpy(draw_scene(seed=1, index=0).image), RGB)
+    picture = Pixels(draw_scene(seed=1, index=0).image, RGB)
     with LocalPipeline(model, SETTINGS) as pipeline:
         pipeline.feed([picture])
         pipeline.finish()

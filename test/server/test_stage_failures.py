@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from bright import CPU, LONG_S
@@ -73,7 +74,7 @@ def test_handle_is_read_once(start: Start) -> None:
 
 def test_backbone_error_costs_one_batch(start: Start) -> None:
     pipeline = start()
-    broken = Pixels(torch.zeros((4, 4, 2), dtype=torch.uint8), (0, 1, 2))
+    broken = Pixels(np.zeros((4, 4, 2), np.uint8), (0, 1, 2))
     pipeline.backbone.submit(broken, frame(0)[1], time.monotonic())
     pipeline.settle()
     assert pipeline.backbone.ledger.counts().dropped == {"backbone_error": 1}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from running import until
@@ -29,7 +30,7 @@ from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 TENANTS = Tenant("a", "shapes"), Tenant("b", "shapes", "random")
 SETTINGS = SharedSettings(device="cpu", batch_size=1)
-PICTURES = [torch.randint(0, 255, (48, 64, 3), generator=torch.Generator().manual_seed(i)).byte() for i in range(3)]
+PICTURES = [np.random.default_rng(i).integers(0, 255, (48, 64, 3), np.uint8) for i in range(3)]
 
 
 SHARED = (Residency.ASYNCHRONOUS, Residency.TWO_STAGE, Residency.SYNCHRONOUS)

@@ -46,8 +46,8 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
     with torch.inference_mode():
         images = torch.stack([transforms(torch.tensor(photograph).permute(2, 0, 1)) for photograph in chosen])
         expected = reference(images).softmax(dim=1)
-        gathered = preprocess.gather([Pixels(torch.tensor(p), (0, 1, 2)) for p in chosen], preprocess.staging(4))
-        inputs = preprocess.normalise(gathered)
+        gathered = preprocess.gather([Pixels(p, (0, 1, 2)) for p in chosen], preprocess.staging(4))
+        inputs = torch.from_numpy(preprocess.normalise(gathered))
         on_same_inputs = reference(inputs).softmax(dim=1)
         found = model.entry.decode(partitions.head(*partitions.backbone(inputs)), Limits(0.0, 0.5, 1000))
     assert len({int(scores.argmax()) for scores in expected}) > 1, "all photographs look alike"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,7 +25,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import plan
 from split_infer_ros.split.profile_samples import ProfilePart
 
-SMALL = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
+SMALL = Pixels(np.zeros((120, 160, 3), np.uint8), (0, 1, 2))
 MINIMAL = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=2, repeats=1, max_s=0.0)
 
 

@@ -1,0 +1,97 @@
+"""Resizes, reorders and normalises images on a GPU, by torch."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from split_infer_ros.images.encodings import RGB
+from split_infer_ros.models.fitting import Window
+from split_infer_ros.models.preprocess import Preprocess
+
+
+def make_staging(preprocess: Preprocess, batch_size: int, device: torch.device) -> Tensor:
+    """Makes a buffer of resized images: (batch_size, height, width, 3), uint8 if they are rounded, else float32."""
+    dtype = torch.uint8 if preprocess.rounds else torch.float32
+    return torch.empty((batch_size, preprocess.height, preprocess.width, 3), dtype=dtype, device=device)
+
+
+def resize_into(preprocess: Preprocess, target: Tensor, images: Tensor, rgb: tuple[int, int, int]) -> None:
+    """Resizes images of one size into a buffer.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        target: (k, h, w, 3) on the device of the images.
+        images: uint8 (k, H, W, channels).
+        rgb: the indices of the images' red, green and blue channel.
+    """
+    fitting = preprocess.fitting(*images.shape[1:3])
+    rows, columns = fitting.used
+    used = images[:, rows, columns]
+    if used.shape[1:3] != fitting.size:
+        used = _resized(preprocess, used, *fitting.size)
+    _fill_outside(target, fitting.place, preprocess.padding)
+    rows, columns = fitting.shown
+    shown, order = used[:, rows, columns], preprocess.order_of(rgb)
+    if order != RGB or shown.shape[3] != len(RGB):
+        shown = shown.index_select(3, _constant(order, torch.int64, images.device))
+    rows, columns = fitting.place
+    target[:, rows, columns].copy_(shown)
+
+
+def normalise(
+    preprocess: Preprocess,
+    gathered: Tensor,
+    memory_format: torch.memory_format = torch.channels_last,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Converts (n, h, w, 3) of 0..255 to the model's input, float32 (n, 3, h, w), on its device.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        gathered: resized images.
+        memory_format: the layout of the result: channels-last, or contiguous.
+        out: where the result is written, in that layout; None for new memory.
+    """
+    mean, std, device = preprocess.mean, preprocess.std, gathered.device
+    scale = _constant(tuple(1 / (255 * s) for s in std), torch.float32, device)
+    offset = _constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, device)
+    if memory_format is torch.channels_last:
+        written = None if out is None else out.permute(0, 2, 3, 1)
+        return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
+    planes = gathered.permute(0, 3, 1, 2)
+    contiguous = torch.empty(planes.shape, device=device) if out is None else out
+    return torch.addcmul(offset.view(3, 1, 1), planes.float(), scale.view(3, 1, 1), out=contiguous)
+
+
+def _resized(preprocess: Preprocess, images: Tensor, height: int, width: int) -> Tensor:
+    """Resizes images (k, H, W, channels) to (k, height, width, channels), in float32: CUDA resizes only floats."""
+    planes = images.permute(0, 3, 1, 2).float()
+    mode, antialias = ("bilinear", False) if preprocess.opencv else (preprocess.interpolation, preprocess.antialias)
+    sizes = [(height, width)]
+    if preprocess.rounds and mode == "bicubic":  # a CPU clips what overshoots after the rows, and after the columns
+        sizes.insert(0, (planes.shape[2], width))
+    for size in sizes:
+        planes = functional.interpolate(planes, size=size, mode=mode, antialias=antialias)
+        if preprocess.rounds:
+            planes = planes.round_().clamp_(0, 255)
+    return planes.permute(0, 2, 3, 1)
+
+
+def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> None:
+    """Gives the pixels (k, h, w, 3) outside a window a colour. One value for all channels is written faster."""
+    rows, columns = place
+    outside = [target[:, : rows.start], target[:, rows.stop :]]
+    outside += [target[:, rows, : columns.start], target[:, rows, columns.stop :]]
+    for border in outside:
+        if border.numel():
+            border[...] = colour[0] if len(set(colour)) == 1 else _constant(colour, torch.float32, target.device)
+
+
+@cache
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
+    return torch.tensor(values, dtype=dtype, device=device)

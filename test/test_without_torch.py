@@ -1,0 +1,69 @@
+"""Modules that handle arrays alone import no torch, which costs a process seconds and most of a gigabyte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import split_infer_ros
+
+PACKAGE = Path(split_infer_ros.__file__).parent
+CHILD_S = 60  # a bound on the process that a test starts
+PACKAGES = ("images", "sources")
+MODULES = ("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe")
+
+BLOCK_TORCH = """
+import importlib, sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision"):
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+PREPARE_BATCH = """
+from split_infer_ros.images.encodings import read_pixels
+from split_infer_ros.models.recipe import Recipe
+
+pixels = read_pixels(bytes(range(256)) * 9, height=24, width=32, encoding="bgr8", step=96)
+preprocess = Recipe.parse("RECIPE").preprocess(16, 16)
+batch = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1)), channels_last=False)
+print(batch.shape, batch.dtype, batch.std() > 0.1)
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK_TORCH + program],
+        env={"PYTHONPATH": str(PACKAGE.parent), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_images_and_their_sources_are_imported_without_torch() -> None:
+    names = [f"{package}.{path.stem}" for package in PACKAGES for path in sorted((PACKAGE / package).glob("*.py"))]
+    assert len(names) > 10
+    imports = "".join(f"importlib.import_module('split_infer_ros.{name}')\n" for name in (*names, *MODULES))
+    found = run(imports.replace(".__init__", ""))
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+@pytest.mark.parametrize("recipe", ["letterbox", "stretch,unrounded,-1..1"])
+def test_a_batch_is_prepared_without_torch(recipe: str) -> None:
+    found = run(PREPARE_BATCH.replace("RECIPE", recipe))
+    assert found.stdout == "(1, 3, 16, 16) float32 True\n", found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_the_block_holds() -> None:
+    assert "torch is blocked" in run("import torch\n").stderr
