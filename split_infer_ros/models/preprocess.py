@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache, lru_cache
 
 import cv2
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,6 +16,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.vision_ops.host_arrays import Floats
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -159,12 +161,13 @@ class Preprocess:
             return _normalised_planes(gathered, scale.tolist(), offset, contiguous)
         return torch.addcmul(offset.view(3, 1, 1), planes.float(), scale.view(3, 1, 1), out=contiguous)
 
-    def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
-        """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
+    def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
+        """Converts boxes float32 (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
         if not len(boxes):
             return boxes
-        offset, scale, skipped, limit = _way_to_source(self, height, width, boxes.dtype, boxes.device)
-        return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+        offset, scale, skipped, limit = _way_to_source(self, height, width)
+        found: Floats = np.minimum(np.maximum((boxes + offset) * scale + skipped, 0), limit)
+        return found
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
         """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
@@ -225,15 +228,13 @@ def _normalised_planes(images: Tensor, scale: Sequence[float], offset: Tensor, p
 
 
 @lru_cache(MAX_SIZES)
-def _way_to_source(
-    preprocess: Preprocess, height: int, width: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Returns offset, scale, skipped and limit, (4,) each: a side at x lies at (x + offset) * scale + skipped."""
+def _way_to_source(preprocess: Preprocess, height: int, width: int) -> tuple[Floats, ...]:
+    """Returns offset, scale, skipped and limit, float32 (4,): a side at x lies at (x + offset) * scale + skipped."""
     skipped_rows, skipped_columns = preprocess._skipped(height, width)
     kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
     fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)
     ways = (left, top), (kept_width / fit_width, kept_height / fit_height), (skipped_columns, skipped_rows)
-    return tuple(torch.tensor(each * 2, dtype=dtype, device=device) for each in (*ways, (width, height)))
+    return tuple(np.array(each * 2, np.float32) for each in (*ways, (width, height)))
 
 
 @cache

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header, String
-from torch import from_numpy
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import SourceError, error_sentence
@@ -142,7 +141,7 @@ class CameraNode(ManagedNode[CameraParameters]):
             header.stamp.sec, header.stamp.nanosec = picture.stamp
         if picture.truth is not None and self._truth.has_subscribers:
             scene = picture.truth
-            self._truth.publish(truth_message(from_numpy(scene.boxes), from_numpy(scene.labels), LABELS, header))
+            self._truth.publish(truth_message(scene.boxes, scene.labels, LABELS, header))
         self._images.publish(image_message(picture.image, picture.encoding, header))
 
 

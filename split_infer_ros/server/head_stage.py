@@ -221,8 +221,8 @@ class HeadStage:
         try:
             with torch.inference_mode():
                 entry = self._model.entry
-                decoded = entry.decode(batch.outputs, self.limits)
-                detected, impossible = drop_impossible(decoded, len(entry.labels))
+                decoded = entry.detections_of(batch.outputs, self.limits)
+            detected, impossible = drop_impossible(decoded, len(entry.labels))
             self.left_out += impossible
             for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
                 self._deliver(handle, index, self._in_source(detections, origin))

@@ -1,13 +1,14 @@
-"""Types of arrays on the host, and the way from tensors of any device to them."""
+"""Types of arrays on the host, and the way from tensors of any device to them. This module needs no torch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -22,6 +23,6 @@ def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if values.is_floating_point() and values.itemsize < 4:
-        values = values.to(torch.float32)
+        values = values.float()
     array: npt.NDArray[Any] = values.numpy(force=True)
     return array

@@ -74,7 +74,7 @@ def expected_for(image: Image) -> list[tuple[str, float, tuple[float, ...]]]:
     preprocess = entry.preprocess
     images = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1))).contiguous()
     (output,) = ReferenceEvaluator(onnx.load(MODEL)).run(None, {"images": images.numpy()})
-    (found,) = entry.decode((torch.from_numpy(output),), LIMITS)
+    (found,) = entry.decode((output,), LIMITS)
     rows = preprocess.to_source(found.boxes, image.height, image.width).tolist()
     return [
         (entry.labels[label], score, ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))

@@ -33,6 +33,7 @@ from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.server.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
+from split_infer_ros.vision_ops.host_arrays import Floats
 
 
 class StageTimer:
@@ -153,9 +154,9 @@ class StageTimer:
                 is_written = isinstance(segment, EnginePart) and segment.can_run_into
         return seconds
 
-    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:
+    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Floats]:
         preprocess, image = self._model.entry.preprocess, self._image
-        detections = self._model.entry.decode(outputs, self._limits)
+        detections = self._model.entry.detections_of(outputs, self._limits)
         return [preprocess.to_source(each.boxes, image.height, image.width) for each in detections]
 
 
