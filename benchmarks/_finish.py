@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
+from split_infer_ros.models.candidates import SuppressOverlaps, suppress
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.graph import symbolic_trace
 
 
 class Finish:
-    """Outputs of a batch to detections on the CPU, in pixels of each picture: the head's stage does no less.
+    """Outputs of a batch to detections on the host, in pixels of each picture: the head's stage does no less.
 
     Args:
         entry: whose decode it is.
@@ -24,7 +25,7 @@ class Finish:
 
     def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
         self._entry, self._limits = entry, limits
-        self._decode = entry.decode
+        self._decode = entry.detections_of
         self.on_device = isinstance(entry.decode, SuppressOverlaps)
         if isinstance(entry.decode, SuppressOverlaps):
             function = entry.decode.candidates
@@ -35,15 +36,7 @@ class Finish:
         """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
         given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
         results = []
-        for found, picture in zip(_on_host(self._decode(given, self._limits)), pictures, strict=True):
+        for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):
             boxes = self._entry.preprocess.to_source(found.boxes, picture.height, picture.width)
             results.append(Detections(boxes, found.scores, found.labels))
         return results
-
-
-def _on_host(batch: Sequence[Detections]) -> list[Detections]:
-    """Brings the detections of a batch to the CPU in three copies, as a batch of any size waits for the GPU once."""
-    counts = [len(found.scores) for found in batch]
-    columns = zip(*((found.boxes, found.scores, found.labels) for found in batch), strict=True)
-    parts = [torch.cat(column).cpu().split(counts) for column in columns]
-    return [Detections(*each) for each in zip(*parts, strict=True)]

@@ -151,7 +151,7 @@ class HeadProcess:
         try:
             while (results := self._pipe.recv()) is not None:
                 for origin, found in results:
-                    self._deliver(origin, Detections(*map(torch.from_numpy, found)))
+                    self._deliver(origin, Detections(*found))
                 self._collect()
         except (EOFError, OSError) as error:
             self._on_error(SplitInferError(f"The head process ended by itself ({error})."))
@@ -174,8 +174,7 @@ def serve(pipe: Any, work: Work, weights: Path) -> None:
     readers: dict[str, SharedSlotReader] = {}
 
     def deliver(handle: Handle, index: int, found: Detections) -> None:
-        arrays = [tensor.numpy() for tensor in (found.boxes, found.scores, found.labels)]
-        results[handle.lease].append((handle.origins[index], arrays))
+        results[handle.lease].append((handle.origins[index], (found.boxes, found.scores, found.labels)))
 
     def fail(error: Exception) -> None:
         traceback.print_exception(error)

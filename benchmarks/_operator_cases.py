@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from _detector_latency import class_by_class
+from _detector_latency import Found, class_by_class
 from torch import Tensor
 from torch.nn import functional
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
 from torchvision.ops import roi_align as torchvision_roi_align
 
-from split_infer_ros.models.detections import Candidates, Detections, Limits
+from split_infer_ros.models.candidates import Candidates
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.multibox_decode import WEIGHTS, multibox_decode
 from split_infer_ros.vision_ops.prefix_sum import prefix_sum
@@ -79,7 +80,7 @@ def head(device: torch.device, random: torch.Generator, images: int, heavy: bool
             max_per_class=candidates.max_per_class,
         )
 
-    def library() -> list[Detections]:
+    def library() -> list[Found]:
         return class_by_class(candidates, limits)
 
     rivals = {OURS: ours, LIBRARY: library}

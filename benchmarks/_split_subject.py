@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import RGB, Pixels
+from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.detections import Limits, SuppressOverlaps
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads

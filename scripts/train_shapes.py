@@ -126,7 +126,7 @@ def validate(net: shapes.ShapesNet, count: int = 150) -> tuple[float, Score]:
     for start in range(0, count, 10):
         batch = [draw_scene(VALIDATION_SEED, i) for i in range(start, start + 10)]
         outputs.append(net(normalised_images(batch)))
-        truth += [(torch.from_numpy(s.boxes), torch.from_numpy(s.labels)) for s in batch]
+        truth += [(s.boxes, s.labels) for s in batch]
     best = (0.0, Score(0, 0, 0))
     for threshold in np.arange(0.2, 0.65, 0.05).tolist():
         found = [d for o in outputs for d in shapes.decode(o, Limits(threshold))]

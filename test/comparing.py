@@ -7,7 +7,7 @@ another order.
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from split_infer_ros.models.detections import Detections
@@ -27,10 +27,10 @@ def assert_same_detections(found: Detections, expected: Detections, scores: floa
         boxes: how far two edges may be, in pixels.
     """
     assert len(found) == len(expected)
-    torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=scores)  # both come best first
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=scores)  # both come best first
     same = found.labels[:, None] == expected.labels
-    same &= (found.scores[:, None] - expected.scores).abs() <= scores
-    same &= (found.boxes[:, None] - expected.boxes).abs().amax(dim=2) <= boxes
+    same &= np.abs(found.scores[:, None] - expected.scores) <= scores
+    same &= np.abs(found.boxes[:, None] - expected.boxes).max(axis=2) <= boxes
     for one, other, pairs in ((found, expected, same), (expected, found, same.T)):
-        missing = (~pairs.any(dim=1)).nonzero().flatten().tolist()
+        missing = np.flatnonzero(~pairs.any(axis=1)).tolist()
         assert not missing, f"{missing} of {one} are not in {other}"

@@ -33,7 +33,7 @@ SETTINGS = StageSettings(batch_size=4, drop_policy=DropPolicy.BLOCK, batch_timeo
 # Two processors sum in other orders. Scores lie between 0 and 1, so the bound is absolute.
 TOLERANCE = 2e-3
 
-Scores = dict[int, torch.Tensor]
+Scores = dict[int, NDArray[np.float32]]
 
 
 def picture(number: int, size: tuple[int, int] | None = None) -> Pixels:
@@ -65,7 +65,7 @@ def running(settings: StageSettings, model: SplitModel | None = None) -> Iterato
     scores: Scores = {}
 
     def deliver(origin: Origin, detections: Detections) -> None:
-        scores[origin.header] = detections.scores[:BEST].clone()
+        scores[origin.header] = detections.scores[:BEST].copy()
 
     model = model or load_model(ModelSpec("shapes", "default", str(GPU)))
     with LocalPipeline(model, settings, deliver, limits=EVERYTHING) as pipeline:
@@ -82,7 +82,7 @@ def cpu_model() -> TorchModel:
 
 
 @cache
-def expected_scores(number: int, size: tuple[int, int] | None = None) -> torch.Tensor:
+def expected_scores(number: int, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
     """The best scores of frame ``number`` on the CPU, which resizes it as a GPU does."""
     with running(replace(SETTINGS, batch_size=1), model=cpu_model()) as (pipeline, scores):
         pipeline.feed([picture(number, size)])
@@ -94,4 +94,4 @@ def check_scores(scores: Scores, sizes: dict[int, tuple[int, int]] | None = None
     """Each frame's best scores are the CPU's."""
     for number, found in scores.items():
         size = (sizes or {}).get(number)
-        torch.testing.assert_close(found, expected_scores(number, size), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(found, expected_scores(number, size), rtol=0, atol=tolerance)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import rclpy
-import torch
 from builtin_interfaces.msg import Time
 from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters, SetParametersAtomically
@@ -181,7 +181,7 @@ def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detection
     """Returns the detections in a message; of several labels with one name, it takes the first."""
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     return Detections(
-        torch.tensor([corners(found) for found in message.detections], dtype=torch.float32).reshape(-1, 4),
-        torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float32),
-        torch.tensor([labels.index(hypothesis.class_id) for hypothesis in hypotheses], dtype=torch.int64),
+        np.array([corners(found) for found in message.detections], np.float32).reshape(-1, 4),
+        np.array([hypothesis.score for hypothesis in hypotheses], np.float32),
+        np.array([labels.index(hypothesis.class_id) for hypothesis in hypotheses], np.int64),
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-from torchvision.ops import box_iou
+import numpy as np
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.vision_ops.box_iou import box_iou
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers
 
 IOUS = tuple(0.5 + 0.05 * step for step in range(10))
 NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read
 
-Truth = tuple[Tensor, Tensor]
+Truth = tuple[Floats, Integers]
 """The objects of one image: boxes float32 (n, 4), left, top, right, bottom in pixels; labels int64 (n,)."""
 
 
@@ -41,28 +41,28 @@ def mean_average_precision(
 
 def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], label: int, iou: float) -> float:
     """Returns the average precision of one class at one overlap."""
-    scores, hits, num_objects = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)], 0
+    scores, hits, num_objects = [np.zeros(0, np.float32)], [np.zeros(0, bool)], 0
     for detections, (boxes, labels) in zip(found, truth, strict=True):
         chosen = detections.labels == label
         objects = boxes[labels == label]
-        order = detections.scores[chosen].argsort(descending=True, stable=True)
+        order = np.argsort(-detections.scores[chosen], kind="stable")
         num_objects += len(objects)
-        scores.append(detections.scores[chosen][order].float())
-        hits.append(_hits(detections.boxes[chosen][order].float(), objects, iou))
-    order = torch.cat(scores).argsort(descending=True, stable=True)
-    right = torch.cat(hits)[order].double().cumsum(0)
+        scores.append(detections.scores[chosen][order])
+        hits.append(_hits(detections.boxes[chosen][order], objects, iou))
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    right = np.concatenate(hits)[order].cumsum()
     if not len(right):
         return 0.0
     recall = right / num_objects
-    precision = right / torch.arange(1, len(right) + 1)
-    best_behind = precision.flip(0).cummax(0).values.flip(0)  # precision never rises with recall
-    places = torch.searchsorted(recall, torch.linspace(0, 1, NUM_RECALLS, dtype=torch.float64) - 1e-9)
-    return float(torch.cat([best_behind, torch.zeros(1)])[places].mean())
+    precision = right / np.arange(1, len(right) + 1)
+    best_behind = np.maximum.accumulate(precision[::-1])[::-1]  # precision never rises with recall
+    places = np.searchsorted(recall, np.linspace(0, 1, NUM_RECALLS) - 1e-9)
+    return float(np.append(best_behind, 0.0)[places].mean())
 
 
-def _hits(boxes: Tensor, objects: Tensor, iou: float) -> Tensor:
+def _hits(boxes: Floats, objects: Floats, iou: float) -> Flags:
     """Returns for each box of an image, best score first, whether it finds an object that no better one has found."""
-    hits = torch.zeros(len(boxes), dtype=torch.bool)
+    hits = np.zeros(len(boxes), bool)
     if not len(boxes) or not len(objects):
         return hits
     overlap = box_iou(boxes, objects)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from torch import Tensor
 from torchvision.models import ResNet18_Weights
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
+from split_infer_ros.vision_ops.host_arrays import to_host
 
 IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
@@ -24,13 +25,12 @@ def classify(height: int, width: int, *, gives_probabilities: bool = False) -> D
         """Converts (N, classes) to the classes whose probability reaches the threshold, best first."""
         (values,) = outputs
         probabilities = values.flatten(1) if gives_probabilities else values.flatten(1).softmax(dim=1)
-        scores, labels = probabilities.topk(min(limits.max_detections, probabilities.shape[1]), dim=1)
-        is_kept = scores >= limits.score_threshold
-        counts = is_kept.sum(1).tolist()
-        whole = torch.tensor([0.0, 0.0, width, height])
-        return [
-            Detections(whole.expand(count, 4), image_scores[kept], image_labels[kept]) if count else Detections.empty()
-            for image_scores, image_labels, kept, count in zip(scores, labels, is_kept, counts, strict=True)
-        ]
+        best = probabilities.topk(min(limits.max_detections, probabilities.shape[1]), dim=1)
+        found = []
+        for scores, labels in zip(to_host(best.values), to_host(best.indices), strict=True):
+            kept = np.flatnonzero(scores >= limits.score_threshold)
+            boxes = np.tile(np.array([0, 0, width, height], np.float32), (len(kept), 1))
+            found.append(Detections(boxes, scores[kept], labels[kept]))
+        return found
 
     return decode

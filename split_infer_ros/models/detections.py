@@ -1,17 +1,14 @@
-"""Detections of an image, and their selection from a detector's candidates."""
+"""Detections of an image, and the limits under which they are kept. This module needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from split_infer_ros.setting import setting
-from split_infer_ros.vision_ops.box_nms import box_nms
+from split_infer_ros.vision_ops.host_arrays import Floats, Integers, to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +32,11 @@ class Limits:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Detections:
     """The objects found in one image, best score first.
+
+    A tensor becomes an array that shares its memory. If it is on a GPU, it is copied to the host.
 
     Attributes:
         boxes: float32 (n, 4), left, top, right, bottom in pixels.
@@ -45,9 +44,15 @@ class Detections:
         labels: int64 (n,), indices into the model's labels.
     """
 
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
+    boxes: Floats
+    scores: Floats
+    labels: Integers
+
+    def __post_init__(self) -> None:
+        for name in ("boxes", "scores", "labels"):
+            value = getattr(self, name)
+            if not isinstance(value, np.ndarray) and hasattr(value, "numpy"):
+                object.__setattr__(self, name, to_host(value))
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -55,76 +60,4 @@ class Detections:
     @classmethod
     def empty(cls) -> Detections:
         """Returns the detections of an image without objects."""
-        return cls(torch.zeros((0, 4)), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-
-
-class Candidates(NamedTuple):
-    """Possible objects in a batch of images, before suppression: ``n`` boxes per image, all inside the input.
-
-    Attributes:
-        boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
-        scores: (N, n), 0..1, or (N, n, C) if each box has a score for each of C classes.
-        labels: int64 (N, n), the class of each box; None if ``scores`` has all classes.
-        max_per_class: only the best candidates of a class take part, this many; None for all.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor | None = None
-    max_per_class: int | None = None
-
-
-def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
-    """Returns each image's candidates above the threshold that overlap no better one of their class.
-
-    The whole batch is processed at once. Results are on the candidates' device.
-    """
-    boxes, scores, labels, max_per_class = candidates
-    kept = box_nms(
-        boxes,
-        scores,
-        labels,
-        score_threshold=limits.score_threshold,
-        iou_threshold=limits.nms_threshold,
-        max_detections=limits.max_detections,
-        max_per_class=max_per_class,
-    )
-    counts = (kept >= 0).sum(1).tolist()  # the only thing for which the host waits
-    kept = kept[:, : max(counts, default=0)].clamp(min=0)
-    images = torch.arange(len(kept), device=kept.device).unsqueeze(1)
-    if labels is None:
-        rows, kept_labels = kept // scores.shape[2], kept % scores.shape[2]
-        parts = boxes[images, rows], scores[images, rows, kept_labels], kept_labels
-    else:
-        parts = boxes[images, kept], scores[images, kept], labels[images, kept]
-    return [Detections(*(part[image, :count] for part in parts)) for image, count in enumerate(counts)]
-
-
-class SuppressOverlaps:
-    """The decode of a detector: it makes candidates of the network's outputs and then calls ``suppress``.
-
-    Args:
-        make: returns the function from the outputs of a batch to its candidates. It is called when that function is
-            first needed. The function must not depend on values of tensors, so that it can be traced.
-    """
-
-    def __init__(self, make: Callable[[], Callable[[tuple[Tensor, ...]], Candidates]]) -> None:
-        self._make = make
-
-    @cached_property
-    def candidates(self) -> Callable[[tuple[Tensor, ...]], Candidates]:
-        """The function from the outputs of a batch to its candidates."""
-        return self._make()
-
-    def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Returns the detections of each image of the batch."""
-        return suppress(self.candidates(outputs), limits)
-
-
-def unpack_candidates(outputs: tuple[Tensor, ...]) -> Candidates:
-    """Returns the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
-    scores, boxes, labels = outputs
-    return Candidates(boxes, scores, labels)
-
-
-suppress_all = SuppressOverlaps(lambda: unpack_candidates)
+        return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.vision_ops.host_arrays import to_host
 
-Outputs = tuple[Tensor, ...]  # of a head
-Decode = Callable[[Outputs, Limits], list[Detections]]
+Decode = Callable[[tuple[Any, ...], Limits], list[Detections]]
+"""Takes the outputs of a batch, all tensors or all arrays, and limits. Returns the detections of each image."""
 
 
 def outputs_of(results: Any) -> tuple[Any, ...]:
@@ -56,6 +60,7 @@ class ModelEntry:
         default_split_point: used if the user chooses none; None for the last split point before ``output``.
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
+        decodes_arrays: whether ``decode`` takes NumPy arrays. Otherwise it takes tensors.
         notes: what a user should know about how the model is used, as sentences for the log.
     """
 
@@ -68,6 +73,7 @@ class ModelEntry:
     default_split_point: str | None
     decode: Decode
     notes: tuple[str, ...] = ()
+    decodes_arrays: bool = False
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -78,3 +84,20 @@ class ModelEntry:
         """Returns detections with boxes in pixels of the source image, whose size is given."""
         boxes = self.preprocess.to_source(detections.boxes, height, width)
         return Detections(boxes, detections.scores, detections.labels)
+
+    def detections_of(self, outputs: Sequence[Tensor | npt.NDArray[Any]], limits: Limits) -> list[Detections]:
+        """Calls ``decode`` with what it takes, tensors or arrays. On the host, either is a view of the other.
+
+        Args:
+            outputs: of a batch, tensors or arrays.
+            limits: which detections are kept.
+
+        Returns:
+            The detections of each image, with boxes in pixels of the input.
+        """
+        take = to_host if self.decodes_arrays else _as_tensor
+        return self.decode(tuple(map(take, outputs)), limits)
+
+
+def _as_tensor(output: Any) -> Any:
+    return torch.from_numpy(output) if isinstance(output, np.ndarray) else output

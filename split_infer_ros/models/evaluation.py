@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-from torchvision.ops import box_iou
+import numpy as np
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.vision_ops.box_iou import box_iou
+from split_infer_ros.vision_ops.host_arrays import Floats, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Matcher:
     _found: int = field(default=0, init=False)
     _objects: int = field(default=0, init=False)
 
-    def add(self, found: Detections, boxes: Tensor, labels: Tensor) -> None:
+    def add(self, found: Detections, boxes: Floats, labels: Integers) -> None:
         """Counts one image.
 
         Args:
@@ -63,8 +64,9 @@ class Matcher:
         self._objects += len(labels)
         if not len(found) or not len(labels):
             return
-        overlap = box_iou(found.boxes, boxes) * (found.labels[:, None] == labels)
-        for i in found.scores.argsort(descending=True, stable=True).tolist():
+        overlap = box_iou(found.boxes, boxes)
+        overlap[found.labels[:, None] != labels] = 0
+        for i in np.argsort(-found.scores, kind="stable").tolist():
             best = int(overlap[i].argmax())
             if overlap[i, best] >= self.iou:
                 self._true_positives += 1
@@ -79,7 +81,7 @@ class Matcher:
         )
 
 
-def f1(found: Sequence[Detections], truth: Sequence[tuple[Tensor, Tensor]], iou: float = 0.5) -> Score:
+def f1(found: Sequence[Detections], truth: Sequence[tuple[Floats, Integers]], iou: float = 0.5) -> Score:
     """Scores the detections of several images at once.
 
     Args:

@@ -169,6 +169,7 @@ class OnnxFile:
             default_split_point=None,
             decode=LayoutDecoder(self._with_anchors(reading.layout), names, height, width),
             notes=tuple(notes),
+            decodes_arrays=True,
         )
 
     def _recipe(self, text: str) -> Recipe:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.vision_ops.host_arrays import Floats, to_host
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats
 
 MAX_SCORE_ROUNDING = 1e-4  # above 1: a sigmoid in 8 bits gives 255 * 0.003921569
 MAX_SIZE_ROUNDING = 1e-3  # pixels by which a box may end before it begins
@@ -39,9 +40,9 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     counts = [len(detections) for detections in found]
     if not sum(counts):
         return found, Counter()
-    boxes = np.concatenate([to_host(detections.boxes) for detections in found])
-    scores = np.concatenate([to_host(detections.scores) for detections in found])
-    labels = np.concatenate([to_host(detections.labels) for detections in found])
+    boxes = np.concatenate([detections.boxes for detections in found])
+    scores = np.concatenate([detections.scores for detections in found])
+    labels = np.concatenate([detections.labels for detections in found])
     found, boxes, scores = _without_rounding(found, counts, boxes, scores)
     is_possible = {
         ImpossibleDetection.BOX_NOT_FINITE: np.isfinite(boxes).all(1),
@@ -52,13 +53,12 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     if all(flags.all() for flags in is_possible.values()):
         return found, Counter()
     reasons, checks = list(is_possible), np.stack(tuple(is_possible.values()))
-    kept = checks.all(0)
+    kept: Flags = np.all(checks, axis=0)
     first_failures = checks[:, ~kept].argmin(0).tolist()
     dropped = Counter(reasons[first].value for first in first_failures)
-    kept_of_each = torch.from_numpy(kept).split(counts)  # type: ignore[no-untyped-call]
     possible = [
         Detections(detections.boxes[keep], detections.scores[keep], detections.labels[keep])
-        for detections, keep in zip(found, kept_of_each, strict=True)
+        for detections, keep in zip(found, _divided(kept, counts), strict=True)
     ]
     return possible, dropped
 
@@ -73,11 +73,11 @@ def _without_rounding(
         return found, boxes, scores
     scores = np.where(is_high, np.float32(1), scores)
     boxes = np.concatenate((boxes[:, :2], np.where(is_thin, boxes[:, :2], boxes[:, 2:])), 1)
-    parts = zip(
-        torch.from_numpy(boxes).split(counts),  # type: ignore[no-untyped-call]
-        torch.from_numpy(scores).split(counts),  # type: ignore[no-untyped-call]
-        found,
-        strict=True,
-    )
+    parts = zip(_divided(boxes, counts), _divided(scores, counts), found, strict=True)
     mended = [Detections(image_boxes, image_scores, each.labels) for image_boxes, image_scores, each in parts]
     return mended, boxes, scores
+
+
+def _divided(rows: npt.NDArray[Any], counts: Sequence[int]) -> list[npt.NDArray[Any]]:
+    """Divides rows among the images."""
+    return np.split(rows, np.cumsum(counts[:-1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,7 @@ from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.models import host_pixels
 from split_infer_ros.models.fitting import Fitting
 from split_infer_ros.models.letterbox import Letterbox
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from split_infer_ros.vision_ops.host_arrays import Floats
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -99,12 +96,13 @@ class Preprocess:
         """
         return host_pixels.normalise(gathered, self.mean, self.std, channels_last=channels_last)
 
-    def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
-        """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
+    def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
+        """Converts boxes float32 (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
         if not len(boxes):
             return boxes
-        offset, scale, skipped, limit = _way_to_source(self, height, width, boxes.dtype, boxes.device)
-        return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+        offset, scale, skipped, limit = _way_to_source(self, height, width)
+        found: Floats = np.minimum(np.maximum((boxes + offset) * scale + skipped, 0), limit)
+        return found
 
     def fitting(self, height: int, width: int) -> Fitting:
         """Returns where an image of this height and width lies in the model's input."""
@@ -174,14 +172,10 @@ class Preprocess:
 
 
 @lru_cache(MAX_SIZES)
-def _way_to_source(
-    preprocess: Preprocess, height: int, width: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Returns offset, scale, skipped and limit, (4,) each: a side at x lies at (x + offset) * scale + skipped."""
-    import torch  # only here: who has boxes as tensors has imported it
-
+def _way_to_source(preprocess: Preprocess, height: int, width: int) -> tuple[Floats, ...]:
+    """Returns offset, scale, skipped and limit, float32 (4,): a side at x lies at (x + offset) * scale + skipped."""
     skipped_rows, skipped_columns = preprocess._skipped(height, width)
     kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
     fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)
     ways = (left, top), (kept_width / fit_width, kept_height / fit_height), (skipped_columns, skipped_rows)
-    return tuple(torch.tensor(each * 2, dtype=dtype, device=device) for each in (*ways, (width, height)))
+    return tuple(np.array(each * 2, np.float32) for each in (*ways, (width, height)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from split_infer_ros.models.detection_agreement import MAX_SCORE_DIFFERENCE
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.vision_ops.host_arrays import Floats, to_host
+from split_infer_ros.vision_ops.host_arrays import Floats
 
 MAX_CLASSES = 100_000  # more than any classifier has
 MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # of an image's scores: among flatter ones, any class would pass for the best
@@ -60,7 +60,7 @@ def compare_scores(
     """
     every = Limits(score_threshold=0.0, max_detections=MAX_CLASSES)
     pairs = decode(found, every), decode(expected, every)
-    labels = [to_host(image.labels) for images in pairs for image in images]
+    labels = [image.labels for images in pairs for image in images]
     num_labels = max((int(each.max(initial=-1)) + 1 for each in labels), default=0)
     if not num_labels:
         return ScoreDifference(0.0, 0, 0.0)  # nothing has a score
@@ -79,5 +79,5 @@ def _scores(images: Sequence[Detections], num_labels: int) -> Floats:
     """Returns the score of each class in each image, float64 (N, num_labels); 0 for a class that is not given."""
     scores = np.zeros((len(images), num_labels))
     for row, image in zip(scores, images, strict=True):
-        row[to_host(image.labels)] = to_host(image.scores)
+        row[image.labels] = image.scores
     return scores

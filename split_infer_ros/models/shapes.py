@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import batched_nms
 
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.host_arrays import to_host
 
 LABELS = ("circle", "square", "triangle")
 HEIGHT, WIDTH = 480, 640
@@ -143,8 +145,6 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
     edge = torch.tensor([w, h, w, h], device=boxes.device) * float(STRIDE)
     boxes = boxes.clamp(min=0).minimum(edge)
     kept = batched_nms(boxes, scores, image * len(LABELS) + labels, limits.nms_threshold)  # best score first
-    detections = []
-    for i in range(images):
-        in_image = kept[image[kept] == i][: limits.max_detections]
-        detections.append(Detections(boxes[in_image], scores[in_image], labels[in_image]))
-    return detections
+    image_of, *parts = (to_host(values[kept]) for values in (image, boxes, scores, labels))
+    chosen = [np.flatnonzero(image_of == i)[: limits.max_detections] for i in range(images)]
+    return [Detections(*(part[in_image] for part in parts)) for in_image in chosen]

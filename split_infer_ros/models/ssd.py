@@ -12,7 +12,7 @@ from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
-from split_infer_ros.models.detections import Candidates, SuppressOverlaps
+from split_infer_ros.models.candidates import Candidates, SuppressOverlaps
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
 
 fx.wrap("multibox_decode")  # one operator of the graph

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from torch import nn
 from torchvision.models import WeightsEnum
 
+from split_infer_ros.models.candidates import suppress_all
 from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.detections import suppress_all
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 

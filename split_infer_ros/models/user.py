@@ -22,6 +22,7 @@ from pickle import UnpicklingError
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -189,7 +190,7 @@ def check_detections(entry: ModelEntry, module: nn.Module) -> None:
     _refuse_unsupported(entry.name, outputs)
     try:
         with torch.inference_mode():
-            found = entry.decode(outputs_of(outputs), Limits(score_threshold=0.0))
+            found = entry.detections_of(outputs_of(outputs), Limits(score_threshold=0.0))
     except (Exception, SystemExit) as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"The decode of model '{entry.name}' cannot read the model's outputs for two images, {_described(outputs)} "
@@ -207,10 +208,10 @@ def _are_detections(found: object) -> bool:
     if type(found) is not Detections:
         return False
     parts = found.boxes, found.scores, found.labels
-    if not all(isinstance(part, Tensor) for part in parts) or found.scores.ndim != 1:
+    if not all(isinstance(part, np.ndarray) for part in parts) or found.scores.ndim != 1:
         return False
     shapes = [(len(found), 4), (len(found),), (len(found),)]
-    dtypes = [torch.float32, torch.float32, torch.int64]
+    dtypes = [np.float32, np.float32, np.int64]
     return [part.shape for part in parts] == shapes and [part.dtype for part in parts] == dtypes
 
 
@@ -233,6 +234,8 @@ def _described(value: Any) -> str:
     """Describes an output of a model for people, by dtypes and shapes."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
     if isinstance(value, Detections):
         parts = {name: getattr(value, name) for name in ("boxes", "scores", "labels")}
         return f"Detections of {_described(parts)}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image
 
-from split_infer_ros.models.detections import Candidates
+from split_infer_ros.models.candidates import Candidates
 
 SIZE = 416  # pixels of the input's sides
 CLASSES = 80

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.detections import SuppressOverlaps
+from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.yolo import DarknetResidual, Level, YoloBoxes, conv, head, neck, predictions, way_up
 
 LEVELS = (

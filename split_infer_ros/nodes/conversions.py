@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseWithCovariance
-from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import (
@@ -28,6 +27,7 @@ from split_infer_ros.msg import DropCount
 from split_infer_ros.msg import PipelineReport as ReportMessage
 from split_infer_ros.server.ledger import LedgerCounts
 from split_infer_ros.server.report import PipelineReport
+from split_infer_ros.vision_ops.host_arrays import Floats, Integers
 
 _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
 
@@ -47,10 +47,8 @@ def detections_message(detections: Detections, labels: Sequence[str], header: He
     return Detection2DArray(header=header, detections=found)
 
 
-def truth_message(
-    boxes: NDArray[np.float32], indices: NDArray[np.int64], labels: Sequence[str], header: Header
-) -> Detection2DArray:
-    """Returns the message of known objects, detections of score 1. Boxes are (n, 4), and indices of labels (n,)."""
+def truth_message(boxes: Floats, indices: Integers, labels: Sequence[str], header: Header) -> Detection2DArray:
+    """Returns the message of known objects: detections of score 1."""
     return Detection2DArray(
         header=header,
         detections=[

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import cv2
-import torch
+import numpy as np
 from rclpy.qos import QoSProfile
 from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import Image
@@ -74,9 +74,8 @@ class ViewerNode(ManagedNode[NodeParameters]):
         for dropped in [other for other in self._truth if other < stamp]:
             del self._truth[dropped]  # the pipeline dropped that frame
         if truth is not None:
-            boxes, labels, _ = _tensors(truth)
-            found_boxes, found_labels, scores = _tensors(found)
-            self.matcher.add(Detections(found_boxes, scores, found_labels), boxes, labels)
+            known = _objects(truth)
+            self.matcher.add(_objects(found), known.boxes, known.labels)
 
     def _receive_picture(self, picture: Image) -> None:
         self.picture = picture
@@ -86,12 +85,12 @@ def _stamp(header: Header) -> tuple[int, int]:
     return header.stamp.sec, header.stamp.nanosec
 
 
-def _tensors(message: Detection2DArray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns boxes (n, 4), labels (n,) and scores (n,) of a message."""
-    boxes = torch.tensor([corners(found) for found in message.detections]).reshape(-1, 4)
+def _objects(message: Detection2DArray) -> Detections:
+    """Returns what a message holds."""
+    boxes = np.array([corners(found) for found in message.detections], np.float32).reshape(-1, 4)
     hypotheses = [found.results[0].hypothesis for found in message.detections]
-    labels = torch.tensor([_label(hypothesis.class_id) for hypothesis in hypotheses], dtype=torch.int64)
-    return boxes, labels, torch.tensor([hypothesis.score for hypothesis in hypotheses])
+    scores = np.array([hypothesis.score for hypothesis in hypotheses], np.float32)
+    return Detections(boxes, scores, np.array([_label(hypothesis.class_id) for hypothesis in hypotheses], np.int64))
 
 
 def _label(name: str) -> int:

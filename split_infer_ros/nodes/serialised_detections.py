@@ -11,7 +11,6 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from builtin_interfaces.msg import Time
 from rclpy.serialization import deserialize_message, serialize_message
 from std_msgs.msg import Header
@@ -70,8 +69,8 @@ def agrees_with_rclpy() -> bool:
 
     labels = ("cat", "traffic light")
     header = Header(stamp=Time(sec=3, nanosec=5), frame_id="camera")
-    boxes = torch.tensor([[1.0, 2, 30, 50], [7, 8, 9, 11], [0, 0, 640, 480]])
-    found = Detections(boxes, torch.tensor([0.9, 0.5, 0.25]), torch.tensor([1, 0, 0]))
+    boxes = np.array([[1, 2, 30, 50], [7, 8, 9, 11], [0, 0, 640, 480]], np.float32)
+    found = Detections(boxes, np.array([0.9, 0.5, 0.25], np.float32), np.array([1, 0, 0]))
     return agrees(found) and agrees(Detections.empty())
 
 
@@ -79,8 +78,8 @@ def _rows(detections: Detections) -> np.ndarray:
     """Returns float64 (n, 50): all that follows the label of each box."""
     rows = np.empty((len(detections), _LENGTH), "<f8")
     rows[:] = _TEMPLATE
-    rows[:, _SCORE] = detections.scores.cpu().numpy()
-    boxes = detections.boxes.cpu().numpy().astype(np.float64)
+    rows[:, _SCORE] = detections.scores
+    boxes = detections.boxes.astype(np.float64)
     starts, ends = boxes[:, :2], boxes[:, 2:]
     with np.errstate(invalid="ignore"):  # of infinite boxes
         rows[:, _BOX : _BOX + 2] = (starts + ends) / 2

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
+from split_infer_ros.models.candidates import SuppressOverlaps, suppress
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode as DecodeFunction
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator
@@ -59,7 +60,7 @@ def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
         candidates = _append_function(joined, traced.graph, outputs)
         detections = joined.call_function(suppress, (candidates, limits))
     else:
-        decode = Decode(entry.decode)
+        decode = Decode(entry.detections_of)
         detections = joined.call_module(DECODE, (outputs, limits))
     joined.output(detections)
     roots = nn.ModuleDict({NETWORK: graph, DECODE: decode})
@@ -156,11 +157,12 @@ class _SizeRecorder(fx.Interpreter):
 
 
 def nbytes_of(value: Any) -> int | None:
-    """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device."""
+    """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device.
+
+    Detections do not: they are always on the host.
+    """
     sizes = []
     for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, Detections):
-            sizes += [part.nbytes for part in (leaf.boxes, leaf.scores, leaf.labels)]
-        elif isinstance(leaf, (Tensor, torch.device)):
+        if isinstance(leaf, (Tensor, torch.device)):
             sizes.append(leaf.nbytes if isinstance(leaf, Tensor) else 0)
     return sum(sizes) if sizes else None

@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from split_infer_ros.engines.fusion import fuse_convolutions
-from split_infer_ros.models.detections import Detections
 from split_infer_ros.operator_placement.plan import Copy, PlacementPlan, Tag
 
 
@@ -20,8 +19,6 @@ def copy_to(value: Any, device: torch.device) -> Any:
     """Returns a nested value with its tensors on ``device``. Tensors that are there already are not copied."""
 
     def move(leaf: Any) -> Any:
-        if isinstance(leaf, Detections):
-            return Detections(leaf.boxes.to(device), leaf.scores.to(device), leaf.labels.to(device))
         if isinstance(leaf, torch.device):
             return device
         return leaf.to(device) if isinstance(leaf, Tensor) else leaf

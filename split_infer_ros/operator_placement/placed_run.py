@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
 from split_infer_ros.measurements.turns import timed_in_turns
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
+from split_infer_ros.operator_placement.placed_graph import apply_plan
 from split_infer_ros.operator_placement.plan import PlacementPlan, Tag, make_plan
 from split_infer_ros.runtime.captures import synchronize_device
 
@@ -43,7 +44,7 @@ def run_plan(
 ) -> PlacedRun:
     """Runs a plan, and the same model with all operators on one device, on the same images.
 
-    With a GPU, both are timed in turns, and the one device is the GPU. The results come to the CPU in both cases.
+    With a GPU, both are timed in turns, and the one device is the GPU. The results come to the host in both cases.
     Without one, both processors are the CPU. Then only the results are compared, because copies from the CPU to itself
     say nothing about a GPU.
 
@@ -65,7 +66,7 @@ def run_plan(
         seconds = placed_s, one_s
     alike = [mine.labels.tolist() == other.labels.tolist() for mine, other in zip(found, expected, strict=True)]
     differences = [
-        float((mine.scores - other.scores).abs().max())
+        float(np.abs(mine.scores - other.scores).max())
         for mine, other, is_alike in zip(found, expected, alike, strict=True)
         if is_alike and len(mine)
     ]
@@ -81,14 +82,14 @@ def run_plan(
 def _caller(
     graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, devices: Mapping[Tag, torch.device]
 ) -> Callable[[], list[Detections]]:
-    """Returns a call that runs a plan on all images and returns the detections of each, on the CPU."""
+    """Returns a call that runs a plan on all images and returns the detections of each."""
     placed = apply_plan(graph, plan, devices)
     device = devices[plan.devices[plan.operators[0].name]]
     inputs = [image.to(device) for image in images]
 
     def run() -> list[Detections]:
         with torch.inference_mode():
-            return [found for image in inputs for found in copy_to(placed(image, LIMITS), CPU)]
+            return [found for image in inputs for found in placed(image, LIMITS)]
 
     return run
 

@@ -92,7 +92,7 @@ def detect(
     detections = []
     for index, image in enumerate(samples):
         with torch.inference_mode():
-            found = entry.decode(network(image), limits)[0]
+            found = entry.detections_of(network(image), limits)[0]
         boxes = entry.preprocess.to_source(found.boxes, *samples.size(index))
         detections.append(Detections(boxes, found.scores, found.labels))
         advance()

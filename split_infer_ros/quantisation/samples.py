@@ -13,6 +13,7 @@ from torch import Tensor
 from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import BGR, Pixels
 from split_infer_ros.models.average_precision import Truth
+from split_infer_ros.models.decoders.encodings import corners_of_centres
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.user_files import is_folder, read_regular
 from split_infer_ros.sources.folder import image_files
@@ -78,10 +79,9 @@ class Samples:
                     f"{path} has the line '{' '.join(f'{value:g}' for value in row)}'; each line takes a class from 0 "
                     f"to {len(self.entry.labels) - 1}, and of a detector also centre x, centre y, width and height."
                 )
-        shapes = torch.tensor([row[1:] or [0.5, 0.5, 1.0, 1.0] for row in rows]).reshape(-1, 4)
-        corners = torch.cat([shapes[:, :2] - shapes[:, 2:] / 2, shapes[:, :2] + shapes[:, 2:] / 2], 1)
-        labels = torch.tensor([int(row[0]) for row in rows], dtype=torch.int64)
-        return corners * torch.tensor([width, height, width, height]), labels
+        shapes = np.array([row[1:] or [0.5, 0.5, 1.0, 1.0] for row in rows], np.float32).reshape(-1, 4)
+        labels = np.array([int(row[0]) for row in rows], np.int64)
+        return corners_of_centres(shapes) * np.array([width, height, width, height], np.float32), labels
 
 
 def open_samples(entry: ModelEntry, folder: Path) -> tuple[Samples, Samples]:

@@ -11,7 +11,6 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.compute import Features, Head
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.models.entry import Outputs
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import run_with_threads
@@ -92,7 +91,7 @@ class HeadPartitions:
         heads._pack(settings)
         return heads
 
-    def run(self, split_point: str, features: Features) -> Outputs:
+    def run(self, split_point: str, features: Features) -> Features:
         """Maps the features of a split point to the model's outputs. Features in 16 bits become float32 first.
 
         Features that are no float32 in the model itself, such as int8, stay as they are.

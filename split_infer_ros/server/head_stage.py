@@ -11,10 +11,10 @@ from functools import partial
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.compute import Features
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.entry import Outputs
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_one_thread
@@ -45,7 +45,7 @@ class _ComputedBatch:
 
     handle: Handle
     reader: FeatureReader
-    outputs: Outputs
+    outputs: Features
     start: float
     end: float
 
@@ -203,7 +203,7 @@ class HeadStage:
         computed = _ComputedBatch(handle, reader, outputs=outputs, start=start, end=time.monotonic())
         self._postprocess_thread.put(computed)
 
-    def _infer(self, handle: Handle, reader: FeatureReader) -> Outputs:
+    def _infer(self, handle: Handle, reader: FeatureReader) -> Features:
         entry = self._model.entry
         if handle.model != entry.name:
             raise SplitInferError(
@@ -220,8 +220,8 @@ class HeadStage:
         try:
             with inference_mode():
                 entry = self._model.entry
-                decoded = entry.decode(batch.outputs, self.limits)
-                detected, impossible = drop_impossible(decoded, len(entry.labels))
+                decoded = entry.detections_of(batch.outputs, self.limits)
+            detected, impossible = drop_impossible(decoded, len(entry.labels))
             self.left_out += impossible
             for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
                 self._deliver(handle, index, entry.in_source(detections, origin.height, origin.width))

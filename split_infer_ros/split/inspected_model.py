@@ -90,4 +90,4 @@ def _run(entry: ModelEntry, model: SplitModel) -> None:
     with torch.inference_mode():
         features = model.backbone(split_point.name)(torch.zeros((IMAGES, *entry.image_shape)))
         outputs = model.head(split_point.name)(*as_specified(features, split_point.head_inputs))
-        entry.decode(outputs_of(outputs), Limits(score_threshold=0.0))  # every box is read
+        entry.detections_of(outputs_of(outputs), Limits(score_threshold=0.0))  # every box is read

@@ -124,7 +124,7 @@ def onnx_entry(
 ) -> ModelEntry:
     """Returns the entry of an ONNX file. A function of yours may change it, by ``dataclasses.replace``, and return it.
 
-    The file is inspected before it is read, once.
+    The file is inspected before it is read, once. Its ``decode`` takes tensors, and so may another one in its place.
 
     Args:
         path: of ``FILE.onnx``.
@@ -136,7 +136,7 @@ def onnx_entry(
     spec = ModelSpec(
         path, decoder=decoder, labels=labels, input_size=input_size, preprocessing=preprocessing, device="cpu"
     )
-    return build_model(spec)[0]
+    return replace(build_model(spec)[0], decodes_arrays=False)
 
 
 def build_uninspected(

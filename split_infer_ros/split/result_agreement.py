@@ -76,7 +76,7 @@ def compare_results(
         return ResultDifference(largest, None)
 
     def decode(batches: Batches, limits: Limits) -> list[Detections]:
-        return [image for outputs in batches for image in entry.decode(outputs, limits)]
+        return [image for outputs in batches for image in entry.detections_of(outputs, limits)]
 
     compare = compare_scores if classifies else compare_detections
     try:

@@ -170,7 +170,8 @@ class StageTimer:
 
     def _decode(self, outputs: tuple[Tensor, ...]) -> list[Detections]:
         entry, image = self._model.entry, self._image
-        return [entry.in_source(each, image.height, image.width) for each in entry.decode(outputs, self._limits)]
+        found = entry.detections_of(outputs, self._limits)
+        return [entry.in_source(each, image.height, image.width) for each in found]
 
 
 def _time_on_host(work: Callable[[], object], stream: Stream) -> float:

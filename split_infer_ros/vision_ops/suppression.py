@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torchvision.ops import nms
 
+from split_infer_ros.vision_ops.box_iou import overlaps
 from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers
 
 MAX_PAIRWISE = 64  # candidates of one class in an image, up to which all their pairs are compared
@@ -82,22 +83,6 @@ def overlapping_kept(
             overlapping[0] |= (overlap & (labels == labels[chunk, None])).any(0)
     overlapping[kept % classes, kept // classes] = True
     flags: Flags = overlapping.T
-    return flags
-
-
-def overlaps(first: Floats, second: Floats, iou_threshold: float) -> Flags:
-    """Returns where boxes, (4, ...) each, have an intersection over union above the threshold.
-
-    A box whose area is NaN overlaps nothing.
-    """
-    with np.errstate(all="ignore"):
-        zero = first.dtype.type(0)
-        width = np.maximum(np.minimum(first[2], second[2]) - np.maximum(first[0], second[0]), zero)
-        height = np.maximum(np.minimum(first[3], second[3]) - np.maximum(first[1], second[1]), zero)
-        intersection = width * height
-        areas = [(right - left) * (bottom - top) for left, top, right, bottom in (first, second)]
-        union = areas[0] + areas[1] - intersection
-        flags: Flags = intersection / union > np.float64(iou_threshold)  # float32 would round the threshold
     return flags
 
 

@@ -20,7 +20,6 @@ import launch_testing.asserts
 import numpy as np
 import onnx
 import rclpy
-import torch
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
 from launch.actions import IncludeLaunchDescription, SetEnvironmentVariable
@@ -74,7 +73,7 @@ def expected_for(image: Image) -> list[tuple[str, float, tuple[float, ...]]]:
     preprocess = entry.preprocess
     images = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1)), channels_last=False)
     (output,) = ReferenceEvaluator(onnx.load(MODEL)).run(None, {"images": images})
-    (found,) = entry.decode((torch.from_numpy(output),), LIMITS)
+    (found,) = entry.decode((output,), LIMITS)
     rows = preprocess.to_source(found.boxes, image.height, image.width).tolist()
     return [
         (entry.labels[label], score, ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
-from split_infer_ros.models.average_precision import mean_average_precision
+from split_infer_ros.models.average_precision import Truth, mean_average_precision
 from split_infer_ros.models.detections import Detections
 
 BOX = [0.0, 0.0, 10.0, 10.0]
@@ -15,12 +15,12 @@ FAR = [80.0, 80.0, 90.0, 90.0]
 
 def detections(*found: tuple[list[float], float, int]) -> Detections:
     boxes, scores, labels = zip(*found, strict=True)
-    return Detections(torch.tensor(boxes), torch.tensor(scores), torch.tensor(labels))
+    return Detections(np.array(boxes, np.float32), np.array(scores, np.float32), np.array(labels))
 
 
-def truth(*objects: tuple[list[float], int]) -> tuple[torch.Tensor, torch.Tensor]:
+def truth(*objects: tuple[list[float], int]) -> Truth:
     boxes, labels = zip(*objects, strict=True)
-    return torch.tensor(boxes), torch.tensor(labels)
+    return np.array(boxes, np.float32), np.array(labels)
 
 
 def test_the_truth_itself_has_a_precision_of_one() -> None:
@@ -58,6 +58,6 @@ def test_classes_and_images_are_kept_apart() -> None:
 
 
 def test_without_objects_there_is_no_value() -> None:
-    assert mean_average_precision([Detections.empty()], [(torch.zeros(0, 4), torch.zeros(0))]) is None
+    assert mean_average_precision([Detections.empty()], [(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))]) is None
     with pytest.raises(ValueError, match="1 images and the truth of 0"):
         mean_average_precision([Detections.empty()], [])

@@ -24,7 +24,7 @@ def test_best_classes_come_first_down_to_the_threshold(limits: Limits, labels: l
     for detections, expected, logits in zip(found, labels, LOGITS, strict=True):
         assert sorted(detections.labels.tolist()) == sorted(expected)
         assert detections.labels[:1].tolist() == expected[:1]
-        torch.testing.assert_close(detections.scores, logits.exp()[detections.labels])
+        torch.testing.assert_close(torch.from_numpy(detections.scores), logits.exp()[detections.labels])
         assert detections.boxes.shape == (len(expected), 4)
         assert all(box == [0, 0, 30, 20] for box in detections.boxes.tolist())
 

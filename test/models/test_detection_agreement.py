@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from split_infer_ros.models.candidates import Candidates, suppress
 from split_infer_ros.models.detection_agreement import (
     MAX_BOX_DIFFERENCE,
     MAX_SCORE_DIFFERENCE,
@@ -18,7 +19,7 @@ from split_infer_ros.models.detection_agreement import (
     compare_detections,
     match,
 )
-from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
+from split_infer_ros.models.detections import Detections, Limits
 
 INSIDE = 0.9  # of a limit, so that the rounding of float32 does not cross it
 Raw = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes (n, 4), scores (n,), labels (n,)

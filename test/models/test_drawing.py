@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.drawing import COLOURS, draw_detections
 
-ONE = Detections(torch.tensor([[20.0, 30.0, 60.0, 70.0]]), torch.tensor([0.9]), torch.tensor([1]))
+ONE = Detections(np.array([[20, 30, 60, 70]], np.float32), np.array([0.9], np.float32), np.array([1]))
 
 
 @pytest.mark.parametrize(("size", "rgb"), [(3, (0, 1, 2)), (4, (2, 1, 0)), (1, (0, 0, 0))])
@@ -30,7 +29,7 @@ def test_the_picture_has_red_first() -> None:
 
 def test_a_caption_stays_inside_the_image() -> None:
     pixels = Pixels(np.zeros((100, 120, 3), np.uint8), (0, 1, 2))
-    corner = Detections(torch.tensor([[110.0, 0.0, 119.0, 9.0]]), torch.tensor([0.5]), torch.tensor([0]))
+    corner = Detections(np.array([[110, 0, 119, 9]], np.float32), np.array([0.5], np.float32), np.array([0]))
     picture = draw_detections(pixels, corner, ("widest",))
     assert np.count_nonzero((picture == COLOURS[0]).all(axis=2)) > 200
 

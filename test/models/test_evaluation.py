@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.evaluation import Matcher, Score, f1
 
 
-def at(*lefts: float) -> Tensor:
+def at(*lefts: float) -> NDArray[np.float32]:
     """Boxes of side 10 at these left edges. Shifted by 2, two of them have an IoU of 2/3; shifted by 5, of 1/3."""
-    return torch.tensor([[x, 0, x + 10, 10] for x in lefts], dtype=torch.float32).reshape(-1, 4)
+    return np.array([[x, 0, x + 10, 10] for x in lefts], np.float32).reshape(-1, 4)
 
 
 def detections(*objects: tuple[float, float, int]) -> Detections:
     """Detections of (left, score, label)."""
     return Detections(
         at(*(left for left, _, _ in objects)),
-        torch.tensor([score for _, score, _ in objects]),
-        torch.tensor([label for _, _, label in objects], dtype=torch.int64),
+        np.array([score for _, score, _ in objects], np.float32),
+        np.array([label for _, _, label in objects], np.int64),
     )
 
 
-def count(found: Detections, boxes: Tensor, *labels: int) -> tuple[int, int, int]:
-    score = f1([found], [(boxes, torch.tensor(labels, dtype=torch.int64))])
+def count(found: Detections, boxes: NDArray[np.float32], *labels: int) -> tuple[int, int, int]:
+    score = f1([found], [(boxes, np.array(labels, np.int64))])
     return score.true_positives, score.false_positives, score.false_negatives
 
 
@@ -43,7 +43,7 @@ def test_too_little_overlap_is_no_match() -> None:
 
 def test_exactly_enough_overlap_is_a_match() -> None:
     # The box is half as wide, so the IoU is 0.5.
-    found = Detections(torch.tensor([[0.0, 0.0, 5.0, 10.0]]), torch.tensor([0.9]), torch.tensor([0]))
+    found = Detections(np.array([[0, 0, 5, 10]], np.float32), np.array([0.9], np.float32), np.array([0]))
     assert count(found, at(0), 0) == (1, 0, 0)
 
 
@@ -79,18 +79,18 @@ def test_counting_image_by_image_equals_all_at_once() -> None:
     images = [(detections((0, 0.9, 0)), at(0), [0]), (detections((0, 0.9, 1), (30, 0.4, 1)), at(0, 60), [1, 1])]
     matcher = Matcher()
     for found, boxes, labels in images:
-        matcher.add(found, boxes, torch.tensor(labels))
-    at_once = f1([i[0] for i in images], [(i[1], torch.tensor(i[2])) for i in images])
+        matcher.add(found, boxes, np.array(labels))
+    at_once = f1([i[0] for i in images], [(i[1], np.array(i[2])) for i in images])
     assert matcher.score() == at_once == Score(2, 1, 1)
 
 
 def test_images_do_not_share_objects() -> None:
-    nothing = (at(), torch.zeros(0, dtype=torch.int64))
-    assert f1([detections((0, 0.9, 0)), Detections.empty()], [nothing, (at(0), torch.tensor([0]))]) == Score(0, 1, 1)
+    nothing = (at(), np.zeros(0, np.int64))
+    assert f1([detections((0, 0.9, 0)), Detections.empty()], [nothing, (at(0), np.array([0]))]) == Score(0, 1, 1)
 
 
 def test_the_overlap_threshold_can_be_set() -> None:
-    truth = [(at(0), torch.tensor([0]))]
+    truth = [(at(0), np.array([0]))]
     assert f1([detections((2, 0.9, 0))], truth, iou=0.6).true_positives == 1
     assert f1([detections((2, 0.9, 0))], truth, iou=0.7).true_positives == 0
 

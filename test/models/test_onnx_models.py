@@ -222,7 +222,7 @@ def test_a_classifiers_softmax_is_not_computed_twice(operators: list[str], is_pr
     (found,) = entry_of(graph, decoder="classifier").decode((values,), Limits(0.0))
     assert found.labels.tolist() == [1, 0, 2]
     expected = torch.tensor([0.7, 0.2, 0.1]) if is_probability else values[0].softmax(0)[[1, 0, 2]]
-    torch.testing.assert_close(found.scores, expected)
+    torch.testing.assert_close(torch.from_numpy(found.scores), expected)
     assert found.boxes[0].tolist() == [0, 0, 640, 640]
 
 

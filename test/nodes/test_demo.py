@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
-import torch
 from rclpy.context import Context
 from ros_processes import Process
 from ros_support import RELIABLE, START_S, image
@@ -145,12 +145,12 @@ def test_viewer_compares_results_with_truth_of_same_frame(context: Context) -> N
     truth, found = (
         IntraProcessPublisher(viewer, Detection2DArray, topic, RELIABLE) for topic in ("truth", "detections")
     )
-    boxes, labels = torch.tensor([[10.0, 10, 50, 50], [60, 60, 80, 80]]), torch.tensor([0, 2])
+    boxes, labels = np.array([[10, 10, 50, 50], [60, 60, 80, 80]], np.float32), np.array([0, 2])
     for stamp in range(3):
         header = image(stamp=stamp).header
         truth.publish(truth_message(boxes.numpy(), labels.numpy(), LABELS, header))
         if stamp != 1:  # whose frame was dropped
-            seen = Detections(boxes[: 1 + stamp], torch.ones(2)[: 1 + stamp], labels[: 1 + stamp])
+            seen = Detections(boxes[: 1 + stamp], np.ones(2, np.float32)[: 1 + stamp], labels[: 1 + stamp])
             found.publish(detections_message(seen, LABELS, header))
     score = viewer.matcher.score()
     assert (score.true_positives, score.false_positives, score.false_negatives) == (3, 0, 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
@@ -46,8 +46,8 @@ def test_names_with_surrogates_stop_no_detection(lone: Pipeline) -> None:
     results = ResultPublisher(node, has_images=False)
     received = lone.client.subscribe(Detection2DArray, "detections")
     results.set_model("model \ud83d\ude97", LABELS)
-    boxes = torch.tensor([[1.0, 2, 3, 4]] * 3)
-    found = Detections(boxes, torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0, 1, 2]))
+    boxes, scores = np.array([[1, 2, 3, 4]] * 3, np.float32), np.array([0.9, 0.8, 0.7], np.float32)
+    found = Detections(boxes, scores, np.array([0, 1, 2]))
     origin = type("Origin", (), {"header": Header(frame_id="\ud83d")})()
 
     def sent() -> bool:

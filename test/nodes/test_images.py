@@ -134,7 +134,7 @@ def test_objects_of_the_scene_are_found(detect: Callable[[Image], Detection2DArr
         found = detections_of(detect(pictured(scene.image)), LABELS)
         sure = found.scores >= 0.5
         answer = Detections(found.boxes[sure], found.scores[sure], found.labels[sure])
-        matcher.add(answer, torch.from_numpy(scene.boxes), torch.from_numpy(scene.labels))
+        matcher.add(answer, scene.boxes, scene.labels)
     assert matcher.score().f1 > 0.8
 
 

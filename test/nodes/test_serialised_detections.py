@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
-import torch
 from builtin_interfaces.msg import Time
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,12 +32,11 @@ ODD_SCORES = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45]
 
 def drawn(count: int, labels: int, seed: int) -> Detections:
     """Returns detections with boxes and scores that need all bits of a float32, and some odd scores."""
-    rng = torch.Generator().manual_seed(seed)
-    scores = torch.rand(count, generator=rng)
-    odd = torch.tensor(ODD_SCORES[:count])
-    scores[: len(odd)] = odd
-    boxes = torch.randn(count, 4, generator=rng) * 500
-    return Detections(boxes, scores, torch.randint(0, labels, (count,), generator=rng))
+    rng = np.random.default_rng(seed)
+    scores = rng.random(count, np.float32)
+    scores[: len(ODD_SCORES)] = ODD_SCORES[:count]
+    boxes = rng.standard_normal((count, 4), np.float32) * 500
+    return Detections(boxes, scores, rng.integers(0, labels, count))
 
 
 def fields(message: bytes) -> list[bytes]:

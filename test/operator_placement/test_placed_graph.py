@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from photographs import photograph_batch
@@ -76,9 +77,9 @@ def run_both(
         for _ in range(2):
             # the same bits: both devices are the CPU here, so the same operations run on the same values
             for found, whole in zip(placed(images.clone(), limits), expected, strict=True):
-                assert torch.equal(found.labels, whole.labels)
-                assert torch.equal(found.scores, whole.scores)
-                assert torch.equal(found.boxes, whole.boxes)
+                assert np.array_equal(found.labels, whole.labels)
+                assert np.array_equal(found.scores, whole.scores)
+                assert np.array_equal(found.boxes, whole.boxes)
     return plan, sum(map(len, expected))
 
 
@@ -162,12 +163,11 @@ def test_placing_shares_weights_and_keeps_the_model() -> None:
 
 
 def test_a_copy_includes_every_nested_tensor() -> None:
-    detections = Detections(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, dtype=torch.int64))
-    value = [torch.zeros(3), {"a": (torch.zeros(2).topk(1), detections)}, torch.device("cpu"), 7]
-    assert nbytes_of(value) == 12 + (4 + 8) + (32 + 8 + 16)
-    assert nbytes_of([7, "a", None]) is None
+    value = [torch.zeros(3), {"a": (torch.zeros(2).topk(1), Detections.empty())}, torch.device("cpu"), 7]
+    assert nbytes_of(value) == 12 + (4 + 8)
+    assert nbytes_of([7, "a", None, Detections.empty()]) is None
     other_device = torch.device("meta")
     moved = copy_to(value, other_device)
-    assert moved[0].device == moved[1]["a"][0].indices.device == moved[1]["a"][1].labels.device == other_device
+    assert moved[0].device == moved[1]["a"][0].indices.device == other_device
+    assert moved[1]["a"][1] is value[1]["a"][1], "detections are on the host anyway"
     assert moved[2:] == [other_device, 7]
-    assert copy_to(detections, torch.device("cpu")).boxes is detections.boxes

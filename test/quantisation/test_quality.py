@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 
 from split_infer_ros.errors import ConfigurationError, SourceError
 from split_infer_ros.models.catalogue import find_model
@@ -17,9 +16,8 @@ from split_infer_ros.quantisation.samples import MIN_CALIBRATION, MIN_TEST, Samp
 
 
 def classes(*labels: int) -> list[Detections]:
-    return [
-        Detections(torch.tensor([[0.0, 0.0, 8.0, 8.0]]), torch.tensor([0.3]), torch.tensor([each])) for each in labels
-    ]
+    box, score = np.array([[0, 0, 8, 8]], np.float32), np.array([0.3], np.float32)
+    return [Detections(box, score, np.array([each])) for each in labels]
 
 
 def test_top_1_counts_images_of_the_same_class() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from running import until, use_lanes
@@ -48,6 +50,7 @@ for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
 
 SETTINGS = StageSettings(split_point="left", batch_size=2, batch_timeout_s=0.2, drop_policy=DropPolicy.BLOCK)
 SCORES = 1e-4  # a softmax of logits of about 1, which differ by rounding alone
+Scores = npt.NDArray[np.float32]
 ENGINES = {"onnxruntime": OnnxRuntimePart, "openvino": OpenVinoPart}
 
 
@@ -70,19 +73,19 @@ def pictures() -> list[Any]:
     ]
 
 
-def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS, preprocess: Preprocess = PREPROCESS) -> Tensor:
+def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS, preprocess: Preprocess = PREPROCESS) -> Scores:
     limits = Limits(score_threshold=0.0)
     with LocalPipeline(two_roads(config, preprocess), settings, limits=limits) as pipeline:
         results = list(pipeline.run(pictures()))
     assert [result.index for result in results] == list(range(len(pictures())))
-    return torch.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
+    return np.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
 
 
 @functools.cache
-def expected_scores() -> Tensor:
+def expected_scores() -> Scores:
     """The scores of all pictures by torch's pipeline."""
     found = scores(ExecutionConfig())
-    assert found.std(dim=0).max() > 10 * SCORES
+    assert found.std(axis=0).max() > 10 * SCORES
     return found
 
 
@@ -91,7 +94,7 @@ def expected_scores() -> Tensor:
 def test_pipelines_give_torchs_results(name: str, split_point: str) -> None:
     settings = StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=0.05, drop_policy=DropPolicy.BLOCK)
     found = scores(ExecutionConfig(engine=Engine(name)), settings)
-    torch.testing.assert_close(found, expected_scores(), rtol=0, atol=SCORES)
+    np.testing.assert_allclose(found, expected_scores(), rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -106,9 +109,9 @@ def test_pipelines_give_torchs_results(name: str, split_point: str) -> None:
 )
 def test_images_are_normalised_in_each_way(name: str, preprocess: Preprocess) -> None:
     expected = scores(ExecutionConfig(), preprocess=preprocess)
-    assert (expected - expected_scores()).abs().max() > 10 * SCORES
+    assert np.abs(expected - expected_scores()).max() > 10 * SCORES
     found = scores(ExecutionConfig(engine=Engine(name)), preprocess=preprocess)
-    torch.testing.assert_close(found, expected, rtol=0, atol=SCORES)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize("engine", list(Engine))
@@ -219,7 +222,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(SlotMemory, "write", count)
     monkeypatch.setattr(Batch, "load", note_threads)
     monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config))
-    found: dict[int, Tensor] = {}
+    found: dict[int, Scores] = {}
 
     def deliver(tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         found[origin.header] = detections.scores[detections.labels.argsort()]
@@ -249,7 +252,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     assert errors == []
     assert bool(writes) == (name == "torch")
     assert threads == {(max_threads() if name == "torch" else 1, max_threads())}
-    torch.testing.assert_close(torch.stack([found[n] for n in sorted(found)]), expected_scores(), rtol=0, atol=SCORES)
+    np.testing.assert_allclose(np.stack([found[n] for n in sorted(found)]), expected_scores(), rtol=0, atol=SCORES)
 
 
 def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

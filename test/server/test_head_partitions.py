@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from streamed_run import PICTURES, SETTINGS, Run, change, damage, own_model, packed_in, same
+from streamed_run import PICTURES, SETTINGS, Run, Scores, change, damage, own_model, packed_in, same
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.runtime.num_threads import max_threads
@@ -29,7 +29,7 @@ TWO_STAGE = WeightsSettings(weights_residency=Residency.TWO_STAGE)
 RESIDENT = WeightsSettings()
 
 
-def feed_at_each_split_point(run: Run) -> dict[str, list[torch.Tensor]]:
+def feed_at_each_split_point(run: Run) -> dict[str, list[Scores]]:
     found = {}
     for split_point in SPLIT_POINTS:
         change(run, split_point=split_point)

@@ -74,8 +74,8 @@ def test_encoding_says_which_channel_is_red() -> None:
         (rgb,) = pipeline.run([scene])
         (bgr,) = pipeline.run([scene[:, :, ::-1]], encoding="bgr8")
     assert len(rgb.detections) > 0
-    assert rgb.detections.boxes.equal(bgr.detections.boxes)
-    assert rgb.detections.scores.equal(bgr.detections.scores)
+    assert np.array_equal(rgb.detections.boxes, bgr.detections.boxes)
+    assert np.array_equal(rgb.detections.scores, bgr.detections.scores)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import HandleError, SplitInferError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
+from split_infer_ros.models.candidates import Candidates, suppress
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.split.torch_model import TorchModel

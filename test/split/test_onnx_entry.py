@@ -24,6 +24,7 @@ MODULE = '''
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,14 +38,30 @@ def renamed():
     return replace(entry, labels=("x", "y", "z"), summary="mine")
 
 
-def decoded():
+def decode_tensors(outputs, limits):
     """A decode of the user's own: the whole image, with the number of outputs as its class."""
+    assert all(map(torch.is_tensor, outputs))
+    box = torch.tensor([[0.0, 0.0, 32.0, 32.0]])
+    return [Detections(box, torch.tensor([0.9]), torch.tensor([len(outputs)])) for _ in outputs[0]]
 
-    def decode(outputs, limits):
-        box = torch.tensor([[0.0, 0.0, 32.0, 32.0]])
-        return [Detections(box, torch.tensor([0.9]), torch.tensor([len(outputs)])) for _ in outputs[0]]
 
-    return replace(onnx_entry(FILE, decoder="none"), decode=decode)
+def decode_arrays(outputs, limits):
+    """The same in NumPy."""
+    assert all(isinstance(output, np.ndarray) for output in outputs)
+    box = np.array([[0, 0, 32, 32]], np.float32)
+    return [Detections(box, np.array([0.9], np.float32), np.array([len(outputs)])) for _ in outputs[0]]
+
+
+def unread():
+    return replace(onnx_entry(FILE, decoder="none"), decode=decode_tensors)
+
+
+def recognised():
+    return replace(onnx_entry(FILE), decode=decode_tensors)
+
+
+def in_arrays():
+    return replace(onnx_entry(FILE, decoder="none"), decode=decode_arrays, decodes_arrays=True)
 
 
 def broken():
@@ -136,8 +153,9 @@ def test_torch_runs_an_entry_of_a_file(module: str) -> None:
     assert detections_of(model, [np.ascontiguousarray(photographs()[0])])[0]
 
 
-def test_a_users_decode_reads_a_files_outputs(module: str) -> None:
-    assert detections_of(load(module, "decoded"), [np.zeros((40, 40, 3), np.uint8)]) == [[(1, 0.9)]]
+@pytest.mark.parametrize("factory", ["unread", "recognised", "in_arrays"])
+def test_a_users_decode_reads_a_files_outputs(module: str, factory: str) -> None:
+    assert detections_of(load(module, factory), [np.zeros((40, 40, 3), np.uint8)]) == [[(1, 0.9)]]
 
 
 def test_a_decode_that_does_not_fit_a_file_is_refused(module: str) -> None:

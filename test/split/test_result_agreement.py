@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from split_infer_ros.models.candidates import suppress_all
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.detections import suppress_all
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.score_agreement import ScoreDifference
 from split_infer_ros.split.load import load_model

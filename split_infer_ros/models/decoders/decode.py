@@ -9,8 +9,6 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from split_infer_ros.models.decoders.encodings import ENCODINGS, Geometry, softmax
 from split_infer_ros.models.decoders.grids import cells, read_anchors
@@ -35,7 +33,7 @@ MAX_ROUNDING = 0.01  # of a class that is written as a floating number
 class LayoutDecoder:
     """Converts the outputs of a batch to detections in pixels of the input.
 
-    Detections own their memory. Outputs may be tensors of any device, or arrays. Floats of 16 bits are read as float32.
+    Detections own their memory. Floats of 16 bits are read as float32.
 
     Args:
         layout: how the outputs are read.
@@ -69,8 +67,13 @@ class LayoutDecoder:
             variances=grid.variances,
         )
 
-    def __call__(self, outputs: Sequence[Tensor | npt.NDArray[Any]], limits: Limits) -> list[Detections]:
-        """Returns the detections of each image."""
+    def __call__(self, outputs: Sequence[Any], limits: Limits) -> list[Detections]:
+        """Returns the detections of each image.
+
+        Args:
+            outputs: of a batch, as arrays. Tensors of any device are taken too: a decode of a user's may pass them on.
+            limits: which detections are kept.
+        """
         if not self._places:
             return [Detections.empty() for _ in range(len(outputs[0]))]
         arrays = {name: _as_float32(to_host(outputs[place])) for name, place in self._places.items()}
@@ -105,7 +108,7 @@ class LayoutDecoder:
         order = np.argsort(-scores, kind="stable")[: limits.max_detections]
         order = order[scores[order] >= limits.score_threshold]
         boxes = np.tile(np.array([0, 0, self._geometry.width, self._geometry.height], np.float32), (len(order), 1))
-        return Detections(torch.from_numpy(boxes), torch.from_numpy(scores[order]), torch.from_numpy(order))
+        return Detections(boxes, scores[order], order)
 
     def _scored(self, image: dict[str, npt.NDArray[Any]], count: int, limits: Limits) -> Scored:
         """Returns the candidates of an image whose score lies above the threshold."""

@@ -49,7 +49,7 @@ def select(
         return Detections.empty()
     if suppression is Suppression.NONE:
         best = np.argsort(-scored.scores, kind="stable")[: limits.max_detections]
-        return _detections(corners(scored.places[best]), scored.scores[best], scored.labels(best))
+        return Detections(corners(scored.places[best]), scored.scores[best], scored.labels(best))
     count = CANDIDATES_PER_DETECTION * limits.max_detections
     if count < len(scored.scores):
         least = np.partition(scored.scores, -count)[-count]
@@ -75,11 +75,7 @@ def _suppressed(
         max_detections=limits.max_detections,
     )[0].numpy()
     kept = places[places >= 0]
-    return _detections(boxes[kept], scores[kept], labels[kept])
-
-
-def _detections(boxes: Floats, scores: Floats, labels: Integers) -> Detections:
-    return Detections(torch.from_numpy(boxes), torch.from_numpy(scores), torch.from_numpy(labels))
+    return Detections(boxes[kept], scores[kept], labels[kept])
 
 
 def logit(probability: float) -> float:

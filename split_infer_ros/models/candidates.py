@@ -1,0 +1,88 @@
+"""The selection of detections from the candidates of a detector in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.box_nms import box_nms
+from split_infer_ros.vision_ops.host_arrays import to_host
+
+
+class Candidates(NamedTuple):
+    """Possible objects in a batch of images, before suppression: ``n`` boxes per image, all inside the input.
+
+    Attributes:
+        boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
+        scores: (N, n), 0..1, or (N, n, C) if each box has a score for each of C classes.
+        labels: int64 (N, n), the class of each box; None if ``scores`` has all classes.
+        max_per_class: only the best candidates of a class take part, this many; None for all.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor | None = None
+    max_per_class: int | None = None
+
+
+def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
+    """Returns each image's candidates above the threshold that overlap no better one of their class.
+
+    The whole batch is processed at once, on the candidates' device. The host waits for the number of detections, and
+    then for the detections of all images together.
+    """
+    boxes, scores, labels, max_per_class = candidates
+    kept = box_nms(
+        boxes,
+        scores,
+        labels,
+        score_threshold=limits.score_threshold,
+        iou_threshold=limits.nms_threshold,
+        max_detections=limits.max_detections,
+        max_per_class=max_per_class,
+    )
+    counts = (kept >= 0).sum(1).tolist()
+    kept = kept[:, : max(counts, default=0)].clamp(min=0)
+    images = torch.arange(len(kept), device=kept.device).unsqueeze(1)
+    if labels is None:
+        rows, kept_labels = kept // scores.shape[2], kept % scores.shape[2]
+        parts = boxes[images, rows], scores[images, rows, kept_labels], kept_labels
+    else:
+        parts = boxes[images, kept], scores[images, kept], labels[images, kept]
+    arrays = [to_host(part) for part in parts]
+    return [Detections(*(array[image, :count] for array in arrays)) for image, count in enumerate(counts)]
+
+
+class SuppressOverlaps:
+    """The decode of a detector: it makes candidates of the network's outputs and then calls ``suppress``.
+
+    Args:
+        make: returns the function from the outputs of a batch to its candidates. It is called when that function is
+            first needed. The function must not depend on values of tensors, so that it can be traced.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[tuple[Tensor, ...]], Candidates]]) -> None:
+        self._make = make
+
+    @cached_property
+    def candidates(self) -> Callable[[tuple[Tensor, ...]], Candidates]:
+        """The function from the outputs of a batch to its candidates."""
+        return self._make()
+
+    def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        """Returns the detections of each image of the batch."""
+        return suppress(self.candidates(outputs), limits)
+
+
+def unpack_candidates(outputs: tuple[Tensor, ...]) -> Candidates:
+    """Returns the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
+    scores, boxes, labels = outputs
+    return Candidates(boxes, scores, labels)
+
+
+suppress_all = SuppressOverlaps(lambda: unpack_candidates)
