@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchvision.ops import box_iou
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.vision_ops.box_iou import box_iou
+from split_infer_ros.vision_ops.host_arrays import to_host
 
 IOUS = tuple(0.5 + 0.05 * step for step in range(10))
 NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read
@@ -65,7 +66,7 @@ def _hits(boxes: Tensor, objects: Tensor, iou: float) -> Tensor:
     hits = torch.zeros(len(boxes), dtype=torch.bool)
     if not len(boxes) or not len(objects):
         return hits
-    overlap = box_iou(boxes, objects)
+    overlap = box_iou(to_host(boxes), to_host(objects))
     for index in range(len(boxes)):
         best = int(overlap[index].argmax())
         if overlap[index, best] >= iou:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchvision.models import ResNet18_Weights
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
-
-IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:

@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.vision_ops.box_iou import box_iou
 from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers, to_host
 
 MAX_BOX_DIFFERENCE = 0.5  # pixels of the model's input, of each side of a box
@@ -184,7 +185,7 @@ def _search(side: _Side, other: _Side, floor: float) -> _Search:
 
 def _displaced(box: Floats, boxes: Floats, distances: Floats) -> int:
     """Returns the nearest candidate that is the same object, too far off to be a counterpart; -1 if there is none."""
-    distances = np.where(_overlaps(box, boxes) >= SAME_OBJECT, distances, np.inf)
+    distances = np.where(box_iou(box[None], boxes)[0] >= SAME_OBJECT, distances, np.inf)
     nearest = int(distances.argmin())
     return nearest if 1.0 < distances[nearest] < np.inf else -1
 
@@ -217,13 +218,3 @@ def match(fits: Flags, distances: Floats) -> Integers:
     columns = np.full(len(choices), -1)
     columns[list(owners.values())] = list(owners)
     return columns
-
-
-def _overlaps(box: Floats, boxes: Floats) -> Floats:
-    """Returns the intersection over union of a box (4,) with each of boxes (n, 4); 0 where both are empty."""
-    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
-    shared = sides.clip(min=0).prod(1)
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
-    union = areas - shared
-    overlaps: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return overlaps

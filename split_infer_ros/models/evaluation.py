@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
-from torchvision.ops import box_iou
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.vision_ops.box_iou import box_iou
+from split_infer_ros.vision_ops.host_arrays import to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Matcher:
         self._objects += len(labels)
         if not len(found) or not len(labels):
             return
-        overlap = box_iou(found.boxes, boxes) * (found.labels[:, None] == labels)
+        overlap = box_iou(to_host(found.boxes), to_host(boxes))
+        overlap[to_host(found.labels)[:, None] != to_host(labels)] = 0
         for i in found.scores.argsort(descending=True, stable=True).tolist():
             best = int(overlap[i].argmax())
             if overlap[i, best] >= self.iou:

@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import batched_nms
 
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
+from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
 
 LABELS = ("circle", "square", "triangle")
 HEIGHT, WIDTH = 480, 640
@@ -23,8 +24,6 @@ STD = (0.25, 0.25, 0.25)
 STRIDE = 8
 DEFAULT_SPLIT_POINT = "neck"
 WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
-
-_MAX_CANDIDATES = 1000  # of an image, before suppression
 
 
 def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
@@ -132,19 +131,22 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         limits: which detections are kept.
     """
     logits, raw = outputs
-    best, label = logits.max(1)  # a cell holds one object, so it has one class
-    images, h, w = best.shape
-    top, cells = best.flatten(1).topk(min(_MAX_CANDIDATES, h * w))
-    scores = top.sigmoid()
-    image, rank = (scores >= limits.score_threshold).nonzero(as_tuple=True)
-    scores, cell = scores[image, rank], cells[image, rank]
-    labels = label.flatten(1)[image, cell]
-    boxes = boxes_of(raw.float()).flatten(1, 2)[image, cell]
-    edge = torch.tensor([w, h, w, h], device=boxes.device) * float(STRIDE)
-    boxes = boxes.clamp(min=0).minimum(edge)
-    kept = batched_nms(boxes, scores, image * len(LABELS) + labels, limits.nms_threshold)  # best score first
-    detections = []
-    for i in range(images):
-        in_image = kept[image[kept] == i][: limits.max_detections]
-        detections.append(Detections(boxes[in_image], scores[in_image], labels[in_image]))
-    return detections
+    best, labels = logits.float().flatten(2).max(1)  # a cell holds one object, so it has one class
+    height, width = logits.shape[2:]
+    edge = torch.tensor([width, height, width, height], device=raw.device) * float(STRIDE)
+    boxes = boxes_of(raw.float()).flatten(1, 2).clamp(min=0).minimum(edge)
+    return suppress(Candidates(boxes, best.sigmoid(), labels), limits)
+
+
+ENTRIES = (
+    ModelEntry(
+        name="shapes",
+        summary="finds circles, squares and triangles; its weights are part of this package",
+        build=ShapesNet,
+        weights=Weights(path=WEIGHTS),
+        preprocess=Preprocess(HEIGHT, WIDTH, mean=MEAN, std=STD),
+        labels=LABELS,
+        default_split_point=DEFAULT_SPLIT_POINT,
+        decode=decode,
+    ),
+)

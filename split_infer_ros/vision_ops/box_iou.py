@@ -1,0 +1,63 @@
+"""How much boxes overlap, on the host: their intersection over union.
+
+Each operation is rounded separately, as in torchvision's ``box_iou`` and ``nms``, so all agree to the last bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats
+
+
+def box_iou(first: Floats, second: Floats) -> Floats:
+    """Returns the overlap of each box of one array with each box of another.
+
+    Args:
+        first: floating (n, 4), left, top, right, bottom in any unit.
+        second: floating (m, 4).
+
+    Returns:
+        floating (n, m), 0..1 for boxes that are not inverted. It is NaN for two boxes without an area, and for a box
+        that has a corner that is NaN.
+    """
+    with np.errstate(all="ignore"):
+        return _overlap(first.T[:, :, None], np.ascontiguousarray(second.T)[:, None])
+
+
+def overlaps(first: Floats, second: Floats, iou_threshold: float) -> Flags:
+    """Returns where boxes overlap by more than the threshold.
+
+    A box with an area that is NaN overlaps nothing.
+
+    Args:
+        first, second: floating (4, ...) each, of shapes that numpy can broadcast.
+        iou_threshold: 0..1.
+
+    Returns:
+        bool, of the common shape without its first dimension.
+    """
+    with np.errstate(all="ignore"):
+        flags: Flags = _overlap(first, second) > np.float64(iou_threshold)  # float32 would round the threshold
+    return flags
+
+
+def _overlap(first: Floats, second: Floats) -> Floats:
+    """Returns the intersection over union of boxes (4, ...). Steps work in place, because new arrays cost time."""
+    width = np.minimum(first[2], second[2])
+    width -= np.maximum(first[0], second[0])
+    height = np.minimum(first[3], second[3])
+    height -= np.maximum(first[1], second[1])
+    np.maximum(width, 0, out=width)
+    np.maximum(height, 0, out=height)
+    intersection = np.multiply(width, height, out=width)
+    union = np.add(_area(first), _area(second), out=height)
+    union -= intersection
+    intersection /= union
+    return intersection
+
+
+def _area(boxes: Floats) -> Floats:
+    left, top, right, bottom = boxes
+    area: Floats = (right - left) * (bottom - top)
+    return area
