@@ -75,6 +75,7 @@ class Processes:
         namespace: str,
         name: str | None = None,
         remap: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         **parameters: Any,
     ) -> int:
         """Runs a Python command as nodes; returns its process id.
@@ -84,6 +85,7 @@ class Processes:
             namespace: the namespace of the nodes.
             name: renames the node.
             remap: renames topics.
+            environment: variables that are set for it alone.
             parameters: the parameters of the nodes.
         """
         ros = ["--ros-args", "-r", f"__ns:=/{namespace}", "--log-level", "warn"]
@@ -93,7 +95,9 @@ class Processes:
             ros += ["-r", f"{topic}:={other}"]
         for parameter, value in parameters.items():
             ros += ["-p", f"{parameter}:={json.dumps(value)}"]
-        self._started.append(subprocess.Popen([sys.executable, *command, *ros]))
+        self._started.append(
+            subprocess.Popen([sys.executable, *command, *ros], env={**os.environ, **(environment or {})})
+        )
         return self._started[-1].pid
 
     def __exit__(

@@ -17,7 +17,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from _usual_node import Found, UsualNode, spin
-from _yolo_sized import HEIGHT, WIDTH, make_network
+from _yolo_size import HEIGHT, WIDTH
 
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 from split_infer_ros.telemetry.machine import num_cores
@@ -31,6 +31,7 @@ Infer = Callable[[np.ndarray], np.ndarray]
 def load_torch(_: Path) -> Infer:
     """Returns the network as built, in torch."""
     import torch
+    from _yolo_sized import make_network  # only here: it imports torch
 
     network = make_network()
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from _yolo_size import HEIGHT, WIDTH
 from torch import Tensor, nn
 
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.sources.scenes import draw_scene
 
-HEIGHT, WIDTH = 480, 640
 NUM_CLASSES = 80
 NUM_BINS = 16  # of the distribution of each side of a box
 STRIDES = (8, 16, 32)

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
 TITLES = {
     "pipeline": "The pipeline against a node written the usual way",
     "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
+    "start": "From a start to the first detection, against usual nodes",
     "engines": "Engine auto against each engine alone",
     "precisions": "A trained detector in int8 and bf16 against itself in fp32",
     "transports": "From backbone to head: the three transports",
@@ -36,7 +37,8 @@ TITLES = {
 VERDICTS = ("holds", "does not hold", "unclear")
 REPEATED = "repeatability.json"  # of scripts/repeatability.py
 SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_busy": "backbone busy",
-          "head_busy": "head busy"}  # fmt: skip
+          "head_busy": "head busy", "start_s": "first detection, s", "processor_s": "processor time, s",
+          "resident_mb": "resident memory, MB", "anonymous_mb": "anonymous memory, MB"}  # fmt: skip
 BAR = r"\|"  # in a cell of a table
 NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.entry import ModelEntry
 
@@ -54,4 +54,4 @@ def odd() -> ModelEntry:
     """A detector that finds the same in each image: a box with a coordinate that is no number, and a square."""
     boxes = torch.tensor([[1.0, 2.0, torch.nan, 4.0], [1.0, 2.0, 3.0, 4.0]])
     detections = Detections(boxes, torch.tensor([0.9, 0.8]), torch.tensor([0, 1]))
-    return replace(CATALOGUE["shapes"], name="odd", decode=lambda outputs, limits: [detections for _ in outputs[0]])
+    return replace(find_model("shapes"), name="odd", decode=lambda outputs, limits: [detections for _ in outputs[0]])

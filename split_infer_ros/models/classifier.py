@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
-from torchvision.models import ResNet18_Weights
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
 from split_infer_ros.vision_ops.host_arrays import to_host
-
-IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:

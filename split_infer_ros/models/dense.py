@@ -12,10 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection import fcos_resnet50_fpn, retinanet_resnet50_fpn
+from torchvision.models.detection import (
+    FCOS_ResNet50_FPN_Weights,
+    RetinaNet_ResNet50_FPN_Weights,
+    fcos_resnet50_fpn,
+    retinanet_resnet50_fpn,
+)
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import clip_boxes_to_image
+
+from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.torchvision_models import detector_entry
 
 LETTERBOX = 800, 1333  # rows and columns into which torchvision fits a landscape image
 HEIGHT, WIDTH = 800, 1344  # LETTERBOX in multiples of 32
@@ -126,3 +135,23 @@ def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tu
     image = ImageList(torch.empty((1, 1, *size)), [size])
     anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
     return anchors
+
+
+_PREPROCESS = Preprocess(HEIGHT, WIDTH, antialias=False, letterbox=Letterbox(*LETTERBOX))
+
+ENTRIES = (
+    detector_entry(
+        "retinanet",
+        title="RetinaNet with ResNet-50",
+        build=RetinaNet,
+        published=RetinaNet_ResNet50_FPN_Weights.COCO_V1,
+        preprocess=_PREPROCESS,
+    ),
+    detector_entry(
+        "fcos",
+        title="FCOS with ResNet-50",
+        build=Fcos,
+        published=FCOS_ResNet50_FPN_Weights.COCO_V1,
+        preprocess=_PREPROCESS,
+    ),
+)

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, fx, nn
-from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
+from torchvision.models.detection import (
+    FasterRCNN_MobileNet_V3_Large_320_FPN_Weights,
+    fasterrcnn_mobilenet_v3_large_320_fpn,
+)
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.ops import clip_boxes_to_image
 
 from split_infer_ros.models.dense import anchors_of
+from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.torchvision_models import detector_entry
 from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.roi_align import roi_align
 
@@ -134,3 +140,15 @@ class FasterRcnn(nn.Module):
         boxes = clip_boxes_to_image(boxes, self._size)
         scores = ranks.gather(1, selected).sigmoid()
         return distinct(boxes, scores, self.levels, self._min_score, self._iou_threshold, self._num_proposals)
+
+
+ENTRIES = (
+    detector_entry(
+        "fasterrcnn_mobilenet_320",
+        title="Faster R-CNN with MobileNetV3-Large",
+        build=FasterRcnn,
+        published=FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
+        preprocess=Preprocess(HEIGHT, WIDTH, antialias=False, letterbox=Letterbox(*LETTERBOX)),
+        default_split_point="rpn.head",  # the time of what follows depends on the image
+    ),
+)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import batched_nms
 
+from split_infer_ros.models.candidates import Candidates, suppress
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.vision_ops.host_arrays import to_host
+from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
 
 LABELS = ("circle", "square", "triangle")
 HEIGHT, WIDTH = 480, 640
@@ -25,8 +25,6 @@ STD = (0.25, 0.25, 0.25)
 STRIDE = 8
 DEFAULT_SPLIT_POINT = "neck"
 WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
-
-_MAX_CANDIDATES = 1000  # of an image, before suppression
 
 
 def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
@@ -134,17 +132,22 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         limits: which detections are kept.
     """
     logits, raw = outputs
-    best, label = logits.max(1)  # a cell holds one object, so it has one class
-    images, h, w = best.shape
-    top, cells = best.flatten(1).topk(min(_MAX_CANDIDATES, h * w))
-    scores = top.sigmoid()
-    image, rank = (scores >= limits.score_threshold).nonzero(as_tuple=True)
-    scores, cell = scores[image, rank], cells[image, rank]
-    labels = label.flatten(1)[image, cell]
-    boxes = boxes_of(raw.float()).flatten(1, 2)[image, cell]
-    edge = torch.tensor([w, h, w, h], device=boxes.device) * float(STRIDE)
-    boxes = boxes.clamp(min=0).minimum(edge)
-    kept = batched_nms(boxes, scores, image * len(LABELS) + labels, limits.nms_threshold)  # best score first
-    image_of, *parts = (to_host(values[kept]) for values in (image, boxes, scores, labels))
-    chosen = [np.flatnonzero(image_of == i)[: limits.max_detections] for i in range(images)]
-    return [Detections(*(part[in_image] for part in parts)) for in_image in chosen]
+    best, labels = logits.float().flatten(2).max(1)  # a cell holds one object, so it has one class
+    height, width = logits.shape[2:]
+    edge = torch.tensor([width, height, width, height], device=raw.device) * float(STRIDE)
+    boxes = boxes_of(raw.float()).flatten(1, 2).clamp(min=0).minimum(edge)
+    return suppress(Candidates(boxes, best.sigmoid(), labels), limits)
+
+
+ENTRIES = (
+    ModelEntry(
+        name="shapes",
+        summary="finds circles, squares and triangles; its weights are part of this package",
+        build=ShapesNet,
+        weights=Weights(path=WEIGHTS),
+        preprocess=Preprocess(HEIGHT, WIDTH, mean=MEAN, std=STD),
+        labels=LABELS,
+        default_split_point=DEFAULT_SPLIT_POINT,
+        decode=decode,
+    ),
+)

@@ -7,12 +7,19 @@ from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
-from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
+from torchvision.models.detection import (
+    SSD300_VGG16_Weights,
+    SSDLite320_MobileNet_V3_Large_Weights,
+    ssd300_vgg16,
+    ssdlite320_mobilenet_v3_large,
+)
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
 from split_infer_ros.models.candidates import Candidates, SuppressOverlaps
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.torchvision_models import detector_entry
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
 
 fx.wrap("multibox_decode")  # one operator of the graph
@@ -82,3 +89,25 @@ class MultiboxDecoder:
         scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than copying all other classes
         boxes = multibox_decode(offsets, self._anchors, weights=self._weights, size=self._size)
         return Candidates(boxes, scores, max_per_class=self._max_per_class)
+
+
+ENTRIES = (
+    detector_entry(
+        "ssdlite320",
+        title="SSDlite320 with MobileNetV3-Large",
+        build=partial(SsdNet, ssdlite320),
+        published=SSDLite320_MobileNet_V3_Large_Weights.COCO_V1,
+        preprocess=Preprocess(320, 320, antialias=False, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        decode=ssd_decode(ssdlite320),
+    ),
+    detector_entry(
+        "ssd300",
+        title="SSD300 with VGG-16",
+        build=partial(SsdNet, ssd300),
+        published=SSD300_VGG16_Weights.COCO_V1,
+        preprocess=Preprocess(
+            300, 300, antialias=False, mean=(0.48235, 0.45882, 0.40784), std=(1 / 255, 1 / 255, 1 / 255)
+        ),
+        decode=ssd_decode(ssd300),
+    ),
+)

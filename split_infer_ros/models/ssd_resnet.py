@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 
 from torch import Tensor, nn
 from torchvision.models import resnet50
@@ -10,6 +11,11 @@ from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops import Conv2dNormActivation
+
+from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.ssd import SsdNet, ssd_decode
+from split_infer_ros.models.torchvision_models import COCO_LABELS
 
 SIZE = 512  # pixels of the input's sides (§4.2)
 CLASSES = 91  # of COCO, with the background and gaps
@@ -58,3 +64,17 @@ class ResNetMaps(nn.Module):
 def ssd_resnet50(size: int = SIZE) -> SSD:
     """Builds torchvision's SSD on these maps, untrained, for images of ``size`` x ``size`` pixels."""
     return SSD(ResNetMaps(), DefaultBoxGenerator(RATIOS, scales=SCALES, steps=STEPS), (size, size), CLASSES)
+
+
+ENTRIES = (
+    ModelEntry(
+        name="ssd_resnet50",
+        summary="SSD512 with ResNet-50, 90 classes of COCO; no weights of this network are published",
+        build=partial(SsdNet, ssd_resnet50),
+        weights=Weights(),
+        preprocess=Preprocess(SIZE, SIZE, antialias=False),
+        labels=COCO_LABELS,
+        default_split_point="output",
+        decode=ssd_decode(ssd_resnet50),
+    ),
+)

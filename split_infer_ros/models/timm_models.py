@@ -6,7 +6,7 @@ import difflib
 from functools import partial
 
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
-from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
+from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
@@ -29,6 +29,8 @@ def find_timm_model(name: str) -> ModelEntry:
         raise ConfigurationError(
             f"model '{name}' needs timm, which cannot be imported ({error}); pip install timm."
         ) from error
+    from split_infer_ros.models.torchvision_models import IMAGENET_LABELS  # only here: it imports torchvision, as timm
+
     timm_name = name.removeprefix(PREFIX)
     config = timm.get_pretrained_cfg(timm_name) if timm.is_model(timm_name) else None
     if config is None:

@@ -1,51 +1,23 @@
-"""Entries of torchvision's models, with what their published weights state."""
+"""What torchvision's published weights state: their labels, where they are, and entries of its detectors.
+
+Importing torchvision takes seconds. So only modules of its networks import this one, at their own import.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import PurePosixPath
 
 from torch import nn
-from torchvision.models import WeightsEnum
+from torchvision.models import ResNet18_Weights, WeightsEnum
+from torchvision.models.detection import SSD300_VGG16_Weights
 
 from split_infer_ros.models.candidates import suppress_all
-from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
-
-def classifier_entry(
-    name: str, *, title: str, build: Callable[..., nn.Module], published: WeightsEnum, default_split_point: str
-) -> ModelEntry:
-    """Makes the entry of a classifier, with the size, pre-processing and labels that its weights state.
-
-    Args:
-        name: the name by which users choose it.
-        title: its name for people.
-        build: torchvision's function that builds it.
-        published: its published weights.
-        default_split_point: as in ``ModelEntry``.
-    """
-    transforms = published.transforms()
-    size = transforms.crop_size[0]
-    return ModelEntry(
-        name=name,
-        summary=f"{title}, 1,000 classes of ImageNet",
-        build=partial(build, weights=None),
-        weights=_download(published),
-        preprocess=Preprocess(
-            size,
-            size,
-            shorter_side=transforms.resize_size[0],
-            interpolation=transforms.interpolation.value,
-            mean=tuple(transforms.mean),
-            std=tuple(transforms.std),
-        ),
-        labels=tuple(published.meta["categories"]),
-        default_split_point=default_split_point,
-        decode=classify(size, size),
-    )
+COCO_LABELS = tuple(SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
+IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def detector_entry(
@@ -71,7 +43,7 @@ def detector_entry(
         name=name,
         summary=f"{title}, 90 classes of COCO",
         build=build,
-        weights=_download(published),
+        weights=download_of(published),
         preprocess=preprocess,
         labels=tuple(published.meta["categories"]),
         default_split_point=default_split_point,
@@ -79,5 +51,6 @@ def detector_entry(
     )
 
 
-def _download(published: WeightsEnum) -> Weights:
+def download_of(published: WeightsEnum) -> Weights:
+    """Returns the file of published weights as the source of a model's weights."""
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)

@@ -88,6 +88,8 @@ def _load_program(name: str) -> nn.Module:
         raise ConfigurationError(f"There is no exported program {path}.")
     try:
         _refuse_objects(path)
+        with contextlib.suppress(ImportError):
+            import torchvision  # noqa: F401 - a program may hold its operators, which this registers
         with _only_tensors():
             program = torch.export.load(path)
         exported = program.module()

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image
 
 from split_infer_ros.models.candidates import Candidates
+from split_infer_ros.models.entry import Decode, ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
 
+LABELS = tuple((Path(__file__).with_name("data") / "coco.txt").read_text().splitlines())
 SIZE = 416  # pixels of the input's sides
-CLASSES = 80
+CLASSES = len(LABELS)
 NUMBERS = 5 + CLASSES  # that an anchor predicts: 4 of the box, the objectness, and one for each class
 SLOPE = 0.1  # of the leaky ReLU
 
@@ -42,10 +45,8 @@ class Level(NamedTuple):
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, activation: Activation = LEAKY) -> nn.Sequential:
     """Builds a convolution with batch norm and an activation."""
-    layers: nn.Sequential = Conv2dNormActivation(
-        inputs, outputs, kernel_size=size, stride=stride, activation_layer=activation
-    )
-    return layers
+    convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
 
 
 class DarknetResidual(nn.Module):
@@ -117,6 +118,26 @@ class YoloBoxes:
         (raw,) = outputs
         centres = (raw[..., :2].sigmoid() * self._scales + self._corners) * self._strides
         halves = raw[..., 2:4].exp() * self._anchors / 2
-        boxes = clip_boxes_to_image(torch.cat((centres - halves, centres + halves), 2), (self._size, self._size))
+        boxes = torch.cat((centres - halves, centres + halves), 2).clamp(0, self._size)
         scores = raw[..., 5:].sigmoid().mul_(raw[..., 4:5].sigmoid())  # in place, because an image has 850,000 of them
         return Candidates(boxes, scores)
+
+
+def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode: Decode) -> ModelEntry:
+    """Returns the entry of a YOLO of Darknet's, whose trained weights are in a file that the user has.
+
+    Args:
+        name: the name by which users choose it, and that of Darknet's file.
+        title: its name for people.
+        build, decode: as in ``ModelEntry``.
+    """
+    return ModelEntry(
+        name=name,
+        summary=f"{title}, 80 classes of COCO; takes Darknet's {name}.weights",
+        build=build,
+        weights=Weights(darknet_file=f"{name}.weights"),
+        preprocess=Preprocess(SIZE, SIZE, antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+        labels=LABELS,
+        default_split_point="output",
+        decode=decode,
+    )

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.models.candidates import SuppressOverlaps
-from split_infer_ros.models.yolo import DarknetResidual, Level, YoloBoxes, conv, head, neck, predictions, way_up
+from split_infer_ros.models.yolo import (
+    DarknetResidual,
+    Level,
+    YoloBoxes,
+    conv,
+    head,
+    neck,
+    predictions,
+    way_up,
+    yolo_entry,
+)
 
 LEVELS = (
     Level(32, ((116, 90), (156, 198), (373, 326))),
@@ -71,3 +81,5 @@ class Yolov3(nn.Module):
 
 
 decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))
+
+ENTRIES = (yolo_entry("yolov3", "YOLOv3 with Darknet-53", build=Yolov3, decode=decode),)

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.models.candidates import SuppressOverlaps
-from split_infer_ros.models.yolo import DarknetResidual, Level, YoloBoxes, conv, head, neck, predictions, way_up
+from split_infer_ros.models.yolo import (
+    DarknetResidual,
+    Level,
+    YoloBoxes,
+    conv,
+    head,
+    neck,
+    predictions,
+    way_up,
+    yolo_entry,
+)
 
 LEVELS = (
     Level(8, ((12, 16), (19, 36), (40, 28)), 1.2),
@@ -130,3 +140,5 @@ class Yolov4(nn.Module):
 
 
 decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))
+
+ENTRIES = (yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=Yolov4, decode=decode),)

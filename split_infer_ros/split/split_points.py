@@ -24,6 +24,9 @@ SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split poin
 # A split point just before one of these would leave an operation of little work to the other side.
 _LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
+# A run of a smaller network takes less time than FakeTensorMode, which imports torch._dynamo and sympy.
+_MAX_COMPUTED_PARAMETERS = 2_000_000
+
 _CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
 
@@ -148,7 +151,7 @@ def _batch_and_spec(name: str, value: Tensor) -> tuple[int, TensorSpec]:
 
 
 def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
-    """Runs an interpreter on images of that shape, without computing anything if that is possible.
+    """Runs an interpreter on images of that shape. Large networks compute nothing if that is possible.
 
     Args:
         interpreter: is given each value, or a fake one of the same shape, dtype and layout.
@@ -160,6 +163,9 @@ def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others
         interpreter.run(torch.zeros(image_shape).contiguous(memory_format=torch.channels_last), *others)
 
     with torch.inference_mode():
+        if sum(parameter.numel() for parameter in interpreter.module.parameters()) <= _MAX_COMPUTED_PARAMETERS:
+            run()
+            return
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
                 run()

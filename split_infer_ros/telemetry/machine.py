@@ -10,8 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 # Extensions by which oneDNN chooses kernels, beyond what torch reports, as /proc/cpuinfo names them on x86-64 and ARM.
 _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
@@ -29,6 +27,8 @@ def describe_machine() -> dict[str, Any]:
         ``gpu_memory_bytes``, ``system`` and ``versions``. The values for a GPU are None without one. ``versions`` has
         those of python, torch, cuda and ros, or None for what is absent.
     """
+    import torch  # only here and below: it takes seconds, and what asks for the number of cores may do without it
+
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "cpu": cpu_name(),
@@ -49,6 +49,8 @@ def describe_machine() -> dict[str, Any]:
 
 def gpu_name(device: str) -> str | None:
     """Returns the model name of a device, given as torch names it (``cuda:0``); None for the CPU."""
+    import torch
+
     return None if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)
 
 
@@ -60,6 +62,8 @@ def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | Non
 
 def torch_versions(device: str) -> dict[str, str | None]:
     """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU)."""
+    import torch
+
     cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
     return {"torch": release(torch.__version__), "cuda": cuda}
 
@@ -95,6 +99,8 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     uses, which ATEN_CPU_CAPABILITY can lower. The processor's extensions that oneDNN uses follow in brackets. The last
     part is the limit that the user set for oneDNN, if there is one.
     """
+    import torch
+
     flags = cpu_extensions(cpuinfo)
     limit = onednn_limit()
     extensions = f" ({' '.join(sorted(flags))})" if flags else ""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.ops import nms
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.host_arrays import Integers, to_host
 from split_infer_ros.vision_ops.host_nms import NmsLimits, fill_with_best
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
 
-DIRECT_CANDIDATES_PER_DETECTION = 6  # up to which one image with one class goes straight to torchvision's nms
 MAX_KERNEL_SCORES = 2**30  # of a batch, whose places the kernels number by 32 bits
 INVALID = -1
 
@@ -61,11 +59,6 @@ def box_nms(
     found: Integers = np.full((len(scores), max_detections), INVALID)
     if not found.size or not scores.numel():
         return torch.from_numpy(found).to(scores.device)
-    if _suits_torchvision(boxes, scores, labels):
-        kept = _kept_by_torchvision(boxes, scores, limits, DIRECT_CANDIDATES_PER_DETECTION * max_detections)
-        if kept is not None:
-            found[0, : len(kept)] = kept[:max_detections]
-            return torch.from_numpy(found).to(scores.device)
     class_scores = scores if scores.ndim == 3 else scores.unsqueeze(2)
     if max_per_class is not None and max_per_class >= class_scores.shape[1]:
         limits = limits._replace(max_per_class=None)
@@ -103,27 +96,6 @@ def _by_kernels(
     from split_infer_ros.vision_ops.kernels.box_nms import nms_on_device  # Triton is optional
 
     return nms_on_device(boxes, scores, labels, max_detections=max_detections, **limits._asdict())
-
-
-def _suits_torchvision(boxes: Tensor, scores: Tensor, labels: Tensor | None) -> bool:
-    """Whether torchvision's ``nms`` gives the result directly: for one image with one class.
-
-    It rounds differently on a GPU, and it accepts only scores of the boxes' type.
-    """
-    is_single = len(scores) == 1 and labels is None and scores.ndim == 2
-    return is_single and scores.device.type == "cpu" and scores.dtype == boxes.dtype
-
-
-def _kept_by_torchvision(boxes: Tensor, scores: Tensor, limits: NmsLimits, max_candidates: int) -> Integers | None:
-    """Runs torchvision's ``nms`` on one image, which has the least overhead; None if there are too many candidates."""
-    image_boxes, image_scores = boxes[0], scores[0]
-    if scores.itemsize < 4:  # torchvision takes no bfloat16
-        image_boxes, image_scores = image_boxes.float(), image_scores.float()
-    candidates = (image_scores > limits.score_threshold).nonzero().flatten()
-    if len(candidates) > max_candidates:
-        return None
-    order = nms(image_boxes[candidates], image_scores[candidates], limits.iou_threshold)
-    return to_host(candidates[order])
 
 
 def _check(boxes: Tensor, scores: Tensor, labels: Tensor | None, *, limits: NmsLimits, max_detections: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-import torchvision.ops
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
@@ -50,6 +49,8 @@ def roi_align(
         ConfigurationError: the shapes do not fit, an image does not exist, or a region is not finite. A region more
             than 100 times as long as the map is refused as well, because sampling it would take too long.
     """
+    import torchvision.ops  # only here: the import takes seconds, and only one detector of torchvision's needs it
+
     if features.ndim != 4 or regions.shape != (len(images), 4) or images.ndim != 1:
         raise ConfigurationError(
             f"features {tuple(features.shape)}, regions {tuple(regions.shape)} and images {tuple(images.shape)} do not "

@@ -1,15 +1,12 @@
 """Which candidates of one class overlap a better one, on the host, for all images and classes at once.
 
 Few candidates are left at this point, so the fixed cost of each step counts most. A step in numpy costs a fifth of one
-in torch. Each operation of an overlap is rounded separately, as in torchvision's ``nms``, so both agree to the last
-bit.
+in torch. What is kept is what torchvision's ``nms`` keeps for each class.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torchvision.ops import nms
 
 from split_infer_ros.vision_ops.box_iou import overlaps
 from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers
@@ -17,14 +14,15 @@ from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers
 MAX_PAIRWISE = 64  # candidates of one class in an image, up to which all their pairs are compared
 MAX_GROUPS_AT_ONCE = 2048  # groups of one class in an image, which bounds the memory for their pairs
 MAX_SEQUENTIAL = 200  # overlaps, up to which a loop over them costs less than steps over whole arrays
-MAX_PAIRS_AT_ONCE = 1 << 18  # pairs of boxes whose overlaps fit into a processor's cache
+MAX_PAIRS_AT_ONCE = 1 << 14  # pairs of boxes, of which the arrays of a step fit into a core's cache
+BLOCK = 64  # candidates of a large group that are compared at once, a bit each of an integer
 
 
 def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_threshold: float) -> Flags:
     """Returns which candidates are kept: bool (M,).
 
     A group is the candidates of one class in one image. The pairs of all small groups are compared in one go. Each
-    large group goes to torchvision's ``nms``.
+    large group is compared block by block.
 
     Args:
         boxes: floating (M, 4), best first within each image.
@@ -48,9 +46,7 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_thres
     grouped = boxes[order]
     is_large = sizes > (MAX_PAIRWISE if len(sizes) > 1 else 1)
     for start, size in zip(starts[is_large].tolist(), sizes[is_large].tolist(), strict=True):
-        descending = torch.arange(size, 0, -1, dtype=torch.float32)  # stands in for scores
-        group = torch.from_numpy(grouped[start : start + size])
-        keep[order[start + nms(group, descending.to(group.dtype), iou_threshold).numpy()]] = True
+        keep[order[start + _unsuppressed_blockwise(grouped[start : start + size], iou_threshold)]] = True
     small_sizes = np.where(is_large, 0, sizes)
     for begin in range(0, 0 if is_large.all() else len(small_sizes), MAX_GROUPS_AT_ONCE):
         chunk = slice(begin, begin + MAX_GROUPS_AT_ONCE)
@@ -123,3 +119,43 @@ def _unsuppressed_pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou
             suppressed[other] = True
     kept: Integers = places[~suppressed[places]]
     return kept
+
+
+def _unsuppressed_blockwise(boxes: Floats, iou_threshold: float) -> Integers:
+    """Returns the places in boxes (M, 4) of one group that are kept.
+
+    The best boxes that are left form a block. Those of them that are kept suppress boxes behind the block.
+    """
+    corners, left = np.ascontiguousarray(boxes.T), np.arange(len(boxes))
+    kept = []
+    while len(left):
+        block, left = left[:BLOCK], left[BLOCK:]
+        own = corners[:, block]
+        block = block[_unsuppressed_in_block(overlaps(own[:, :, None], own[:, None], iou_threshold))]
+        kept.append(block)
+        if len(left):
+            left = left[~_is_overlapped(corners[:, left], corners[:, block], iou_threshold)]
+    places: Integers = np.concatenate(kept)
+    return places
+
+
+def _unsuppressed_in_block(overlap: Flags) -> list[int]:
+    """Returns the places that are kept of a block's boxes. Integers hold which boxes (n, n) each box overlaps."""
+    bits = np.zeros((len(overlap), BLOCK), bool)
+    bits[:, : len(overlap)] = overlap
+    suppressed, kept = 0, []
+    for place, overlapped in enumerate(np.packbits(bits, axis=1, bitorder="little").view("<u8").ravel().tolist()):
+        if not suppressed >> place & 1:
+            kept.append(place)
+            suppressed |= overlapped
+    return kept
+
+
+def _is_overlapped(boxes: Floats, by: Floats, iou_threshold: float) -> Flags:
+    """Returns which of boxes (4, n) overlap at least one box of another array (4, m)."""
+    flags = np.empty(boxes.shape[1], bool)
+    step = max(1, MAX_PAIRS_AT_ONCE // by.shape[1])
+    for begin in range(0, len(flags), step):
+        chunk = slice(begin, begin + step)
+        overlaps(by[:, :, None], boxes[:, None, chunk], iou_threshold).any(0, out=flags[chunk])
+    return flags

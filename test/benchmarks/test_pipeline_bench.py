@@ -19,6 +19,7 @@ GOALS = {
     "pipeline": [">= 2", "<= 0.75", ">= 5", ">= 30"],
     "transports": [">= 30", ">= 10", "<= 2", "<= 2", ">= 0.8", "<= 0.333333", ">= 0.95"],
     "overload": [">= 2", "<= 0.9216", "<= 0", "<= 7", "<= 2"],
+    "start": ["<= 2", "<= 2", "<= 1.5"],
 }
 MEASURED = {
     "pipeline": {
@@ -40,6 +41,7 @@ MEASURED = {
         ("1080p", "default profile"),
     },
     "overload": {("moderate", None), ("flooded", None), ("stretch of flood", None), ("ledger", None)},
+    "start": {("start", "pipeline_openvino"), ("start", "usual_openvino"), ("start", "usual_onnxruntime")},
 }
 
 

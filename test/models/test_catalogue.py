@@ -98,8 +98,8 @@ def test_detectors_without_weights_have_coco_classes() -> None:
     assert find_model("ssd_resnet50").labels == find_model("ssd300").labels
     labels = find_model("yolov3").labels
     assert labels == find_model("yolov4").labels
+    assert labels == tuple(label for label in find_model("ssd300").labels[1:] if label != "N/A")
     assert len(labels) == len(set(labels)) == 80
-    assert labels[:2] + labels[-1:] == ("person", "bicycle", "toothbrush")
 
 
 @pytest.mark.parametrize("name", UNPUBLISHED)

@@ -43,7 +43,7 @@ def net():
 
 
 def entry():
-    return CATALOGUE["shapes"]
+    return find_model("shapes")
 
 
 def wrong():
@@ -90,7 +90,7 @@ def several():
 
 
 def detector(decode):
-    return lambda: replace(CATALOGUE["shapes"], name="mine", weights=None, decode=decode)
+    return lambda: replace(find_model("shapes"), name="mine", weights=None, decode=decode)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import ENCODINGS, Pixels, read_pixels
-from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
@@ -159,7 +159,7 @@ class Stage:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self._preprocessor = HostPreprocessor.allocate(
-            CATALOGUE["shapes"].preprocess, batch_size=1, dtype=torch.float32
+            find_model("shapes").preprocess, batch_size=1, dtype=torch.float32
         )
 
     def wait_for_room(self, timeout_s: float) -> bool:

@@ -21,13 +21,13 @@ FACTORY = """
     import torch
     from torch import nn
 
-    from split_infer_ros.models.catalogue import CATALOGUE
+    from split_infer_ros.models.catalogue import find_model
     from split_infer_ros.models.detections import Detections
 
     def odd():
         boxes = torch.tensor([[1.0, 2.0, torch.nan, 4.0], [1.0, 2.0, 3.0, 4.0]])
         found = Detections(boxes, torch.tensor([0.9, 0.8]), torch.tensor([0, 1]))
-        return replace(CATALOGUE["shapes"], name="odd", decode=lambda outputs, limits: [found for _ in outputs[0]])
+        return replace(find_model("shapes"), name="odd", decode=lambda outputs, limits: [found for _ in outputs[0]])
 
     def make():
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))

@@ -14,7 +14,7 @@ from photographs import LEAST_VARIATION, photograph_batch
 from torch import Tensor, nn
 
 from split_infer_ros.models import dense, faster_rcnn
-from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.partitions import backbone_of
@@ -94,7 +94,7 @@ def equal(found: tuple[Tensor, ...], whole: tuple[Tensor, ...]) -> bool:
 
 def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
     """Checks every n-th split point of a model as it is built, and as the pipeline runs it."""
-    entry, case = CATALOGUE[name], CASES.get(name, Case())
+    entry, case = find_model(name), CASES.get(name, Case())
     model, images = seeded(case, entry.build)
     with torch.inference_mode():
         outputs = model(images.clone())

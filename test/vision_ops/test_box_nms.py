@@ -126,6 +126,18 @@ def test_on_a_grid_batched_nms_keeps_the_same(dtype: torch.dtype) -> None:
     check_kept(found[0], batched_nms(boxes[0].float(), scores[0].float(), labels[0], 0.5))
 
 
+@pytest.mark.parametrize("count", [63, 64, 65, 1000, 8400])
+@pytest.mark.parametrize("side", [40, 4000], ids=["heavily overlapping", "spread"])
+def test_large_groups_are_kept_as_by_nms_to_the_end(count: int, side: int) -> None:
+    """All boxes are asked for, so that none is left out for being late."""
+    random = torch.Generator().manual_seed(count)
+    corners = torch.rand((1, count, 2), generator=random) * side
+    boxes = torch.cat([corners, corners + 20 + torch.rand(corners.shape, generator=random) * 20], dim=2)
+    scores = torch.rand((1, count), generator=random)
+    found = box_nms(boxes, scores, score_threshold=-1.0, iou_threshold=0.5, max_detections=count)
+    check_kept(found[0], nms(boxes[0], scores[0], 0.5))
+
+
 @pytest.mark.parametrize("side", [40, 4000], ids=["heavily overlapping", "spread"])
 def test_a_hundred_thousand_boxes_are_suppressed(side: int) -> None:
     random = torch.Generator().manual_seed(side)

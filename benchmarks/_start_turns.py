@@ -1,0 +1,114 @@
+"""The turns of the benchmark ``start``: each rival is started, and watched until its first detection and beyond."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from _feed import Feed
+from _ros import START_S, Observer, Processes
+from _start_usage import family_of, memory_mb, processor_seconds
+from _turns import rotated
+from vision_msgs.msg import Detection2DArray
+
+ENGINES = OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
+FIRST, TWO_PROCESSES, SHAPES = "pipeline_first_start", "backbone_and_head", "pipeline_shapes_on_torch"
+START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS = "start_s", "processor_s", "resident_mb", "anonymous_mb"
+CAMERA_HZ = 30.0
+QUIET_S = 0.3  # for the camera to hear that it is to pause, and for the last image to be processed
+POLL_S = 0.002
+
+
+def ours(engine: str) -> str:
+    """Returns the name of the pipeline with an engine."""
+    return f"pipeline_{engine}"
+
+
+def usual(engine: str) -> str:
+    """Returns the name of the usual node around an engine."""
+    return f"usual_{engine}"
+
+
+RIVALS = (*map(ours, ENGINES), FIRST, TWO_PROCESSES, SHAPES, *map(usual, ENGINES))
+QUICK_RIVALS = (ours(OPENVINO), *map(usual, ENGINES))
+
+
+class Starts:
+    """Starts the rivals one after the other. A camera sends images to the one that starts.
+
+    Args:
+        rivals: their names.
+        observer: receives the detections.
+        feed: sends the images.
+        model: the ONNX file.
+        cache: the user's cache folder of all starts but the first ones, which have an empty one.
+        settle_s: how long after the first detection memory is measured.
+    """
+
+    def __init__(
+        self, rivals: Sequence[str], observer: Observer, feed: Feed, *, model: Path, cache: Path, settle_s: float
+    ) -> None:
+        self.rivals = rivals
+        self._feed = feed
+        self._model = str(model)
+        self._cache = cache
+        self._settle_s = settle_s
+        self._detected: dict[str, float] = {}  # when the running start of a rival had its first detection
+        for rival in rivals:
+            observer.subscribe(Detection2DArray, f"/{rival}/detections", partial(self._receive, rival), raw=True)
+
+    def warm_up(self) -> None:
+        """Starts each rival once, so that files are in the system's cache and models in the package's."""
+        for rival in self.rivals:
+            self._measure(rival)
+
+    def turn(self, number: int) -> dict[str, float]:
+        """Starts each rival once, and returns its figures as ``RIVAL FIGURE``."""
+        found = {}
+        for rival in rotated(self.rivals, number):
+            found |= {f"{rival} {name}": value for name, value in self._measure(rival).items()}
+        return found
+
+    def _measure(self, rival: str) -> Mapping[str, float]:
+        """Starts a rival, waits for its first detection, measures it and ends it.
+
+        Raises:
+            RuntimeError: it does not detect anything.
+        """
+        with tempfile.TemporaryDirectory() as empty, Processes() as processes:
+            self._feed.rate(f"/{rival}/image", CAMERA_HZ)
+            self._detected.pop(rival, None)
+            begin = time.monotonic()
+            started = self._start(rival, processes, Path(empty) if rival == FIRST else self._cache)
+            while rival not in self._detected:
+                if time.monotonic() > begin + START_S:
+                    raise RuntimeError(f"{rival} has published nothing {START_S:g} s after its start.")
+                time.sleep(POLL_S)
+            processor_s = processor_seconds(family_of(started))
+            time.sleep(self._settle_s)
+            resident, anonymous = memory_mb(family_of(started))
+            self._feed.rate(f"/{rival}/image", 0.0)
+            time.sleep(QUIET_S)
+        figures = self._detected[rival] - begin, processor_s, resident, anonymous
+        return dict(zip(START_FIGURES, figures, strict=True))
+
+    def _start(self, rival: str, processes: Processes, cache: Path) -> list[int]:
+        """Starts the processes of a rival; returns their ids."""
+        run = partial(processes.start, namespace=rival, environment={"XDG_CACHE_HOME": str(cache)})
+        model = {"model": self._model}
+        if rival in map(usual, ENGINES):
+            node = str(Path(__file__).with_name("_usual_detector.py"))
+            return [run([node, rival.removeprefix("usual_"), self._model], name=rival)]
+        if rival == TWO_PROCESSES:
+            transport = {"transport": "shared_memory"}
+            head = run(["-m", "split_infer_ros.nodes.head"], **model, **transport)
+            return [head, run(["-m", "split_infer_ros.nodes.backbone"], **model, **transport, engine=OPENVINO)]
+        engine = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
+        model = {"model": "shapes", "engine": "torch"} if rival == SHAPES else {**model, "engine": engine}
+        return [run(["-m", "split_infer_ros.nodes.pipeline"], **model, source="none")]
+
+    def _receive(self, rival: str, _: bytes) -> None:
+        self._detected.setdefault(rival, time.monotonic())

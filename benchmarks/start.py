@@ -1,0 +1,135 @@
+"""Compares how the pipeline and usual nodes start: time, processor time and memory up to the first detection.
+
+All rivals run the same ONNX file of the size of YOLOv8n in float32, except one pipeline with the model `shapes` in
+torch. A camera sends 640x480 images from before the start. Time is from the start of the process to the arrival of the
+first message of detections at an observer. Processor time is that of the process and all that it started up to then.
+Memory is taken five seconds later, while images come. Shared pages count for each process. The rivals:
+
+- `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process, with that engine, and the measurements of an
+  earlier start in its cache.
+- `pipeline_first_start`: the same with OpenVINO and an empty cache, as after installation.
+- `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
+- `pipeline_shapes_on_torch`: a model that torch runs.
+- `usual_openvino`, `usual_onnxruntime`: a node with one callback around the engine.
+
+Rivals start in turns, in changing order, one at a time. Each has started once before. A quick run has three starts of
+three rivals, and takes their memory after a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from _claim import Claim, Direction
+from _estimate import ratio
+from _feed import Feed
+from _picture import Panel
+from _report import Report, arguments, deliver, show
+from _ros import Observer, set_up_middleware
+from _rows import measured
+from _start_turns import (
+    ANONYMOUS,
+    ENGINES,
+    FIRST,
+    OPENVINO,
+    PROCESSOR,
+    QUICK_RIVALS,
+    RESIDENT,
+    RIVALS,
+    START,
+    START_FIGURES,
+    TWO_PROCESSES,
+    Starts,
+    ours,
+    usual,
+)
+from _turns import Contest, take_turns
+from _yolo_sized import export, make_network
+from pipeline import draw_pictures
+
+FULL_STARTS, QUICK_STARTS = 15, 3
+FULL_SETTLE_S, QUICK_SETTLE_S = 5.0, 1.0
+TITLES = {
+    START: ("first detection", "s"),
+    PROCESSOR: ("processor time until then", "s"),
+    RESIDENT: ("resident memory", "MB"),
+    ANONYMOUS: ("anonymous memory", "MB"),
+}
+GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.5}  # of the usual node's
+
+
+def run(chosen: argparse.Namespace) -> Report:
+    """Starts the rivals again and again, and measures them."""
+    set_up_middleware()
+    rivals = QUICK_RIVALS if chosen.quick else RIVALS
+    with tempfile.TemporaryDirectory() as folder:
+        pictures, model, cache = (Path(folder, name) for name in ("pictures", "yolo.onnx", "cache"))
+        draw_pictures(pictures)
+        export(make_network(), model)
+        with Feed(pictures, [f"/{rival}/image" for rival in rivals]) as feed, Observer() as observer:
+            settle_s = QUICK_SETTLE_S if chosen.quick else FULL_SETTLE_S
+            starts = Starts(rivals, observer, feed, model=model, cache=cache, settle_s=settle_s)
+            starts.warm_up()
+            contest = Contest("start", starts.turn)
+            if chosen.seconds is not None:
+                take_turns([contest], chosen.seconds)
+            else:
+                for _ in range(QUICK_STARTS if chosen.quick else FULL_STARTS):
+                    contest.take()
+    return conclude(contest, rivals)
+
+
+def conclude(contest: Contest, rivals: tuple[str, ...]) -> Report:
+    """Returns the report: the claims, and the rows and figures behind them."""
+    rows = [
+        {
+            "what": contest.name,
+            "rival": rival,
+            **measured(**{name: contest.figures[f"{rival} {name}"] for name in START_FIGURES}),
+        }
+        for rival in rivals
+    ]
+    for row in rows:
+        show(row)
+    panels = [
+        Panel(title, unit, {rival: contest.figures[f"{rival} {name}"] for rival in rivals})
+        for name, (title, unit) in TITLES.items()
+    ]
+    return Report("start", claims(contest), rows, panels)
+
+
+def claims(contest: Contest) -> list[Claim]:
+    """Returns the claims about the rivals that took part."""
+    found = [
+        _claim(contest, name, ours(engine), usual(engine), goal, f"the {engine} node's")
+        for engine in ENGINES
+        for name, goal in GOALS.items()
+        if f"{ours(engine)} {name}" in contest.figures
+    ]
+    if f"{FIRST} {START}" in contest.figures:
+        found.append(_claim(contest, START, FIRST, ours(OPENVINO), 2.0, "a later start's", "of a first start"))
+        found.append(_claim(contest, START, TWO_PROCESSES, ours(OPENVINO), 1.5, "one process's", "of two processes"))
+    return found
+
+
+def _claim(
+    contest: Contest, name: str, one: str, other: str, goal: float, than: str, of: str = "of the pipeline"
+) -> Claim:
+    """Returns the claim that a figure of one rival is at most ``goal`` times that of another."""
+    found = ratio(contest.figures[f"{one} {name}"], contest.figures[f"{other} {name}"])
+    title = f"{TITLES[name][0]} {of}, times {than}"
+    return Claim(title, found, "x", goal, Direction.AT_MOST, turn_s=contest.turn_s)
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    chosen = arguments(__doc__).parse_args()
+    deliver(run(chosen), chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

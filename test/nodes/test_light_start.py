@@ -1,0 +1,68 @@
+"""Processes that run an ONNX file import nothing heavy until their first detection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import rclpy
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
+from vision_msgs.msg import Detection2DArray
+
+pytest.importorskip("onnx")
+pytestmark = pytest.mark.timeout(4 * START_S)
+
+from light_starts import WatchedModules, write_detector  # noqa: E402
+
+SHARED = ("-p", "transport:=shared_memory")
+PROCESSES = {
+    "pipeline": [("pipeline",)],
+    "backbone and head": [("head", *SHARED), ("backbone", *SHARED), ("camera",)],
+    "tenants": [("tenants",), ("camera", "-r", "image:=one/image")],
+}
+DETECTIONS = {"tenants": "one/detections"}
+
+
+@pytest.fixture
+def client(ros_domain: int) -> Iterator[Client]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=ros_domain)
+    client = Client(context)
+    yield client
+    client.close()
+    rclpy.try_shutdown(context=context)
+
+
+def parameters(executable: str, model: Path, engine: str) -> list[str]:
+    """The ROS arguments that an executable takes for the model."""
+    chosen = {
+        "camera": {"width": 64, "height": 48, "rate_hz": 10.0},
+        "head": {"model": model},
+        "tenants": {"tenants": "[one]", "tenant.one.model": model, "engine": engine},
+    }.get(executable, {"model": model, "engine": engine})
+    return [word for name, value in chosen.items() for word in ("-p", f"{name}:={value}")]
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", PROCESSES)
+def test_nothing_heavy_is_imported_until_the_first_detection(
+    client: Client, name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(engine)
+    model, watched = tmp_path / "mine.onnx", WatchedModules(tmp_path)
+    write_detector(model)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments))
+            for executable, *arguments in PROCESSES[name]
+        ]
+        client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
+        watched.ask()
+        for process, (executable, *_) in zip(started, PROCESSES[name], strict=True):
+            wait_until(lambda pid=process.pid: watched.heavy(pid) is not None, f"the modules of {executable}")
+            assert watched.heavy(process.pid) == [], executable
