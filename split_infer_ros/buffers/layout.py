@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Array, DType, Values, torch_dtype
 from split_infer_ros.errors import SplitInferError
 
 ALIGNMENT = 256  # bytes, as CUDA's own allocator aligns; a multiple of every vector width
 
-Strides = tuple[int, ...]  # of a batch, in elements, as in torch
+Strides = tuple[int, ...]  # of a batch, in elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: DType
 
     @property
     def bytes_per_image(self) -> int:
@@ -55,16 +55,16 @@ class Layout:
             offset += -(-size // ALIGNMENT) * ALIGNMENT
         self.slot_bytes = max(offset, ALIGNMENT)
 
-    def views(self, slot: Tensor, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
-        """Returns the tensors of ``batch`` images as views of a slot.
+    def views(self, slot: Values, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Values, ...]:
+        """Returns the values of ``batch`` images as views of a slot: arrays of an array, tensors of a tensor.
 
         Args:
-            slot: uint8 (slot_bytes,), on any device.
+            slot: uint8 (slot_bytes,), an array of the host or a tensor on any device.
             batch: how many images, at most ``batch_size``.
             strides: of each tensor, which must be dense (see ``is_dense``); None means contiguous tensors.
 
         Returns:
-            One (batch, *shape) tensor for each spec. Nothing is copied.
+            One (batch, *shape) view for each spec. Nothing is copied.
 
         Raises:
             SplitInferError: the slot has no room for so many images.
@@ -73,9 +73,26 @@ class Layout:
             raise SplitInferError(f"A slot for {self.batch_size} images cannot hold {batch}.")
         views = []
         for index, (spec, offset) in enumerate(zip(self.specs, self.offsets, strict=True)):
-            view = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype).view(batch, *spec.shape)
-            views.append(view if strides is None else view.as_strided(view.shape, strides[index]))
+            data = slot[offset : offset + spec.bytes_per_image * batch]
+            views.append(_view(data, spec, batch, None if strides is None else strides[index]))
         return tuple(views)
+
+
+def _view(data: Values, spec: TensorSpec, batch: int, strides: Strides | None) -> Values:
+    shape = batch, *spec.shape
+    if isinstance(data, np.ndarray):
+        in_bytes = None if strides is None else [stride * spec.dtype.itemsize for stride in strides]
+        array: Array = np.ndarray(shape, spec.dtype, data, strides=in_bytes)
+        return array
+    view = data.view(torch_dtype(spec.dtype)).view(shape)
+    return view if strides is None else view.as_strided(shape, strides)
+
+
+def strides_of(values: Values) -> Strides:
+    """Returns the strides of an array or a tensor, in elements."""
+    if isinstance(values, np.ndarray):
+        return tuple(stride // values.itemsize for stride in values.strides)
+    return tuple(values.stride())
 
 
 def is_dense(shape: Sequence[int], strides: Strides) -> bool:
@@ -93,32 +110,32 @@ def is_dense(shape: Sequence[int], strides: Strides) -> bool:
     return len(strides) == len(shape) and all(0 <= stride <= max(elements, 1) for stride in strides)
 
 
-def dense_strides(tensor: Tensor) -> Strides:
+def dense_strides(tensor: Values) -> Strides:
     """Returns the strides of a dense tensor with the same order of dimensions.
 
     For a tensor that is dense already, these are its own strides.
     """
-    strides = tensor.stride()
+    strides = strides_of(tensor)
     if is_dense(tensor.shape, strides):
         return strides
-    dense, elements = [1] * tensor.dim(), 1
-    innermost_first = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])[::-1]
+    dense, elements = [1] * tensor.ndim, 1
+    innermost_first = sorted(range(tensor.ndim), key=lambda dimension: -strides[dimension])[::-1]
     for dimension in innermost_first:
         dense[dimension] = elements
         elements *= tensor.shape[dimension]
     return tuple(dense)
 
 
-def batched_strides(tensor: Tensor) -> Strides:
+def batched_strides(tensor: Values) -> Strides:
     """Returns the strides of a dense tensor in which one image follows the other, as the first dimension has them.
 
     With these strides, the first images of a batch are dense by themselves. They are the tensor's dense strides if
     those are already so.
     """
     strides = dense_strides(tensor)
-    if len(tensor) == 1 or strides[0] * len(tensor) == tensor.numel():
+    if len(tensor) == 1 or strides[0] * len(tensor) == math.prod(tensor.shape):
         return strides
-    return tensor[0].numel(), *dense_strides(tensor[0])
+    return math.prod(tensor.shape[1:]), *dense_strides(tensor[0])
 
 
 class SlotViews:
@@ -128,15 +145,15 @@ class SlotViews:
 
     Args:
         layout: of the slot.
-        slot: uint8 (slot_bytes,), on any device.
+        slot: uint8 (slot_bytes,), an array of the host or a tensor on any device.
     """
 
-    def __init__(self, layout: Layout, slot: Tensor) -> None:
+    def __init__(self, layout: Layout, slot: Values) -> None:
         self._layout = layout
         self._slot = slot
-        self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Tensor, ...]]] = {}
+        self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Values, ...]]] = {}
 
-    def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
+    def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Values, ...]:
         """Returns the tensors of ``batch`` images with these strides; the same objects at each call."""
         cached = self._cache.get(batch)
         if cached is None or cached[0] != strides:

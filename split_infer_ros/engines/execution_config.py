@@ -83,9 +83,9 @@ class ExecutionConfig:
         return engine_text(self.engine, self.provider)
 
     @property
-    def boundary_dtype(self) -> torch.dtype:
+    def boundary_dtype(self) -> DType:
         """The dtype of images and of the features that follow the precision; see ``SplitPoint.in_precision``."""
-        return torch.float32 if keeps_float32(self.engine, self.provider) else self.precision.torch_dtype
+        return FLOAT32 if keeps_float32(self.engine, self.provider) else self.precision.dtype
 
     def blank_images(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Returns black images (n, C, H, W) on a device, in the dtype and the layout that the engine reads."""

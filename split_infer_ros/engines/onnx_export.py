@@ -161,9 +161,9 @@ def _allowed(
     """Returns the difference that rounding explains."""
     if precision is Precision.FP32:
         return allowed_difference(part, examples, expected)
-    if any(each.dtype == precision.torch_dtype for each in examples):
+    if any(each.dtype == torch_dtype(precision.dtype) for each in examples):
         return MAX_LOW_PRECISION_DIFFERENCE  # torch computed in the same precision
-    return allowed_in_precision(part, examples, expected, precision.torch_dtype)
+    return allowed_in_precision(part, examples, expected, torch_dtype(precision.dtype))
 
 
 def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-import torch
-
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16
 from split_infer_ros.errors import ConfigurationError
 
 OR_FP32 = " or fp32"  # behind a precision: what cannot have it runs in fp32
@@ -20,9 +19,11 @@ class Precision(enum.Enum):
     INT8 = "int8"
 
     @property
-    def torch_dtype(self) -> torch.dtype:
+    def dtype(self) -> DType:
         """The dtype of tensors in this precision. Of INT8 it is float32: its engines quantise tensors themselves."""
-        return {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}.get(self, torch.float32)
+        if self is Precision.BF16:
+            return bfloat16()
+        return FLOAT16 if self is Precision.FP16 else FLOAT32
 
 
 PRECISION_CHOICES = tuple(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from split_infer_ros.vision_ops.host_arrays import to_torch
+from split_infer_ros.buffers.host_arrays import as_tensor
 
 
 def resize_smoothly(image: NDArray[np.uint8], height: int, width: int, interpolation: str) -> NDArray[np.uint8]:
@@ -22,7 +22,7 @@ def resize_smoothly(image: NDArray[np.uint8], height: int, width: int, interpola
     Returns:
         uint8 (height, width, channels).
     """
-    planes = to_torch(image).unsqueeze(0).permute(0, 3, 1, 2)
+    planes = as_tensor(image).unsqueeze(0).permute(0, 3, 1, 2)
     resized = functional.interpolate(planes, size=(height, width), mode=interpolation, antialias=True)
     found: NDArray[np.uint8] = resized.permute(0, 2, 3, 1)[0].numpy()
     return found

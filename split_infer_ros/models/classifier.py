@@ -7,7 +7,7 @@ from torch import Tensor
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
-from split_infer_ros.vision_ops.host_arrays import to_host
+from split_infer_ros.buffers.host_arrays import to_host
 
 
 def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:

@@ -10,24 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import torch
+from split_infer_ros.buffers.host_arrays import DType, dtype_named
 
 from split_infer_ros.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import onnx
 
-_DTYPES = {  # by name in onnx.TensorProto
-    "FLOAT": torch.float32,
-    "FLOAT16": torch.float16,
-    "BFLOAT16": torch.bfloat16,
-    "DOUBLE": torch.float64,
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
+_DTYPES = {  # the names of dtypes, by name in onnx.TensorProto
+    "FLOAT": "float32",
+    "FLOAT16": "float16",
+    "BFLOAT16": "bfloat16",
+    "DOUBLE": "float64",
+    **{name: name.lower() for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64")},
 }
 
 
@@ -43,11 +38,11 @@ class OnnxTensor:
 
     name: str
     shape: tuple[int | None, ...]
-    dtype: torch.dtype
+    dtype: DType
 
     def __str__(self) -> str:
         lengths = ", ".join("?" if length is None else str(length) for length in self.shape)
-        return f"{self.name} {str(self.dtype).removeprefix('torch.')} ({lengths})"
+        return f"{self.name} {self.dtype.name} ({lengths})"
 
 
 class OnnxGraph:
@@ -63,7 +58,7 @@ class OnnxGraph:
         outputs: what it gives, in order.
 
     Raises:
-        ConfigurationError: an input or output is no tensor, or has elements that torch does not know.
+        ConfigurationError: an input or output is no tensor, or has elements of another kind than arrays have here.
     """
 
     def __init__(self, name: str, proto: onnx.ModelProto, path: Path | None = None) -> None:
@@ -109,11 +104,12 @@ class OnnxGraph:
         return OnnxTensor(str(value.name), lengths, dtype)
 
 
-def dtype_of(element_type: int) -> torch.dtype | None:
-    """Returns torch's dtype for an ``onnx.TensorProto.DataType``; None if there is none."""
+def dtype_of(element_type: int) -> DType | None:
+    """Returns the dtype for an ``onnx.TensorProto.DataType``; None if there is none."""
     import onnx
 
-    return next((dtype for name, dtype in _DTYPES.items() if getattr(onnx.TensorProto, name) == element_type), None)
+    found = (dtype for name, dtype in _DTYPES.items() if getattr(onnx.TensorProto, name) == element_type)
+    return next(map(dtype_named, found), None)
 
 
 def shape_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:

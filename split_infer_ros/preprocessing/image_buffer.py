@@ -12,7 +12,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.vision_ops.host_arrays import to_torch
+from split_infer_ros.buffers.host_arrays import as_tensor
 
 MB = 1e6
 MIN_BUFFER_BYTES = 3 * 640 * 480
@@ -75,7 +75,7 @@ class ImageBuffer:
         begin = 0
         for image in images:
             end = begin + image.data.size
-            memory.host[begin:end].view(image.data.shape).copy_(to_torch(image.data))
+            memory.host[begin:end].view(image.data.shape).copy_(as_tensor(image.data))
             begin = end
         return memory, total
 

@@ -1,17 +1,26 @@
-"""What the package knows of a device without importing torch."""
+"""The name of a device, which needs no torch."""
 
 from __future__ import annotations
 
-from typing import Protocol
 
+class Device(str):
+    """A CPU or a GPU by its name: ``cpu``, or ``cuda:0`` for the first GPU.
 
-class Device(Protocol):
-    """A CPU or a GPU, such as a ``torch.device``. Its text is ``cpu`` or, for example, ``cuda:0``."""
+    torch takes such a name wherever it takes a ``torch.device``. What takes a ``Device`` takes a ``torch.device`` as
+    well, as long as it reads ``type``, ``index`` and the text.
+    """
+
+    __slots__ = ()
 
     @property
     def type(self) -> str:
         """``cpu`` or ``cuda``."""
+        return self.partition(":")[0]
 
     @property
     def index(self) -> int:
-        """Which GPU; without meaning on a CPU."""
+        """Which GPU; 0 on a CPU."""
+        return int(self.partition(":")[2] or 0)
+
+
+CPU = Device("cpu")

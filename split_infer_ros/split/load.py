@@ -29,7 +29,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.onnx_to_torch import to_torch
+from split_infer_ros.split.onnx_to_torch import as_tensor
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.split_points import INPUT
@@ -164,7 +164,7 @@ def build_uninspected(
         _check_weights(entry, spec.weights)
         if is_user_model(spec.name):
             check_detections(entry, OnnxModel(entry, built).head(INPUT))
-        return to_torch(entry, built) if spec.on_torch else (entry, built)
+        return as_tensor(entry, built) if spec.on_torch else (entry, built)
     load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):
         check_detections(entry, built)

@@ -17,7 +17,7 @@ from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.split.graph_model import CPU
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.vision_ops.host_arrays import to_host
+from split_infer_ros.buffers.host_arrays import to_host
 
 SEED = 0
 NUM_THINGS = 24  # drawn shapes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from split_infer_ros.vision_ops.host_arrays import Flags, Floats
+from split_infer_ros.buffers.host_arrays import Flags, Floats
 
 
 def box_iou(first: Floats, second: Floats) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers, to_host
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers, to_host
 
 Scores = Floats | Tensor  # an array on the host, or a tensor on a GPU
 

@@ -18,7 +18,7 @@ from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.split.model import SplitModel
 
 MAX_FRAMES = 256
-FEATURE_DTYPES = tuple(dict.fromkeys(precision.torch_dtype for precision in Precision))
+FEATURE_DTYPES = tuple(dict.fromkeys(precision.dtype for precision in Precision))
 
 
 def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -> FeatureHandle:

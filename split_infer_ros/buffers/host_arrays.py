@@ -1,0 +1,111 @@
+"""Arrays on the host, and the ways between them and tensors. This module imports torch only where a tensor is asked for.
+
+NumPy has no bfloat16. The package ``ml_dtypes``, which ``onnx`` brings, adds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Array = npt.NDArray[Any]
+Values: TypeAlias = Union[Array, "Tensor"]
+"""Numbers in memory. Those of a device other than the CPU are tensors."""
+DType = np.dtype[Any]
+Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+FLOAT32, FLOAT16, INT16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int16)
+BFLOAT16 = "bfloat16"  # the name of its dtype
+
+
+def bfloat16() -> DType:
+    """Returns the dtype of brain floats, which NumPy itself does not have."""
+    import ml_dtypes  # only here: most models have no such values
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def dtype_named(name: str) -> DType:
+    """Returns the dtype of a name, as ``dtype.name`` gives it.
+
+    Raises:
+        TypeError: there is no such dtype.
+    """
+    return bfloat16() if name == BFLOAT16 else np.dtype(name)
+
+
+def is_floating(dtype: DType) -> bool:
+    """Returns whether values of a dtype are floating-point numbers, brain floats included."""
+    return dtype.kind == "f" or dtype.name == BFLOAT16
+
+
+def dtype_of(tensor: Tensor) -> DType:
+    """Returns the dtype that a tensor's values have as an array."""
+    return dtype_named(str(tensor.dtype).removeprefix("torch."))
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Returns the dtype that an array's values have as a tensor."""
+    import torch
+
+    found: torch.dtype = getattr(torch, dtype.name)
+    return found
+
+
+def as_array(values: Values) -> Array:
+    """Returns values of the host as an array with the same strides, without a copy."""
+    if isinstance(values, np.ndarray):
+        return values
+    if values.itemsize == INT16.itemsize and dtype_of(values).name == BFLOAT16:
+        array: Array = values.detach().view(torch_dtype(INT16)).numpy().view(bfloat16())
+        return array
+    return values.detach().numpy()
+
+
+def to_host(values: Values) -> Array:
+    """Returns values of any device as an array, without a copy if they are on the host.
+
+    Floating numbers of 16 bits become float32, in which all that decodes them computes.
+    """
+    if not isinstance(values, np.ndarray):
+        values = as_array(values.cpu())
+    narrow = values.itemsize < FLOAT32.itemsize and is_floating(values.dtype)
+    return values.astype(np.float32) if narrow else values
+
+
+def as_tensor(values: Values) -> Tensor:
+    """Returns values as a tensor with the same strides, without a copy. Of a read-only array, nobody may write to it."""
+    if not isinstance(values, np.ndarray):
+        return values
+    import torch
+
+    if not values.flags.writeable:
+        values = np.asarray(_Unlocked(values))
+    if values.dtype.name == BFLOAT16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+class _Unlocked:
+    """A read-only array that says that it is writable. torch has no tensors that are read-only, and warns of them."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array  # keeps the memory
+        place, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
+
+
+def copy_into(target: Values, source: Values) -> None:
+    """Writes values into memory of the same shape. Between two devices, the current stream does so later."""
+    if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
+        np.copyto(target, source)
+    else:
+        as_tensor(target).copy_(as_tensor(source), non_blocking=True)
