@@ -5,6 +5,7 @@ NumPy has no bfloat16. The package ``ml_dtypes``, which ``onnx`` brings, adds it
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -22,7 +23,9 @@ Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-FLOAT32, FLOAT16, INT16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int16)
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+INT16, BYTE = np.dtype(np.int16), np.dtype(np.uint8)
+ALIGNMENT = 64  # bytes: of the widest vectors, and of a line of the caches
 BFLOAT16 = "bfloat16"  # the name of its dtype
 
 
@@ -58,6 +61,14 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
     found: torch.dtype = getattr(torch, dtype.name)
     return found
+
+
+def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
+    """Makes an array whose values are still to be written. It begins where vectors and lines of the caches do."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def as_array(values: Values) -> Array:

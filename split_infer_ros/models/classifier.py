@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
-from split_infer_ros.buffers.host_arrays import to_host
 
 
 def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:

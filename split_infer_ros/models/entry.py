@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.buffers.host_arrays import to_host
 
 Decode = Callable[[tuple[Any, ...], Limits], list[Detections]]
 """Takes the outputs of a batch, all tensors or all arrays, and limits. Returns the detections of each image."""

@@ -9,8 +9,8 @@ import torch
 from torch import fx, nn
 
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.executable import PartChain, make_executable
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.traced_part import PartChain, make_traced_part
 from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights
@@ -88,7 +88,7 @@ class PartitionMaker:
         if self._device.type != "cpu" or dtype != torch.float32:
             part = copy_to_device(part, self._device, dtype)
         config = replace(self._config, convolutions=kind)
-        executable = make_executable(
+        executable = make_traced_part(
             part,
             config,
             inputs=inputs,

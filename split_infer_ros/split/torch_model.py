@@ -14,10 +14,10 @@ from torch import Tensor, fx, nn
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.onnx_export import export_key
+from split_infer_ros.engines.traced_part import OperatorOverride
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from split_infer_ros.buffers.host_arrays import Floats, Integers
 from split_infer_ros.models.decoders.layout import Suppression
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.box_nms import box_nms
-from split_infer_ros.buffers.host_arrays import Floats, Integers
 
 CANDIDATES_PER_DETECTION = 4  # that are read first
 
