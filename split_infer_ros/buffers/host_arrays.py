@@ -1,4 +1,4 @@
-"""Arrays on the host, and the ways between them and tensors. This module imports torch only where a tensor is asked for.
+"""Arrays on the host, and the ways between them and tensors. torch is imported where a tensor is asked for.
 
 NumPy has no bfloat16. The package ``ml_dtypes``, which ``onnx`` brings, adds it.
 """
@@ -33,7 +33,8 @@ def bfloat16() -> DType:
     """Returns the dtype of brain floats, which NumPy itself does not have."""
     import ml_dtypes  # only here: most models have no such values
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: DType = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def dtype_named(name: str) -> DType:
@@ -42,7 +43,8 @@ def dtype_named(name: str) -> DType:
     Raises:
         TypeError: there is no such dtype.
     """
-    return bfloat16() if name == BFLOAT16 else np.dtype(name)
+    found: DType = np.dtype(name) if name != BFLOAT16 else bfloat16()
+    return found
 
 
 def is_floating(dtype: DType) -> bool:
@@ -93,7 +95,7 @@ def to_host(values: Values) -> Array:
 
 
 def as_tensor(values: Values) -> Tensor:
-    """Returns values as a tensor with the same strides, without a copy. Of a read-only array, nobody may write to it."""
+    """Returns values as a tensor with the same strides, without a copy. That of a read-only array is only read."""
     if not isinstance(values, np.ndarray):
         return values
     import torch

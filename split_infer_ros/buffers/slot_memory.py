@@ -110,7 +110,7 @@ class SlotMemory:
         """Returns the CPU's views of the values of ``batch`` images, (batch, *shape) each.
 
         The views have the strides of what was last written; before the first write they are contiguous. Ask for at
-        most as many images as were written. They are tensors where a GPU shares the memory or tensors are held, else arrays.
+        most as many images as were written. Where a GPU shares the memory, or tensors are held, they are tensors.
         """
         if self._held[slot]:
             return tuple(values[:batch] for values in self._held[slot])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -136,9 +137,8 @@ def has_engine_part(partition: object) -> bool:
     if isinstance(partition, EnginePart) or not hasattr(partition, "modules"):
         return isinstance(partition, EnginePart)
     held = (value for module in partition.modules() for value in vars(module).values())
-    return any(
-        isinstance(each, EnginePart) for value in held for each in (value if isinstance(value, tuple) else [value])
-    )
+    lists = (value if isinstance(value, tuple) else (value,) for value in held)
+    return any(isinstance(each, EnginePart) for each in itertools.chain.from_iterable(lists))
 
 
 def _dtype(values: Values) -> DType:

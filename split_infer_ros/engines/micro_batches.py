@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import DType, Values, copy_into
+from split_infer_ros.buffers.host_arrays import DType, Values, as_tensor, copy_into
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
@@ -89,11 +89,12 @@ class MicroBatchPart(EnginePart):
 
 def _joined(values: Sequence[Values]) -> Values:
     """Returns the values one behind the other, in memory of their own."""
-    if isinstance(values[0], np.ndarray):
-        return np.concatenate(values)
+    arrays = [each for each in values if isinstance(each, np.ndarray)]
+    if arrays:
+        return np.concatenate(arrays)
     import torch  # only here: values on a GPU are tensors
 
-    return torch.cat(list(values))
+    return torch.cat(list(map(as_tensor, values)))
 
 
 def _padded(values: Values, lengths: Sequence[int]) -> Values:

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.layout import Strides
 from split_infer_ros.engines.out_forms import OutForm, find_out_form, is_view, may_change_inputs
-from split_infer_ros.engines.traced_part import PartChain
+from split_infer_ros.engines.traced_part import Part, PartChain
 from split_infer_ros.engines.written_result import CopiedResult, Result, WrittenResult
 
 Modules = Mapping[str, nn.Module]
@@ -74,7 +74,7 @@ class WritingPart(nn.Module):
         return StartedPart(tuple(each.strides for each in started), finish)
 
 
-def writing_part(part: nn.Module) -> nn.Module:
+def writing_part(part: Part) -> Part:
     """Returns a part that can write its results into given memory; the part itself if none of its operators can.
 
     Modules and weights are shared with the given part.

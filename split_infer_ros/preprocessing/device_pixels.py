@@ -11,9 +11,10 @@ from torch.nn import functional
 from split_infer_ros.images.encodings import RGB
 from split_infer_ros.models.fitting import Window
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.runtime.device import Device
 
 
-def make_staging(preprocess: Preprocess, batch_size: int, device: torch.device) -> Tensor:
+def make_staging(preprocess: Preprocess, batch_size: int, device: Device) -> Tensor:
     """Makes a buffer of resized images: (batch_size, height, width, 3), uint8 if they are rounded, else float32."""
     dtype = torch.uint8 if preprocess.rounds else torch.float32
     return torch.empty((batch_size, preprocess.height, preprocess.width, 3), dtype=dtype, device=device)
@@ -92,6 +93,6 @@ def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> N
 
 
 @cache
-def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
     """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

@@ -20,6 +20,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_pixels import make_staging, normalise, resize_into
 from split_infer_ros.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Fence, Stream
 
 
@@ -142,7 +143,7 @@ class DevicePreprocessor:
 
 
 @torch.inference_mode()
-def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
+def _make_constants(preprocess: Preprocess, device: Device) -> None:
     """Makes what all pre-processors of this process share. It must not lie in the pool of one of them.
 
     This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may wait for

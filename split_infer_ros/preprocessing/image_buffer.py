@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from split_infer_ros.buffers.host_arrays import Values, copy_into
+from split_infer_ros.buffers.host_arrays import as_tensor, copy_into
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate_at
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.streams import Fence
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MB = 1e6
 MIN_BUFFER_BYTES = 3 * 640 * 480
@@ -89,9 +93,9 @@ class ImageBuffer:
         self.memory = allocate_at(self._place, total)
 
 
-def to_device(memory: Memory, total: int) -> Values:
+def to_device(memory: Memory, total: int) -> Tensor:
     """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
     memory.give_to_device()
     if memory.needs_copy:
         copy_into(memory.device[:total], memory.host[:total])
-    return memory.device[:total]
+    return as_tensor(memory.device[:total])

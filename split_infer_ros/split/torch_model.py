@@ -72,6 +72,11 @@ class TorchModel(SplitModel):
             lock=self._shared.lock,
         )
 
+    @property
+    def can_be_stacked(self) -> bool:  # type: ignore[override]
+        """False for a subclass, which may compute something else."""
+        return type(self) is TorchModel
+
     def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> TorchModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
