@@ -16,7 +16,7 @@ from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
-from split_infer_ros.models.user import is_user_model
+from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.load import build_uninspected, make_model

@@ -16,10 +16,12 @@ from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
 from split_infer_ros.models.onnx_options import AUTO
-from split_infer_ros.models.user import check_detections, is_user_model
-from split_infer_ros.models.weights import NamedWeights, load_weights
+from split_infer_ros.models.user import check_detections
+from split_infer_ros.models.user_names import is_user_model
+from split_infer_ros.models.weights import load_weights
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.export import UntraceableError
@@ -29,7 +31,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.onnx_to_torch import as_tensor
+from split_infer_ros.split.onnx_to_torch import to_torch
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.split_points import INPUT
@@ -164,7 +166,7 @@ def build_uninspected(
         _check_weights(entry, spec.weights)
         if is_user_model(spec.name):
             check_detections(entry, OnnxModel(entry, built).head(INPUT))
-        return as_tensor(entry, built) if spec.on_torch else (entry, built)
+        return to_torch(entry, built) if spec.on_torch else (entry, built)
     load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):
         check_detections(entry, built)

@@ -26,7 +26,7 @@ from split_infer_ros.split.split_points import INPUT, OUTPUT, SPLIT_NAMES, find_
 from split_infer_ros.split.verdict import Verdict
 
 
-def as_tensor(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
+def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
     """Converts an ONNX model to a module. Its results are compared once with those of the engine for ONNX models.
 
     Its split points have the names and tensors of the ONNX model's, so that the other side may run on another engine.

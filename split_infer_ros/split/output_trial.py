@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry, outputs_of
@@ -17,7 +18,6 @@ from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.split.graph_model import CPU
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.buffers.host_arrays import to_host
 
 SEED = 0
 NUM_THINGS = 24  # drawn shapes
