@@ -46,12 +46,6 @@ class DeviceWeights:
             raise ConfigurationError(f"The weights cannot be read back from the GPU: {error}") from error
 
 
-def weight_bytes_of(partitions: Iterable[object]) -> int:
-    """Returns the bytes of the weights of partitions that torch runs. Other engines keep their weights themselves."""
-    modules = [partition for partition in partitions if isinstance(partition, nn.Module)]
-    return bytes_of(tensor for module in modules for tensor in state_of(module).values())
-
-
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Returns the bytes of weights. A tensor that is there twice counts once, and stand-ins do not count."""
     once = {id(tensor): tensor for tensor in tensors}

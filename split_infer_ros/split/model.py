@@ -37,6 +37,7 @@ class SplitModel(ABC):
         is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
         has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
         takes_batches: whether it runs any number of images at once. If not, a batch runs in parts of a fixed size.
+        can_be_stacked: whether a ``StackedModel`` computes it as this class does.
     """
 
     native_engine = Engine.TORCH
@@ -45,6 +46,7 @@ class SplitModel(ABC):
     is_quantised = False
     has_one_graph = True
     takes_batches = True
+    can_be_stacked = False
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from split_infer_ros.buffers.host_arrays import as_tensor
-from split_infer_ros.engines.agreement import allowed_difference
+from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.onnx_import import import_graph
 from split_infer_ros.engines.onnx_inlining import ONNX_VALUE

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.split_points import SplitPoint
 
@@ -80,6 +81,8 @@ class BackboneCache(PartitionCache):
         """Returns the memory of the backbones' weights on their device; 0 on a CPU."""
         if self._device.type != "cuda":
             return 0
-        from split_infer_ros.split.device_weights import weight_bytes_of  # only here: on a GPU, weights are torch's
+        from split_infer_ros.split.device_weights import bytes_of  # only here: on a GPU, weights are torch's
 
-        return self._weights_pool.bytes or weight_bytes_of(self.partitions.values())
+        return self._weights_pool.bytes or bytes_of(
+            tensor for backbone in self.partitions.values() for tensor in state_of(backbone).values()
+        )

@@ -9,8 +9,8 @@ from torch import fx, nn
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.executable import PartChain, make_executable
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.traced_part import PartChain, make_traced_part
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
@@ -87,7 +87,7 @@ class PartitionMaker:
         if self._device.type != "cpu" or dtype != FLOAT32:
             part = copy_to_device(part, self._device, torch_dtype(dtype))
         config = replace(self._config, convolutions=kind)
-        executable = make_executable(
+        executable = make_traced_part(
             part,
             config,
             inputs=inputs,

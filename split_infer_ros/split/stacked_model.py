@@ -13,13 +13,13 @@ from split_infer_ros.engines.agreement import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
     MAX_ROUNDING,
-    allowed_difference,
     difference,
 )
+from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler
+from split_infer_ros.engines.traced_part import OperatorOverride, make_traced_part
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.split.export import copy_to_device
@@ -133,7 +133,7 @@ class StackedModel:
         if self.device.type != "cpu" or self.dtype != FLOAT32:
             network = copy_to_device(network, self.device, torch_dtype(self.dtype))
         config = self.execution_config
-        backbone = make_executable(network, config, device=self.device, name=self.name)
+        backbone = make_traced_part(network, config, device=self.device, name=self.name)
         if config.operators is ImplementationChoice.MEASURED:
             return backbone
         return OperatorOverride(backbone, config.operators)

@@ -82,7 +82,8 @@ class StageTimer:
             batch_size=batch_size,
             dtype=model.dtype,
             place=self._place,
-            memory_format=model.execution_config.engine.memory_format,
+            channels_last=model.execution_config.engine.reads_channels_last,
+            gives_arrays=model.takes_arrays,
         )
         backbone_segments, head_segments = model.segments()
 

@@ -14,10 +14,10 @@ from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.onnx_export import export_key
+from split_infer_ros.engines.traced_part import OperatorOverride
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
@@ -71,6 +71,11 @@ class TorchModel(SplitModel):
             split_points=find_split_points(self.graph, entry.image_shape, batch_size),
             lock=self._shared.lock,
         )
+
+    @property
+    def can_be_stacked(self) -> bool:  # type: ignore[override]
+        """False for a subclass, which may compute something else."""
+        return type(self) is TorchModel
 
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> TorchModel:
         """Returns the same model with its backbone on another device or in another execution config.

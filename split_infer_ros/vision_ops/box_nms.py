@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.buffers.host_arrays import Integers, to_host
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.host_nms import NmsLimits, fill_with_best
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
 

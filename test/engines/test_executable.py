@@ -9,7 +9,7 @@ from comparing import rounding
 from partitions import partitions_of
 from torch import nn
 
-from split_infer_ros.engines.executable import PartChain
+from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.engines.torch_part import CompiledPart, ContiguousPart
