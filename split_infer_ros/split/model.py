@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from split_infer_ros.buffers.host_arrays import DType, Values
 from split_infer_ros.buffers.policy import Policy
@@ -16,10 +15,9 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.partition_cache import BackboneCache, PartitionCache
+from split_infer_ros.split.gpus import num_gpus
+from split_infer_ros.split.partition_cache import BackboneCache, Partition, PartitionCache
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point
-
-Part = Callable[..., Any]  # a module of torch, or an ``EnginePart``
 
 
 class SplitModel(ABC):
@@ -37,8 +35,8 @@ class SplitModel(ABC):
         kind: what the model is, for messages.
         weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
         is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
+        has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
         takes_batches: whether it runs any number of images at once. If not, a batch runs in parts of a fixed size.
-        takes_arrays: whether its partitions take and give arrays. Otherwise they take and give tensors.
         can_be_stacked: whether a ``StackedModel`` computes it as this class does.
     """
 
@@ -46,8 +44,8 @@ class SplitModel(ABC):
     kind = "a model of torch"
     weights_source = ""
     is_quantised = False
+    has_one_graph = True
     takes_batches = True
-    takes_arrays = False
     can_be_stacked = False
 
     def __init__(
@@ -140,11 +138,14 @@ class SplitModel(ABC):
         """Returns black images (n, C, H, W) as the backbone takes them."""
         return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
 
-    def best_device(self) -> Device:
-        """Returns the device on which the backbone should run if the user names none."""
-        import torch  # only here: a model of torch has imported it
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether the backbone takes arrays and gives arrays. Otherwise it takes and gives tensors on its device."""
+        return False
 
-        return Device("cuda:0") if torch.cuda.is_available() else CPU
+    def best_device(self) -> Device:
+        """Returns the device on which the backbone should run if the user names none: the first GPU, else the CPU."""
+        return Device("cuda:0") if num_gpus() else CPU
 
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name. ``default`` is the model's own; see ``default_split_point``.
@@ -160,7 +161,7 @@ class SplitModel(ABC):
         """The one that the catalogue's entry names, else the last one before ``output``."""
         return self.entry.default_split_point or self.split_points[-2:][0].name
 
-    def backbone(self, name: str) -> Part:
+    def backbone(self, name: str) -> Partition:
         """Returns the partition before the split point of that name.
 
         It maps (N, C, H, W) of ``dtype`` on ``device`` to the split point's tensors.
@@ -168,7 +169,7 @@ class SplitModel(ABC):
         with self._lock:
             return self._backbones.get(self.split_point(name), self._make_backbone)
 
-    def head(self, name: str) -> Part:
+    def head(self, name: str) -> Partition:
         """Returns the partition behind the split point of that name.
 
         It maps tensors as ``SplitPoint.head_inputs`` says to the model's outputs. A model of torch that computes in 16
@@ -212,7 +213,7 @@ class SplitModel(ABC):
             return self._kernels[split_point]
 
     @abstractmethod
-    def segments(self) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
 
         Segments are never compiled.
@@ -243,11 +244,11 @@ class SplitModel(ABC):
         return " ".join(self.entry.notes)
 
     @abstractmethod
-    def _make_backbone(self, split_point: SplitPoint) -> Part:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         """Makes the partition before a split point."""
 
     @abstractmethod
-    def _make_head(self, split_point: SplitPoint) -> Part:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         """Makes the partition behind a split point."""
 
     @abstractmethod
