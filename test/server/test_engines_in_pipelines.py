@@ -286,7 +286,7 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
         for number, picture in enumerate(pictures()):
             with pipeline.held():
                 for name in found:
-                    pixels = Pixels(torch.from_numpy(picture), RGB)
+                    pixels = Pixels(picture, RGB)
                     pipeline.submit(name, pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
             until(lambda: not any(pipeline.ledger(name).counts().in_flight for name in found))
         reports = [pipeline.report(name, time.monotonic()) for name in found]
