@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE
+from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError

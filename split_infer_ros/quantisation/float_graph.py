@@ -15,8 +15,9 @@ from split_infer_ros.onnx_graphs.nodes import subgraphs
 from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.split_points import INPUT, live_values
+from split_infer_ros.split.split_points import INPUT
 from split_infer_ros.split.torch_model import torch_model
+from split_infer_ros.split.traced_split_points import live_values
 
 if TYPE_CHECKING:
     import onnx

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.compute import Features, Head
 from split_infer_ros.engines.engine import Engine
@@ -102,6 +103,8 @@ class HeadPartitions:
             if self._current is None or self._current.split_point != split_point:
                 self._close()
                 self._current = self._open(split_point, self._settings)
+            if not self._model.takes_arrays:
+                features = tuple(map(as_tensor, features))
             return tuple(self._current.partition(*as_specified(features, self._current.inputs)))
 
     def prepare(self, split_point: str, batch_size: int) -> None:

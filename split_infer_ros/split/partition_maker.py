@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import fx, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.executable import PartChain, make_executable
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.traced_part import PartChain, make_traced_part
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights
@@ -28,9 +29,7 @@ class PartitionMaker:
         name: of the model, for messages.
     """
 
-    def __init__(
-        self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: torch.device, name: str
-    ) -> None:
+    def __init__(self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: Device, name: str) -> None:
         self._changes, self._config, self._device, self._name = changes, config, device, name
 
     def partition(
@@ -71,9 +70,9 @@ class PartitionMaker:
     def from_float32(self, part: nn.Module, split_point: SplitPoint) -> nn.Module:
         """Returns an executable part, behind a split point, for callers that have float32."""
         dtype = self._config.boundary_dtype
-        if dtype == torch.float32:
+        if dtype == FLOAT32:
             return part
-        return ConvertedPart(part, [spec.dtype for spec in split_point.in_precision(dtype).tensors])
+        return ConvertedPart(part, [torch_dtype(spec.dtype) for spec in split_point.in_precision(dtype).tensors])
 
     def _make(
         self,
@@ -85,10 +84,10 @@ class PartitionMaker:
         gives_results: bool = False,
     ) -> nn.Module:
         dtype = self._config.boundary_dtype
-        if self._device.type != "cpu" or dtype != torch.float32:
-            part = copy_to_device(part, self._device, dtype)
+        if self._device.type != "cpu" or dtype != FLOAT32:
+            part = copy_to_device(part, self._device, torch_dtype(dtype))
         config = replace(self._config, convolutions=kind)
-        executable = make_executable(
+        executable = make_traced_part(
             part,
             config,
             inputs=inputs,

@@ -15,6 +15,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
@@ -42,6 +43,7 @@ class SizedModel(SplitModel):
     """
 
     kind = "traced for each batch size"
+    has_one_graph = False
 
     def __init__(
         self, entry: ModelEntry, module: nn.Module, *, execution_config: ExecutionConfig | None = None
@@ -49,7 +51,7 @@ class SizedModel(SplitModel):
         self._module = module
         self._source: SizedModel | None = None
         self._sized: dict[int, TorchModel | None] = {}  # by batch size; None if it must run in pairs
-        device, config = torch.device("cpu"), execution_config or ExecutionConfig()
+        device, config = CPU, execution_config or ExecutionConfig()
         reference = TorchModel(entry, module, device, execution_config=config, batch_size=REFERENCE)
         self._sized[REFERENCE] = reference
         super().__init__(
@@ -60,7 +62,7 @@ class SizedModel(SplitModel):
             lock=threading.RLock(),
         )
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SizedModel:
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SizedModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
         Raises:

@@ -8,19 +8,20 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 
-import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.onnx_export import export_key
+from split_infer_ros.engines.traced_part import OperatorOverride
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights, bytes_of
 from split_infer_ros.split.graph import fingerprint, prepare
@@ -30,10 +31,9 @@ from split_infer_ros.split.partition_maker import PartitionMaker
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, find_split_points
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+from split_infer_ros.split.traced_split_points import find_split_points
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
-
-CPU = torch.device("cpu")
 
 
 class TorchModel(SplitModel):
@@ -54,7 +54,7 @@ class TorchModel(SplitModel):
         self,
         entry: ModelEntry,
         module: nn.Module,
-        device: torch.device,
+        device: Device,
         *,
         execution_config: ExecutionConfig | None = None,
         batch_size: int | None = None,
@@ -72,7 +72,12 @@ class TorchModel(SplitModel):
             lock=self._shared.lock,
         )
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> TorchModel:
+    @property
+    def can_be_stacked(self) -> bool:  # type: ignore[override]
+        """False for a subclass, which may compute something else."""
+        return type(self) is TorchModel
+
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> TorchModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
         Both models share the weights on the CPU. Folding stays as it is here, since it comes before splitting.
@@ -132,7 +137,7 @@ class TorchModel(SplitModel):
     @cached_property
     def content(self) -> str:
         """Identifies the model's operations and weights, and the versions that would export it."""
-        images = TensorSpec("images", self.entry.image_shape, torch.float32)
+        images = TensorSpec("images", self.entry.image_shape, FLOAT32)
         return export_key(self.whole(), [images])
 
     @cached_property
@@ -240,7 +245,7 @@ class TorchModel(SplitModel):
         part = part_of(self.graph, split_point)
         return part_of(self.graph, split_point) if self._shared.restore(state_of(part)) else part
 
-    def _maker(self, config: ExecutionConfig, device: torch.device) -> PartitionMaker:
+    def _maker(self, config: ExecutionConfig, device: Device) -> PartitionMaker:
         ends = [(kind, self.split_point(name).position) for kind, name in config.segments]
         changes = ConvolutionChanges(self.graph, ends, config.convolutions)
         return PartitionMaker(changes, config, device=device, name=self.entry.name)

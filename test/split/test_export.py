@@ -11,7 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.export import copy_to_device, export, tidy
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.split_points import find_split_points
+from split_infer_ros.split.traced_split_points import find_split_points
 
 SIDE = 24
 UNTRACED = TypeError("not tried")

@@ -136,7 +136,7 @@ def test_a_model_on_torch_is_compared_once(folder: Path, monkeypatch: pytest.Mon
         decode=classify(SIDE, SIDE),
     )
     for _ in range(3):
-        _, module = onnx_to_torch.as_tensor(entry, small_graph())
+        _, module = onnx_to_torch.to_torch(entry, small_graph())
     assert compared == ["small"]
     assert sorted(file.suffix for file in folder.iterdir()) == [".batches", ".torch"]
     tensors = small_images(2)
@@ -144,7 +144,7 @@ def test_a_model_on_torch_is_compared_once(folder: Path, monkeypatch: pytest.Mon
         for found, expected in zip(module(tensors), in_torch(tensors), strict=True):
             assert (found - expected).abs().max() <= ROUNDING * expected.abs().max()
     next(folder.glob("*.torch")).write_bytes(b"perhaps")
-    onnx_to_torch.as_tensor(entry, small_graph())
+    onnx_to_torch.to_torch(entry, small_graph())
     assert len(compared) == 2
 
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Images
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
-from split_infer_ros.buffers.host_arrays import as_tensor
 
 FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are timed as one execution
 WARM_UPS = 2  # executions that do not count: kernels are chosen and weights are packed

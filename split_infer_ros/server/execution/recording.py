@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.compute import Backbone
@@ -40,5 +41,5 @@ def record_backbone(
 ) -> GraphedBackbone:
     """Records a backbone for all slots and batch sizes of a plan; see ``GraphedBackbone.record``."""
     with inference_mode():
-        example = model.blank_images(settings.batch_size)
+        example = as_tensor(model.blank_images(settings.batch_size))
         return GraphedBackbone.record(backbone, slots, settings.pool_slots, example, memory=memory)
