@@ -19,8 +19,9 @@ from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.telemetry import machine
 
-openvino = pytest.importorskip("openvino")
+pytest.importorskip("openvino")
 pytest.importorskip("onnx")
+import openvino
 from onnx_nets import attention, branching, resized, sized
 from small_graphs import IMAGE_SHAPE, images, small_graph
 
