@@ -17,7 +17,7 @@ from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_header import PackedHeader
-from split_infer_ros.weight_streaming.packed_weights import cache_folder, read_from_file
+from split_infer_ros.weight_streaming.packed_weights import packed_folder, read_from_file
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
 
 def _files_of(source: str, weights_file: str) -> Iterator[tuple[Path, PackedHeader, int | None]]:
     """Yields packed files of that source that this machine can read, with the threads for which they were packed."""
-    paths = [user_path(weights_file)] if weights_file else sorted(cache_folder().glob("*.weights"))
+    paths = [user_path(weights_file)] if weights_file else sorted(packed_folder().glob("*.weights"))
     for path in paths:
         try:
             header = read_header(path)

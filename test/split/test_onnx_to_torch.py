@@ -34,6 +34,7 @@ from onnx_nets import (  # noqa: E402
 from photographs import photographs  # noqa: E402
 from small_graphs import graph_of  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, dtype_of  # noqa: E402
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
@@ -211,10 +212,10 @@ def test_a_network_in_float16_runs_on_torch_as_well(tmp_path: Path) -> None:
     path = tmp_path / "half.onnx"
     path.write_bytes(half_inside(exported(net(), by_dynamo=False, is_symbolic=True).proto).SerializeToString())
     model = converted(read_onnx(path))
-    assert torch.float16 in {spec.dtype for point in model.split_points for spec in point.tensors}
+    assert FLOAT16 in {spec.dtype for point in model.split_points for spec in point.tensors}
     with torch.inference_mode():
         expected = model.head("input")(images(2))
         for point in model.split_points:  # torch runs the same operators on the same features, whatever the split point
             features = model.backbone(point.name)(images(2))
-            assert [each.dtype for each in features] == [spec.dtype for spec in point.tensors]
+            assert [dtype_of(each) for each in features] == [spec.dtype for spec in point.tensors]
             assert all(map(torch.equal, model.head(point.name)(*features), expected)), point.name

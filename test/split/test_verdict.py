@@ -78,7 +78,7 @@ def test_a_damaged_verdict_counts_for_nothing(content: bytes, folder: Path) -> N
 
 
 def test_a_failure_on_several_images_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, run = Loads(), OnnxRuntimePart.forward
+    load, run = Loads(), OnnxRuntimePart.__call__
 
     def fail(part: OnnxRuntimePart, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if len(tensors[0]) > 1:
@@ -86,7 +86,7 @@ def test_a_failure_on_several_images_is_tried_again(folder: Path, monkeypatch: p
         return run(part, *tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OnnxRuntimePart, "forward", fail)
+        patch.setattr(OnnxRuntimePart, "__call__", fail)
         assert "one by one" in load(sized()).note
     assert load(sized()).note == ""
 
