@@ -34,7 +34,7 @@ from _figures import CHOICES, Figure, read_figures
 from _other_commit import CompareError, OtherCommit, git, outside_environment
 from _turns import rotated
 
-from split_infer_ros.measurements.database import default_path
+from split_infer_ros.runtime.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS, OTHER = "this", "other"
@@ -82,7 +82,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 def default_folder() -> Path:
     """Returns the folder of worktrees in the user's cache."""
-    return default_path().parent / "compare"
+    return cache_folder() / "compare"
 
 
 def compare(root: Path, chosen: argparse.Namespace) -> Comparison:

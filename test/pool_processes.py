@@ -21,10 +21,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers import shared_pool
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -37,7 +39,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 from split_infer_ros.server.ledger import Ledger, Ticket
 
-LAYOUT = Layout([TensorSpec("features", (64, 64), torch.float32), TensorSpec("checksum", (1,), torch.int64)], 1)
+LAYOUT = Layout([TensorSpec("features", (64, 64), FLOAT32), TensorSpec("checksum", (1,), np.dtype(np.int64))], 1)
 SLOTS = 3
 HANDLE = struct.Struct("<Q64sQQQ")  # frame, segment, pool, slot, generation
 RESULT = struct.Struct("<Q")

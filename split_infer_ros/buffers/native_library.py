@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import default_path
+from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import write_whole
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -35,7 +35,7 @@ def native_library(source: Path) -> Path:
         return installed
     code = source.read_bytes()
     name = f"{source.stem}-{platform.machine()}-{hashlib.sha256(code).hexdigest()[:16]}.so"
-    cached = default_path().parent / "native" / name
+    cached = cache_folder() / "native" / name
     if not cached.exists():
         try:
             write_whole(cached, _compiled(source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.slot_memory import SlotMemory
@@ -13,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 Images = Values  # a batch as a backbone takes it, on its device
 Features = Sequence[Values]
-Backbone = Callable[[Images], Features]
+Backbone = Callable[[Any], Features]
 Head = Callable[..., Features]  # maps features to the model's outputs
 Store = Callable[[SlotMemory, int], None]  # leaves features in a slot, given the pool's memory and the slot's index
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values
+from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
@@ -156,16 +157,12 @@ class OpenVinoPart(EnginePart):
         }
         if self._device != CPU:  # its own defaults could quantise activations of large products
             properties = taken_properties(self._core, self._device, {**properties, "EXECUTION_MODE_HINT": "ACCURACY"})
+        blob = CompiledBlob(self._core, self._device, properties, self.graph, shapes, self._pixels)
         try:
-            with model_source(with_plain_operators(self.graph)) as source:
-                model = (
-                    self._core.read_model(source, b"") if isinstance(source, bytes) else self._core.read_model(source)
-                )
-                if self._pixels is not None:
-                    model = _normalising(model, self._pixels, self._runtime)
-                if shapes is not None:
-                    model.reshape(dict(zip(model.inputs, map(list, shapes), strict=True)))
-                compiled = self._core.compile_model(model, self._device, properties)
+            compiled = blob.load()
+            if compiled is None:
+                compiled = self._compile_anew(properties, shapes)
+                blob.keep(compiled)
             runs_in = str(compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
         except Exception as error:  # OpenVINO raises RuntimeError and others
             raise ConfigurationError(f"OpenVINO cannot run {self.graph.name}: {_reason(error)}") from error
@@ -175,6 +172,15 @@ class OpenVinoPart(EnginePart):
                 f"{runs_in}."
             )
         return _CompiledModel(compiled, models.num_lanes)
+
+    def _compile_anew(self, properties: dict[str, Any], shapes: Shapes | None) -> Any:
+        with model_source(with_plain_operators(self.graph)) as source:
+            model = self._core.read_model(source, b"") if isinstance(source, bytes) else self._core.read_model(source)
+            if self._pixels is not None:
+                model = _normalising(model, self._pixels, self._runtime)
+            if shapes is not None:
+                model.reshape(dict(zip(model.inputs, map(list, shapes), strict=True)))
+            return self._core.compile_model(model, self._device, properties)
 
 
 class _CompiledModel:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.files import content_digest, write_whole
+from split_infer_ros.runtime.cache import cache_folder, hold
+from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.files import content_digest
 
 INTACT = ".sha256"  # of the file that holds the digest of what was written
 
@@ -54,7 +55,7 @@ def path_of(key: str) -> Path:
     Args:
         key: identifies it.
     """
-    return default_path().parent / "onnx" / f"{key}.onnx"
+    return cache_folder() / "onnx" / f"{key}.onnx"
 
 
 def load(path: Path, name: str) -> StoredExport | None:
@@ -64,6 +65,7 @@ def load(path: Path, name: str) -> StoredExport | None:
         path: as ``path_of`` gives it.
         name: of the network, for messages.
     """
+    hold(path)
     try:
         digest = _digest(path)
     except OSError:
@@ -91,7 +93,7 @@ def store(path: Path, name: str, program: Any) -> StoredExport:
             program.save(Path(folder, path.name), external_data=True)
             for new in sorted(Path(folder).iterdir(), reverse=True):  # the weights first
                 new.replace(path.parent / new.name)
-        write_whole(path.with_suffix(INTACT), _digest(path).encode())
+        write_cached(path.with_suffix(INTACT), _digest(path).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
         stored = None
@@ -120,6 +122,6 @@ def _read(path: Path) -> bytes:
 
 def _write(path: Path, text: str) -> None:
     try:
-        write_whole(path, text.encode())
+        write_cached(path, text.encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so the engines are compared again at each start: %s.", path, error)

@@ -13,6 +13,7 @@ from typing import Any
 
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, RecordError, same
+from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.runtime.user_files import user_path
 
@@ -22,10 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 def default_path() -> Path:
-    """Returns ``split_infer_ros/tuning.jsonl`` in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = named if named.is_absolute() else Path.home() / ".cache"  # the XDG specification ignores relative paths
-    return folder / "split_infer_ros" / "tuning.jsonl"
+    """Returns ``tuning.jsonl`` in this package's cache folder of the user."""
+    return cache_folder() / "tuning.jsonl"
 
 
 class Database:

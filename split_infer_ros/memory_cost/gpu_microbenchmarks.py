@@ -14,6 +14,7 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
 from split_infer_ros.memory_cost.cpu_microbenchmarks import clocked, read, touch
 from split_infer_ros.memory_cost.samples import Probe
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Stopwatch, do_nothing
 
@@ -25,7 +26,7 @@ _PROBES = {
 }
 
 
-Allocate = Callable[[Policy, int, torch.device], Memory]
+Allocate = Callable[[Policy, int, Device], Memory]
 
 
 class GpuMicrobenchmarks:
@@ -43,9 +44,7 @@ class GpuMicrobenchmarks:
         probes: the probes that can be timed.
     """
 
-    def __init__(
-        self, device: torch.device, policies: Collection[Policy] = POLICIES, allocate: Allocate = allocate
-    ) -> None:
+    def __init__(self, device: Device, policies: Collection[Policy] = POLICIES, allocate: Allocate = allocate) -> None:
         self.probes = tuple(
             probe for policy, probes in _PROBES.items() if policy in (Policy.HOST, *policies) for probe in probes
         )

@@ -11,10 +11,10 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError, WeightsError
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import content_digest, write_whole
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
@@ -51,7 +51,7 @@ class Download:
     @property
     def path(self) -> Path:
         """Where it is kept: in ``split_infer_ros/models`` in the user's cache folder."""
-        return default_path().parent / "models" / f"{self.name}.onnx"
+        return cache_folder() / "models" / f"{self.name}.onnx"
 
     def as_file(self, weights: str, options: OnnxOptions) -> tuple[str, OnnxOptions]:
         """Returns the name and the options by which the file is loaded, like any ONNX file.

@@ -15,6 +15,7 @@ from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
+from split_infer_ros.runtime.cache_pruning import limit_cache
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
@@ -63,6 +64,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     def configure(self) -> None:
         values = self.values
+        limit_cache(values.cache_bytes)
         self._check_topics(values.image_topics)
         self.add_cleanup(self._unload)
         log = self.get_logger()

@@ -28,6 +28,7 @@ from split_infer_ros.msg import DropCount
 from split_infer_ros.msg import PipelineReport as ReportMessage
 from split_infer_ros.server.ledger import LedgerCounts
 from split_infer_ros.server.report import PipelineReport
+from split_infer_ros.telemetry.process_memory import process_memory
 
 _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
 
@@ -77,7 +78,7 @@ def corners(detection: Detection2D) -> tuple[float, float, float, float]:
 
 
 def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> ReportMessage:
-    """Returns the message of a pipeline's report.
+    """Returns the message of a pipeline's report, with the memory that this process has now.
 
     Args:
         report: the report.
@@ -85,6 +86,7 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
         fields: further fields of the message, such as ``tenant`` and ``state``.
     """
     settings, counts, weights = report.settings, report.counts, report.weights
+    memory = process_memory()
     return ReportMessage(
         stamp=stamp,
         time=report.time,
@@ -116,6 +118,8 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
         pool_bytes=report.pool_bytes,
         staging_bytes=report.staging_bytes,
         model_bytes=report.model_bytes,
+        resident_bytes=memory.resident_bytes,
+        anonymous_bytes=memory.anonymous_bytes,
         latency_p50_ms=1e3 * report.latency_p50_s,
         latency_p99_ms=1e3 * report.latency_p99_s,
         age_p50_ms=1e3 * report.age_p50_s,

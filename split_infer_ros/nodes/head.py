@@ -19,6 +19,7 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
+from split_infer_ros.runtime.cache_pruning import limit_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
@@ -83,6 +84,7 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     def configure(self) -> None:
         values = self.values
+        limit_cache(values.cache_bytes)
         self.add_cleanup(self._unload)
         opened = open_model(
             values.model_spec,

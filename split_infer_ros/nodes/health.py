@@ -135,6 +135,8 @@ class PipelineHealth:
             "memory of features (bytes)": f"{report.pool_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
             "memory of the model (bytes)": f"{report.model_bytes:,}",
+            "memory of the process (bytes)": f"{report.resident_bytes:,}",
+            "memory of the process in no file (bytes)": f"{report.anonymous_bytes:,}",
             **weights_values(
                 residency=report.weights_residency,
                 memory_bytes=report.weights_bytes,

@@ -23,6 +23,7 @@ from split_infer_ros.nodes.tenant_reports import TenantReports
 from split_infer_ros.nodes.tenant_senders import TenantSenders
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
+from split_infer_ros.runtime.cache_pruning import limit_cache
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.server import Server
@@ -72,6 +73,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def configure(self) -> None:
         values = self.values
+        limit_cache(values.cache_bytes)
         self._check_topics(values)
         database = Database.named(values.tuning_database)
         trace = open_trace(self, values.trace)

@@ -155,6 +155,15 @@ def capture(
     return Capture(graph, stream, results, pool)
 
 
+def is_recording(device: Device) -> bool:
+    """Returns whether the calling thread records its work on a device. On a CPU it never does."""
+    if device.type != "cuda":
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
+
+
 def synchronize_device(device: Device) -> None:
     """Waits until the work of all streams is done. On a CPU it returns at once."""
     if device.type == "cuda":

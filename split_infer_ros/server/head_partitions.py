@@ -18,11 +18,9 @@ from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import as_specified
-from split_infer_ros.weight_streaming.packed_weights import find_packed, streamable
-from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
-from split_infer_ros.weight_streaming.streaming import stream_head
+from split_infer_ros.weight_streaming.streaming import pack_streamed, stream_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +183,4 @@ class HeadPartitions:
             current.close()
 
     def _pack(self, settings: WeightsSettings) -> None:
-        if settings.weights_residency is not Residency.RESIDENT:
-            model = streamable(self._model)
-            find_packed(model, settings.weights_file, num_threads=self._num_threads, batch_size=self._batch_size)
+        pack_streamed(self._model, settings, num_threads=self._num_threads, batch_size=self._batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler

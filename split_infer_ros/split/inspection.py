@@ -20,12 +20,13 @@ from typing import Any
 
 from split_infer_ros import errors
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.models.named_weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.models.onnx_models import description_files, is_onnx_file
 from split_infer_ros.models.user_names import PROGRAM_SUFFIX
+from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.child_process import ChildProcess
-from split_infer_ros.runtime.files import content_digest, write_whole
+from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular, user_path
@@ -119,9 +120,10 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
-    known = default_path().parent / "inspected" / f"{_key(spec, paths)}.json"
+    known = cache_folder() / "inspected" / f"{_key(spec, paths)}.json"
     folder = paths[0].absolute().parent
     if (found := _read_known(known, folder)) is not None:
+        mark_used(known)
         return found
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
     if inspector is None:
@@ -134,7 +136,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     beside = [Path(file) for file in answer["files"]]
     digests = {os.path.relpath(file, folder): content_digest(file) for file in beside}
     try:
-        write_whole(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
+        write_cached(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
     return Inspected(tuple(beside), answer["reading"])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import engine_version
@@ -42,7 +42,7 @@ def quantised_path(model: SplitModel) -> Path:
     weights = "8 bits" if has_vnni() else "7 bits"
     version = str(engine_version(Engine.OPENVINO.value))
     facts = (str(FORMAT), model.content, str(model.entry.image_shape), version, weights)
-    return default_path().parent / "int8" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}.onnx"
+    return cache_folder() / "int8" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}.onnx"
 
 
 def find_quantised(model: SplitModel) -> Path:

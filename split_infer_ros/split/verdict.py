@@ -10,9 +10,9 @@ from pathlib import Path
 
 from split_infer_ros.engines.engine import engine_text
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.files import write_whole
+from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
 
 FORMAT = 4  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
@@ -60,6 +60,7 @@ class Verdict:
 
     def read(self) -> bool | None:
         """Returns whether the results are right; None if nobody knows."""
+        mark_used(self.path)
         try:
             return {YES: True, NO: False}.get(self.path.read_bytes())
         except OSError:
@@ -68,7 +69,7 @@ class Verdict:
     def keep(self, is_right: bool) -> None:
         """Writes the verdict. If it cannot be written, the log says why."""
         try:
-            write_whole(self.path, YES if is_right else NO)
+            write_cached(self.path, YES if is_right else NO)
         except OSError as error:
             _log.warning("%s cannot be kept, so the model is compared again at each start: %s.", self.path, error)
 
@@ -81,4 +82,4 @@ def _facts(graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConf
 
 
 def _path(facts: str, suffix: str) -> Path:
-    return default_path().parent / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.{suffix}"
+    return cache_folder() / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.{suffix}"

@@ -11,7 +11,8 @@ from torch import Tensor, fx
 from split_infer_ros.engines.engine import Engine, engine_text
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
-from split_infer_ros.measurements.database import default_path
+from split_infer_ros.runtime.cache import cache_folder, hold
+from split_infer_ros.runtime.cache_pruning import prune_cache
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
@@ -43,9 +44,9 @@ def streamable(model: SplitModel) -> TorchModel:
     return streamed
 
 
-def cache_folder() -> Path:
+def packed_folder() -> Path:
     """Returns the folder of the files that are packed at need."""
-    return default_path().parent / "weights"
+    return cache_folder() / "weights"
 
 
 def read_from_file(model: TorchModel, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
@@ -57,6 +58,7 @@ def read_from_file(model: TorchModel, path: Path, header: PackedHeader, *, num_t
         header: of the file.
         num_threads: for which the weights were packed; None for a GPU.
     """
+    hold(path)
     _digests[model.graph] = header.values
     model.weights_source = header.source
     model.release(
@@ -99,13 +101,16 @@ def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_s
         return path
     # Layouts depend on threads and batch size. With other ones, some weights would be converted at every call.
     kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
-    path = cache_folder() / f"{model.fingerprint}-{digest}-{kind}.weights"
+    path = packed_folder() / f"{model.fingerprint}-{digest}-{kind}.weights"
+    hold(path)
     try:
         fits = open_packed(model, model.graph, path, num_threads=num_threads).header.values == digest
     except WeightsError:  # there is none yet, or it is of another torch
         fits = False
     if not fits:
         pack_model(model, path, num_threads=num_threads, batch_size=batch_size)
+        hold(path)
+        prune_cache()
     return path
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.copy_stage import CopyStage
@@ -25,6 +23,9 @@ from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import WeightStream, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HUGE_PAGE = 2 << 20  # bytes
 
@@ -38,6 +39,8 @@ def page_aligned(nbytes: int) -> Tensor:
     Raises:
         OutOfMemory: the host has too little memory.
     """
+    import torch  # only here: a process without torch has models whose weights are never streamed
+
     try:
         mapping = mmap.mmap(-1, nbytes + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -100,7 +103,7 @@ class MappedRingMemory(RingMemory):
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> MappedRingMemory:
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> MappedRingMemory:
         """Allocates a ring of that many bytes.
 
         Raises:
@@ -125,7 +128,7 @@ class CopiedRingMemory(RingMemory):
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> CopiedRingMemory:
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> CopiedRingMemory:
         """Allocates rings of that many bytes each.
 
         Raises:

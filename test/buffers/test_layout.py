@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import BYTE, FLOAT32
 from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec, batched_strides, dense_strides, is_dense
 from split_infer_ros.errors import SplitInferError
 
@@ -46,14 +47,14 @@ def test_views_do_not_overlap_and_copy_nothing(specs: list[TensorSpec], batch_si
 
 
 def test_a_full_batch_fits_exactly() -> None:
-    layout = Layout([TensorSpec("a", (3, 5), torch.float32), TensorSpec("b", (7,), torch.uint8)], 4)
+    layout = Layout([TensorSpec("a", (3, 5), FLOAT32), TensorSpec("b", (7,), BYTE)], 4)
     assert layout.offsets == [0, ALIGNMENT]
     assert layout.slot_bytes == 2 * ALIGNMENT
     assert layout.specs[0].bytes_per_image == 60
 
 
 def test_views_have_the_given_strides() -> None:
-    layout = Layout([TensorSpec("x", (3, 4, 5), torch.float32)], 2)
+    layout = Layout([TensorSpec("x", (3, 4, 5), FLOAT32)], 2)
     slot = torch.arange(layout.slot_bytes // 4, dtype=torch.float32).view(torch.uint8)
     (rows,) = layout.views(slot, 2)
     assert rows.is_contiguous()
@@ -114,7 +115,7 @@ def test_a_layout_without_tensors_still_has_a_slot() -> None:
 
 @pytest.mark.parametrize("batch", [3, 1000, -1])
 def test_too_many_images_are_refused(batch: int) -> None:
-    layout = Layout([TensorSpec("a", (3,), torch.float32), TensorSpec("b", (3,), torch.float32)], 2)
+    layout = Layout([TensorSpec("a", (3,), FLOAT32), TensorSpec("b", (3,), FLOAT32)], 2)
     with pytest.raises(SplitInferError, match=f"for 2 images cannot hold {batch}"):
         layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), batch)
 

@@ -12,6 +12,7 @@ from simulated_gpu import GPU, CudaError, Gpu, simulated
 
 from split_infer_ros.buffers import memory_allocation
 from split_infer_ros.buffers.cuda import device_address, device_attributes
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES, ManagedBytes
 from split_infer_ros.buffers.memory import Memory, Place
@@ -25,7 +26,7 @@ from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
-LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+LAYOUT = Layout([TensorSpec("x", (3, 2, 2), FLOAT32), TensorSpec("y", (5,), FLOAT16)], 4)
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ def test_the_cpu_sees_what_the_device_wrote(
 @pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
 def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place) -> None:
     """Also equivalent strides: for a 1x1 map, two of these mean the same layout, but oneDNN takes other kernels."""
-    pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
+    pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), FLOAT32)], 4), 1, place)
     lease = pool.acquire()
     assert lease is not None
     for count, strides in ((2, (8, 1, 1, 1)), (4, (8, 1, 8, 8)), (2, (8, 1, 8, 8)), (2, (1, 2, 2, 2))):

@@ -4,8 +4,8 @@ import gc
 from collections.abc import Callable
 
 import pytest
-import torch
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
@@ -13,7 +13,7 @@ from split_infer_ros.errors import ConfigurationError, HandleError
 
 
 def make_pool(slots: int = 3, released: Callable[[Lease, Outcome], None] | None = None) -> SlotPool:
-    return SlotPool.allocate(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots, released=released)
+    return SlotPool.allocate(Layout([TensorSpec("x", (4,), FLOAT32)], 2), slots, released=released)
 
 
 def test_each_slot_has_memory_of_its_own() -> None:
@@ -80,7 +80,7 @@ def test_a_pool_is_found_while_it_lives() -> None:
 
 
 def test_too_much_memory_is_refused_with_what_to_change() -> None:
-    layout = Layout([TensorSpec("x", (1 << 40,), torch.float32)], 64)
+    layout = Layout([TensorSpec("x", (1 << 40,), FLOAT32)], 64)
     with pytest.raises(ConfigurationError, match="batch_size"):
         SlotPool.allocate(layout, 8)
 

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from split_infer_ros.buffers import segment as module
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.segment import PAGE, PREFIX
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
@@ -28,7 +29,7 @@ from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
-LAYOUT = Layout([TensorSpec("a", (2, 3), torch.float32), TensorSpec("b", (5,), torch.int64)], 2)
+LAYOUT = Layout([TensorSpec("a", (2, 3), FLOAT32), TensorSpec("b", (5,), np.dtype(np.int64))], 2)
 LEASE_S = 10.0
 GOOD = Outcome(2, "head_error", 1.5, 2.5, 3.5)
 WAIT_S = 60.0
@@ -328,7 +329,7 @@ def test_too_much_memory_is_refused_and_nothing_leaks(folder: Path, monkeypatch:
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), FLOAT32)], 64), 8)
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
 
-SPECS = (TensorSpec("maps", (3, 4, 5), torch.float32), TensorSpec("ids", (7,), torch.int64))
+SPECS = (TensorSpec("maps", (3, 4, 5), FLOAT32), TensorSpec("ids", (7,), np.dtype(np.int64)))
 
 
 def slot_memory() -> SlotMemory:

@@ -109,7 +109,7 @@ class SizedGraphs(Generic[Results]):
         graph = self._graphs[bisect_left(self._sizes, count)]
         graph.launch()
         if self.input.images.is_cuda:
-            self.input.unused = current_fence(self.input.images.device)
+            self.input.unused = current_fence(Device(str(self.input.images.device)))
         return graph.results
 
 

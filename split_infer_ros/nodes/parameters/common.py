@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from split_infer_ros.engines.engine import Engine, check_engine
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.nodes.parameters.table import NodeParameters, part
+from split_infer_ros.runtime.cache_pruning import DEFAULT_BYTES
 from split_infer_ros.server.shared_settings import SharedSettings
-from split_infer_ros.setting import COMPUTING, LOADING, like, setting, settings_of
+from split_infer_ros.setting import COMPUTING, LOADING, MEGABYTES, like, setting, settings_of
 from split_infer_ros.split.model_spec import ModelSpec
 
 
@@ -21,6 +22,16 @@ class LoadParameters(NodeParameters):
 
     tuning_database: str = setting(
         "", "The file of measurements. Empty: tuning.jsonl in the user's cache folder.", read_only=True
+    )
+    cache_bytes: float = setting(
+        DEFAULT_BYTES,
+        "The most disk space for what nodes keep in the user's cache folder and can make again, such as exported and "
+        "compiled models. When more is written, the longest unused is removed. All nodes of a process need the "
+        "same value.",
+        minimum=0.0,
+        maximum=1e12,
+        unit=MEGABYTES,
+        read_only=True,
     )
 
 

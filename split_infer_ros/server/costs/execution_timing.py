@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Images
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
@@ -40,7 +39,7 @@ class PixelModel:
 
     def blank_images(self, batch_size: int) -> Images:
         """Returns black images as the backbone takes them."""
-        return as_tensor(self._pixels.blank((batch_size, *self._size)))
+        return self._pixels.blank((batch_size, *self._size))
 
 
 class GraphStore(Protocol):

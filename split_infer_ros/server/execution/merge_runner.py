@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Backbone, Features, Images
 from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.engine import Engine
@@ -246,7 +247,7 @@ def _run_stack(
         run: the stack's backbone.
     """
     try:
-        for model, features in stack.run(inputs, run).items():
+        for model, features in stack.run({model: as_tensor(images) for model, images in inputs.items()}, run).items():
             store_features(model, features)
     except Exception as error:  # one network for all: no model has its results
         return dict.fromkeys(inputs, error)

@@ -1,0 +1,156 @@
+"""Models that OpenVINO compiled, in the user's cache. A later start reads them and compiles nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from split_infer_ros.engines.engine import CPU, Engine, import_for
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.user_files import open_regular
+from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
+
+if TYPE_CHECKING:
+    from split_infer_ros.images.pixel_input import PixelInput
+
+FORMAT = 1  # of the file, and of how a graph is prepared before it is compiled; a change raises it
+FOLDER = "blobs"
+PRIVATE = 0o700
+DEVICE_FACTS = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE")
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()  # about which a warning was given in this process
+
+
+class CompiledBlob:
+    """The file of a model that is compiled for one form of its inputs. It need not exist.
+
+    Whatever is wrong with the file or its folder costs a warning in the log, and the model is compiled. Only models for
+    the CPU are kept. What another device exports depends on a driver, whose version OpenVINO does not tell.
+
+    Args:
+        core: OpenVINO's.
+        device: for which the model is compiled, in OpenVINO's spelling.
+        properties: with which it is compiled. They name the precision, the threads and the streams.
+        graph: from which it is compiled.
+        shapes: of its inputs; None if it takes all batch sizes.
+        pixels: the form of the images that it takes; None if it takes what the graph takes.
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        device: str,
+        properties: Mapping[str, Any],
+        graph: OnnxGraph,
+        shapes: Iterable[Sequence[int]] | None,
+        pixels: PixelInput | None,
+    ) -> None:
+        self._core, self._device, self._properties, self._name = core, device, dict(properties), graph.name
+        self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
+        form = None if shapes is None else [list(map(int, shape)) for shape in shapes]
+        # A graph whose weights are in a file of their own names that file, whose name depends on the weights.
+        self._facts = [FORMAT, graph.digest, form, repr(pixels), {key: str(value) for key, value in properties.items()}]
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept. The name depends on all that decides about the content, OpenVINO and processor included."""
+        device = [str(self._core.get_property(self._device, name)) for name in DEVICE_FACTS]
+        machine = [cpu_name(), sorted(cpu_extensions()), onednn_limit()]
+        facts = json.dumps([*self._facts, self._runtime.get_version(), device, machine], sort_keys=True)
+        return cache_folder() / FOLDER / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.blob"
+
+    def load(self) -> Any:
+        """Returns the compiled model; None if there is no file that is as it was written."""
+        if self._device != CPU:
+            return None
+        path = self.path
+        try:
+            _check_private(path.parent)
+            blob = self._read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _warn(str(path.parent), f"{path} cannot be read ({error}), so {self._name} is compiled.")
+            return None
+        if blob is None:
+            _warn(str(path), f"{path} is not as it was written, so {self._name} is compiled again.")
+            return None
+        try:
+            compiled = self._core.import_model(blob, self._device, self._properties)
+        except Exception as error:  # OpenVINO raises RuntimeError and others
+            _warn(str(path), f"OpenVINO does not take {path}, so {self._name} is compiled again: {error}")
+            return None
+        mark_used(path)
+        return compiled
+
+    def keep(self, compiled: Any) -> None:
+        """Writes the compiled model. Other processes may do the same at the same time."""
+        if self._device != CPU:
+            return
+        path = self.path
+        try:
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=PRIVATE, exist_ok=True)
+            _check_private(path.parent)
+            write_cached(path, _exported(compiled))
+        except Exception as error:  # OpenVINO raises RuntimeError and others
+            _warn(str(path.parent), f"{path} cannot be kept, so {self._name} is compiled at each start: {error}.")
+
+    def _read(self, path: Path) -> Any:
+        """Returns what OpenVINO exported, in memory that OpenVINO owns; None if it is not as it was written.
+
+        OpenVINO leaves the weights in that memory, and does not say when it needs them no more.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        expected = len(_header(b""))
+        with open(path, "rb", opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size - expected
+            if size <= 0:
+                return None
+            header, blob = file.read(expected), self._runtime.Tensor(self._runtime.Type.u8, [size])
+            file.readinto(blob.data)
+        return blob if header == _header(blob.data) else None
+
+
+def _exported(compiled: Any) -> Any:
+    """Returns the content of the file of a compiled model. It is in memory only once."""
+    content, start = io.BytesIO(), len(_header(b""))
+    content.write(bytes(start))
+    compiled.export_model(content)
+    view = content.getbuffer()
+    view[:start] = _header(view[start:])
+    return view
+
+
+def _header(blob: Any) -> bytes:
+    """Returns what stands in front of exported bytes. It has the same length for all."""
+    return f"split_infer_ros {FORMAT:04} {hashlib.sha256(blob).hexdigest()}\n".encode()
+
+
+def _check_private(folder: Path) -> None:
+    """Checks that nobody else can have written into a folder.
+
+    Raises:
+        OSError: somebody can, or there is no such folder.
+    """
+    facts = folder.stat()
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o777 != PRIVATE:
+        raise PermissionError(f"{folder} must belong to this user, and have mode {PRIVATE:o}")
+
+
+def _warn(about: str, sentence: str) -> None:
+    """Warns once about a file or a folder."""
+    if about not in _said:
+        _said.add(about)
+        _log.warning(sentence)
