@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 
 from split_infer_ros.engines.fusion import fuse_convolutions
 from split_infer_ros.operator_placement.plan import Copy, PlacementPlan, Tag
+from split_infer_ros.runtime.device import Device
 
 
-def copy_to(value: Any, device: torch.device) -> Any:
+def copy_to(value: Any, device: Device) -> Any:
     """Returns a nested value with its tensors on ``device``. Tensors that are there already are not copied."""
 
     def move(leaf: Any) -> Any:
@@ -33,7 +34,7 @@ def has_copies(partition: object) -> bool:
     return any(node.target is copy_to for graph in graphs for node in graph.nodes)
 
 
-def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> fx.GraphModule:
+def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, Device]) -> fx.GraphModule:
     """Returns a graph with each operator on its processor and with the plan's copies.
 
     Args:
@@ -48,7 +49,7 @@ def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag,
 class _PlacedGraphBuilder:
     """Builds the placed graph node by node."""
 
-    def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> None:
+    def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, Device]) -> None:
         self._graph, self._plan, self._devices = graph, plan, devices
         self._placed = fx.Graph()
         self._values: dict[tuple[fx.Node, Tag], fx.Node] = {}  # the placed node of each value on each processor

@@ -11,7 +11,6 @@ from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import has_engine_part
-from split_infer_ros.operator_placement.placed_graph import has_copies
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
@@ -26,7 +25,11 @@ def can_be_recorded(backbone: Backbone) -> bool:
     operators that are placed there. Trying to record any of these would only fail.
     """
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
-    return not (isinstance(plain, StreamedPartition) or has_engine_part(plain) or has_copies(plain))
+    if isinstance(plain, StreamedPartition) or has_engine_part(plain):
+        return False
+    from split_infer_ros.operator_placement.placed_graph import has_copies  # only here: it imports torch
+
+    return not has_copies(plain)
 
 
 def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
