@@ -16,7 +16,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
 from typing import Any
@@ -166,7 +166,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
     )
 
 
-def check_detections(entry: ModelEntry, module: nn.Module) -> None:
+def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None:
     """Checks on two black images that a user's model and its decode function fit together.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import fx, nn
+from torch import fx
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
@@ -16,6 +16,7 @@ from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights
 from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import SplitPoint
 
 
@@ -42,7 +43,7 @@ class PartitionMaker:
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> nn.Module:
+    ) -> Partition:
         """Makes a partition executable.
 
         Args:
@@ -59,7 +60,7 @@ class PartitionMaker:
         ]
         return parts[0] if len(parts) == 1 else PartChain(parts)
 
-    def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[nn.Module]:
+    def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[Partition]:
         """Makes the segments between neighbouring split points executable."""
         kinds = self._changes.kinds_before([end.position for end in split_points[1:]])
         return [
@@ -67,7 +68,7 @@ class PartitionMaker:
             for segment, start, kind in zip(segments, split_points[:-1], kinds, strict=True)
         ]
 
-    def from_float32(self, part: nn.Module, split_point: SplitPoint) -> nn.Module:
+    def from_float32(self, part: Partition, split_point: SplitPoint) -> Partition:
         """Returns an executable part, behind a split point, for callers that have float32."""
         dtype = self._config.boundary_dtype
         if dtype == FLOAT32:
@@ -82,7 +83,7 @@ class PartitionMaker:
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> nn.Module:
+    ) -> Partition:
         dtype = self._config.boundary_dtype
         if self._device.type != "cpu" or dtype != FLOAT32:
             part = copy_to_device(part, self._device, torch_dtype(dtype))

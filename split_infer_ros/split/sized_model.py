@@ -18,12 +18,13 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
 
 REFERENCE = 2  # images; the graph for so many shows where the batch is
 
-MakePart = Callable[[TorchModel], nn.Module]
+MakePart = Callable[[TorchModel], Partition]
 """Makes a part of the model for one batch size."""
 
 
@@ -96,11 +97,11 @@ class SizedModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
         return self._reference.parameters_before(name)
 
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
-        made: dict[TorchModel, tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]] = {}
+        made: dict[TorchModel, tuple[tuple[Partition, ...], tuple[Partition, ...]]] = {}
 
-        def segment(model: TorchModel, side: int, index: int) -> nn.Module:
+        def segment(model: TorchModel, side: int, index: int) -> Partition:
             if model not in made:
                 made[model] = model.segments()
             return made[model][side][index]
@@ -162,10 +163,10 @@ class SizedModel(SplitModel):
         model.split_points = tuple(own[point.name] for point in self.split_points if point.name in own)
         return model if _crossing(model.split_points) == _crossing(self.split_points) else None
 
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         return _SizedPart(self, lambda model: model.backbone(split_point.name))
 
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         return _SizedPart(self, lambda model: model.head(split_point.name))
 
 
@@ -175,7 +176,7 @@ class _SizedPart(nn.Module):
     def __init__(self, model: SizedModel, make: MakePart) -> None:
         super().__init__()
         self._model, self._make = [model], make  # in a list, so that torch does not look into it
-        self._made: dict[int, nn.Module | None] = {}
+        self._made: dict[int, Partition | None] = {}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Maps tensors (n, ...) to a tuple of tensors (n, ...)."""

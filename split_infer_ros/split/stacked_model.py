@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
@@ -23,6 +23,7 @@ from split_infer_ros.engines.traced_part import OperatorOverride, make_traced_pa
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.stacked_graph import stack_graphs
 from split_infer_ros.split.torch_model import TorchModel
@@ -77,8 +78,8 @@ class StackedModel:
             images: as ``join`` takes them.
             backbone: what runs the network; None for ``backbone`` itself.
         """
-        features = (backbone or self.backbone)(self.join(images))
-        return self.divide(features, {name: len(given) for name, given in images.items()})
+        run: Partition = backbone or self.backbone
+        return self.divide(run(self.join(images)), {name: len(given) for name, given in images.items()})
 
     def join(self, images: Mapping[str, Tensor]) -> Tensor:
         """Returns the network's images (n, m * C, H, W), in which n is the largest number of images of a member.
@@ -127,7 +128,7 @@ class StackedModel:
                 f"{self.name} are compiled or tuned by segment, each for itself: let each run alone."
             )
 
-    def _make_backbone(self, first: TorchModel) -> nn.Module:
+    def _make_backbone(self, first: TorchModel) -> Partition:
         parts = [backbone_of(model.whole(), model.split_point(self.split_point)) for model in self.members.values()]
         network = stack_graphs(parts, first.image_shape)
         if self.device.type != "cpu" or self.dtype != FLOAT32:

@@ -27,6 +27,7 @@ from split_infer_ros.split.device_weights import DeviceWeights, bytes_of
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.kernel_traffic import kernels_of
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partition_maker import PartitionMaker
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
@@ -154,7 +155,7 @@ class TorchModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
         return sum(parameter.numel() for parameter in backbone_of(self.graph, self.split_point(name)).parameters())
 
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
 
         Segments are never compiled.
@@ -190,7 +191,7 @@ class TorchModel(SplitModel):
             return ExecutionConfig()
         return config if config.compiler is Compiler.NONE else ExecutionConfig(precision=config.precision)
 
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         config = self.execution_config
         partition = self._with_weights(backbone_of, split_point)
         self._weight_names[split_point.position] = list(state_of(partition))
@@ -224,7 +225,7 @@ class TorchModel(SplitModel):
         state = state_of(self.graph)
         return bytes_of(state[name] for name in self._weight_names.get(split_point.position, ()))
 
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         config = self._head_execution_config
         partition = self._with_weights(head_of, split_point)
         maker = self._maker(config, CPU)
