@@ -24,7 +24,7 @@ from split_infer_ros.runtime.captures import (
 )
 from split_infer_ros.runtime.streams import Stream, current_fence, work_apart
 from split_infer_ros.runtime.torch_pools import keeping_pools
-from split_infer_ros.weight_streaming.ring_memory import page_aligned
+from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
@@ -105,7 +105,7 @@ def managed() -> list[Memory]:
 
 
 def registered() -> list[Memory]:
-    return [adopt(Policy.PINNED, page_aligned(4096), GPU)]
+    return [adopt(Policy.PINNED, byte_view(page_aligned(4096)), GPU)]
 
 
 def released() -> list[Memory]:
@@ -362,7 +362,7 @@ def test_memory_outlives_inference_mode(gpu: Gpu) -> None:
     for policy in (Policy.DEVICE, Policy.PINNED, Policy.MANAGED):
         plain = page_aligned(4096)
         with torch.inference_mode():
-            made = allocate(policy, 64, GPU), adopt(policy, plain, GPU)
+            made = allocate(policy, 64, GPU), adopt(policy, byte_view(plain), GPU)
         for memory in made:
             memory.device.fill_(1)
             synchronize_device(GPU)

@@ -11,7 +11,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.weight_streaming.ring_memory import page_aligned
+from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 
 GPU = torch.device("cuda", 0)
 
@@ -73,7 +73,7 @@ def test_the_cache_is_freed_before_memory_is_refused() -> None:
 def test_page_locking_can_be_refused(gpu: Gpu) -> None:
     gpu.runtime.refuse["cudaHostRegister"] = "cudaErrorNotSupported"
     with pytest.raises(ConfigurationError, match="cudaHostRegister failed: cudaErrorNotSupported"):
-        adopt(Policy.PINNED, page_aligned(4096), GPU)
+        adopt(Policy.PINNED, byte_view(page_aligned(4096)), GPU)
     gpu.page_lockable = 1000
     with pytest.raises(OutOfMemory):
         allocate(Policy.PINNED, 4096, GPU)
@@ -81,9 +81,9 @@ def test_page_locking_can_be_refused(gpu: Gpu) -> None:
 
 def test_memory_is_not_page_locked_twice(gpu: Gpu) -> None:
     plain = page_aligned(4096)
-    memory = adopt(Policy.PINNED, plain, GPU)
+    memory = adopt(Policy.PINNED, byte_view(plain), GPU)
     with pytest.raises(ConfigurationError):
-        adopt(Policy.PINNED, plain, GPU)
+        adopt(Policy.PINNED, byte_view(plain), GPU)
     memory.release()
     with pytest.raises(CudaError, match="no such memory"):
         memory.device.fill_(1)
@@ -112,7 +112,7 @@ def test_managed_memory_belongs_to_one_side_at_a_time(given: bool) -> None:
 def test_pageable_memory_needs_the_gpus_attribute() -> None:
     with simulated(Gpu(absent=["cudaDevAttrPageableMemoryAccess"])) as gpu:
         with pytest.raises(OutOfMemory, match="memory that the GPU cannot reach"):
-            adopt(Policy.MANAGED, page_aligned(4096), GPU)
+            adopt(Policy.MANAGED, byte_view(page_aligned(4096)), GPU)
         gpu.faults.clear()
 
 
@@ -136,7 +136,7 @@ def test_pages_of_managed_memory_go_to_who_touches_them(gpu: Gpu) -> None:
 
 def test_registered_memory_has_another_address_on_the_device(gpu: Gpu) -> None:
     plain = page_aligned(4096)
-    adopted = adopt(Policy.PINNED, plain, GPU)
+    adopted = adopt(Policy.PINNED, byte_view(plain), GPU)
     with pytest.raises(CudaError, match="an address of the host"):
         torch.as_tensor(AtAddress(plain.data_ptr()), device=GPU)
     gpu.faults.clear()
