@@ -18,11 +18,12 @@ from split_infer_ros.runtime.device import Device
 
 def copy_to(value: Any, device: Device) -> Any:
     """Returns a nested value with its tensors on ``device``. Tensors that are there already are not copied."""
+    target = torch.device(device)
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.device):
-            return device
-        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+            return target
+        return leaf.to(target) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(move, value)
 
@@ -83,7 +84,7 @@ class _PlacedGraphBuilder:
         if isinstance(
             node.kwargs.get("device"), torch.device
         ):  # an exported graph names the device of tensors that it makes
-            placed.update_kwarg("device", self._devices[tag])
+            placed.update_kwarg("device", torch.device(self._devices[tag]))
         return placed
 
     def _value_on(self, source: fx.Node, tag: Tag) -> fx.Node:

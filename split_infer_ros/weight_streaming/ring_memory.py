@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
@@ -98,7 +99,7 @@ class MappedRingMemory(RingMemory):
     """A ring buffer in page-locked memory of the host, which the GPU reads where it lies (two-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(memory.device, memory.host)
+        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
         self._memory = memory
         self._ops = ops
 
@@ -122,7 +123,7 @@ class CopiedRingMemory(RingMemory):
     """A ring buffer on the GPU, and one of the same size on the host from which it is filled (three-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(memory.device, memory.host)
+        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
         self.nbytes = memory.bytes
         self._memory = memory
         self._ops = ops

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Mark
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
@@ -105,7 +106,7 @@ class StreamedPartition:
             steps = len(packed.step_blocks)
             timer = StepTimer(supply, steps) if mark is None else DeviceStepTimer(supply, steps, mark)
             graph = bind_weights(packed, places, timer)
-            set_device(graph, ring_memory.ring.device)
+            set_device(graph, Device(str(ring_memory.ring.device)))
             supply.open()
             undo.pop_all()
         return cls(graph, supply, timer, kept_memory=kept_memory, ring_memory=ring_memory, note=file.note)

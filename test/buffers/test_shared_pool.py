@@ -90,7 +90,7 @@ def test_the_reader_sees_the_owners_bytes_without_a_copy() -> None:
     for value in (1, 2):
         lease = published(pool)
         for view in pool.views(lease, 2):
-            view.fill_(value)
+            view[...] = value
         reader.take(lease)
         views = reader.views(lease, 2)
         assert [view.shape for view in views] == [(2, 2, 3), (2, 5)]
@@ -302,7 +302,7 @@ def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
 def test_readers_keep_their_memory_when_the_owner_goes() -> None:
     pool, reader = make()
     lease = published(pool)
-    pool.views(lease, 1)[0].fill_(4.0)
+    pool.views(lease, 1)[0][...] = 4.0
     reader.take(lease)
     pool.close()
     assert not reader.owner_lives
@@ -366,7 +366,7 @@ def test_a_truncated_segment_is_mended_and_its_frames_counted(folder: Path, size
     assert (folder / pool.segment).stat().st_size == whole
     for again in (published(pool), published(pool)):
         for view in pool.views(again, 2):
-            view.fill_(3)
+            view[...] = 3
         reader.take(again)
         assert all((view == 3).all() for view in reader.views(again, 2))
     SharedSlotReader.attach(pool.segment, LAYOUT)  # its header is back
@@ -406,7 +406,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def publish(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from([lease for lease, state in self.states.items() if state == "writing"]))
-        self.pool.views(lease, 2)[1].fill_(lease.generation * self.SLOTS + lease.slot)
+        self.pool.views(lease, 2)[1][...] = lease.generation * self.SLOTS + lease.slot
         self.pool.publish(lease, self.now)
         self.states[lease] = "ready"
         self.deadlines[lease] = self.now + LEASE_S
