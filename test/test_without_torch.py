@@ -12,12 +12,16 @@ import split_infer_ros
 
 PACKAGE = Path(split_infer_ros.__file__).parent
 CHILD_S = 60  # a bound on the process that a test starts
-PACKAGES = ("images", "onnx_graphs", "sources")
+PACKAGES = ("images", "measurements", "onnx_graphs", "runtime", "sources", "telemetry")
 MODULES = (
     *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
     *("split.controller", "split.inspected_model", "split.inspector", "split.load", "split.model_engines"),
     *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
     *("split.stage_timer", "split.verdict"),
+    *("autotuning.opening", "autotuning.trials", "autotuning.tune", "memory_cost.machine"),
+    *("memory_cost.memory_choice", "operator_placement.placed_backbone", "quantisation.quantise"),
+    *("vision_ops.box_nms", "vision_ops.schedules", "weight_streaming.hollow_loading", "weight_streaming.ring_memory"),
+    *("weight_streaming.streamed_partition", "weight_streaming.streaming"),
 )
 
 BLOCK_TORCH = """

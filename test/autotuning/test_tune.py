@@ -74,7 +74,7 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
             micro_batches=micro_batches,
         )
 
-    monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
+    monkeypatch.setattr("split_infer_ros.engines.onednn_graph.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.engines_for", lambda model, precision: ("torch",))
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.num_cores", lambda: CORES)
