@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import sys
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def _scales(network: nn.Module) -> dict[str, Floats]:
     scales: dict[str, Floats] = {}
     for path, sequence in network.named_modules():
         layers = list(sequence.named_children()) if isinstance(sequence, nn.Sequential) else []
-        for (name, _), (_, norm) in zip(layers, layers[1:], strict=False):
+        for (name, _), (_, norm) in itertools.pairwise(layers):
             if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
                 scale = norm.weight.detach().numpy() / np.sqrt(norm.running_var.numpy() + np.float32(norm.eps))
                 scales[f"{path}.{name}.weight"] = scale[:, None, None, None]
