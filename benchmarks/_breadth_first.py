@@ -21,8 +21,8 @@ from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.split_points import live_values
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.traced_split_points import live_values
 
 Operator = Callable[..., tuple[Tensor, ...]]
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import BYTE
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
@@ -92,7 +93,7 @@ def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> N
 
 def layout(size: int) -> Layout:
     """A slot of so many bytes."""
-    return Layout([TensorSpec("features", (size,), torch.uint8)], 1)
+    return Layout([TensorSpec("features", (size,), BYTE)], 1)
 
 
 def from_the_system(size: int) -> Tensor:

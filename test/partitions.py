@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
@@ -46,7 +47,7 @@ def through_a_slot(split_point: SplitPoint, backbone: nn.Module, head: nn.Module
     features = backbone(images.clone())
     slots = SlotMemory.allocate(Layout(split_point.tensors, len(images) + 1), 1, Place())
     slots.write(0, features)
-    views = slots.views(0, len(images))
+    views = tuple(map(as_tensor, slots.views(0, len(images))))
     for view, feature in zip(views, features, strict=True):
         assert (view.shape, view.dtype) == (feature.shape, feature.dtype), split_point.name
     outputs: tuple[Tensor, ...] = head(*views)

@@ -21,10 +21,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers import shared_pool
+from split_infer_ros.buffers.host_arrays import FLOAT32, Array, as_tensor
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -37,7 +39,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 from split_infer_ros.server.ledger import Ledger, Ticket
 
-LAYOUT = Layout([TensorSpec("features", (64, 64), torch.float32), TensorSpec("checksum", (1,), torch.int64)], 1)
+LAYOUT = Layout([TensorSpec("features", (64, 64), FLOAT32), TensorSpec("checksum", (1,), np.dtype(np.int64))], 1)
 SLOTS = 3
 HANDLE = struct.Struct("<Q64sQQQ")  # frame, segment, pool, slot, generation
 RESULT = struct.Struct("<Q")
@@ -47,9 +49,9 @@ WAIT_S = 60.0
 WRONG = 2**32 - 1  # the number of a frame that differs from what was sent
 
 
-def checksum(number: int, features: torch.Tensor) -> int:
-    """Returns the checksum of a frame's features in the CPU's memory."""
-    return zlib.crc32(memoryview(features.numpy()), number)
+def checksum(number: int, features: Array) -> int:
+    """Returns the checksum of a frame's features."""
+    return zlib.crc32(memoryview(features), number)
 
 
 class Backbone:
@@ -65,6 +67,7 @@ class Backbone:
     def __init__(self, place: Place = HOST) -> None:
         self.pool = SharedSlotPool.allocate(LAYOUT, SLOTS, place)
         self._device = place.device if torch.cuda.is_available() else "cpu"  # a simulated GPU takes no part here
+        self._random = np.random.default_rng()
         self.ledger = Ledger()
         self.published: list[int] = []
         self._under_way: dict[Lease, tuple[int, Ticket]] = {}
@@ -87,9 +90,9 @@ class Backbone:
             return
 
     def _compute(self, lease: Lease, number: int) -> None:
-        features = torch.rand(1, 64, 64)
-        tensors = features, torch.tensor([[checksum(number, features)]])
-        self.pool.slots.write(lease.slot, [tensor.to(self._device) for tensor in tensors])
+        features = self._random.random((1, 64, 64), np.float32)
+        values = features, np.array([[checksum(number, features)]])
+        self.pool.slots.write(lease.slot, [as_tensor(each).to(self._device) for each in values])
         if self.pool.slots.needs_copy:
             self.pool.slots.fetch(lease.slot, 1)
         if torch.cuda.is_available():

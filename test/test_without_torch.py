@@ -12,8 +12,13 @@ import split_infer_ros
 
 PACKAGE = Path(split_infer_ros.__file__).parent
 CHILD_S = 60  # a bound on the process that a test starts
-PACKAGES = ("images", "sources")
-MODULES = ("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe")
+PACKAGES = ("images", "onnx_graphs", "sources")
+MODULES = (
+    *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
+    *("split.controller", "split.inspected_model", "split.inspector", "split.load", "split.model_engines"),
+    *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
+    *("split.stage_timer", "split.verdict"),
+)
 
 BLOCK_TORCH = """
 import importlib, sys

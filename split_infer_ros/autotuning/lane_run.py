@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-import torch
+from split_infer_ros.runtime.inference import inference_mode
+
+WARM_UP = 3  # calls before a network is timed; convolutions are packed at the second one
 
 
 class LaneRun:
@@ -38,5 +40,5 @@ class LaneRun:
         return [each / self._num_lanes for each in seconds]
 
     def _on_lane(self) -> None:
-        with torch.inference_mode():  # a thread's own setting
+        with inference_mode():  # a thread's own setting
             self._run()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
-
+from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.torch_model import TorchModel
 
 
 def model_features(model: SplitModel) -> dict[str, float]:
@@ -17,6 +15,12 @@ def model_features(model: SplitModel) -> dict[str, float]:
     """
     _, height, width = model.entry.image_shape
     sizes = {"parameters": math.log10(max(1, model.parameters)), "pixels": math.log10(height * width)}
+    if isinstance(model, GraphModel):
+        return sizes
+    from torch import nn  # only here, as a process with an ONNX model may have no torch
+
+    from split_infer_ros.split.torch_model import TorchModel
+
     if not isinstance(model, TorchModel):
         return sizes
     convolutions = [module for module in model.graph.modules() if isinstance(module, nn.Conv2d)]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference
+from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.num_threads import engine_threads
+from split_infer_ros.split.load import Built
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.result_agreement import ResultDifference, compare_results, is_classifier
 from split_infer_ros.split.sample_images import NUM_SAMPLES, sample_images
@@ -33,14 +33,14 @@ class ResultCheck:
         source: the model on the CPU, by its native engine.
     """
 
-    def __init__(self, as_built: nn.Module | OnnxGraph, source: SplitModel) -> None:
+    def __init__(self, as_built: Built, source: SplitModel) -> None:
         self._as_built, self._source = as_built, source
         self._classifies = is_classifier(source)
-        self._samples: dict[int, list[Tensor]] = {}  # by batch size
-        self._expected: dict[tuple[int, int], list[tuple[Tensor, ...]]] = {}  # by batch size and threads
+        self._samples: dict[int, list[Floats]] = {}  # by batch size
+        self._expected: dict[tuple[int, int], list[tuple[Values, ...]]] = {}  # by batch size and threads
 
-    def batches(self, batch_size: int) -> list[Tensor]:
-        """Returns drawn scenes in batches, each float32 (batch_size, 3, h, w), on the CPU. They are drawn once."""
+    def batches(self, batch_size: int) -> list[Floats]:
+        """Returns drawn scenes in batches, each float32 (batch_size, 3, h, w). They are drawn once."""
         if batch_size not in self._samples:
             count = math.ceil(NUM_SAMPLES / batch_size) * batch_size
             samples = sample_images(self._source.entry, count)
@@ -48,7 +48,7 @@ class ResultCheck:
         return self._samples[batch_size]
 
     def difference(
-        self, model: SplitModel, batch_size: int, compute: Callable[[Tensor], tuple[Tensor, ...]]
+        self, model: SplitModel, batch_size: int, compute: Callable[[Floats], Sequence[Values]]
     ) -> ResultDifference:
         """Returns how far the results of a configuration are from those of the model as built.
 
@@ -57,7 +57,7 @@ class ResultCheck:
         Args:
             model: as it is configured.
             batch_size: of the batches.
-            compute: runs the model's backbone up to ``output`` on a batch.
+            compute: runs the model's backbone up to ``output`` on a batch, and gives values of the host.
 
         Raises:
             ConfigurationError: they differ too much.
@@ -66,32 +66,28 @@ class ResultCheck:
         specs = model.split_point(OUTPUT).head_inputs
         found = []
         for images in self.batches(batch_size)[: len(expected)]:
-            outputs = (each.cpu() for each in compute(images))
-            found.append(outputs_of(head(*as_specified(outputs, specs))))
+            found.append(outputs_of(head(*as_specified(compute(images), specs))))
         result = compare_results(self._source.entry, found, expected, classifies=self._classifies)
         is_judged = model.precision is Precision.FP32
 
         def allowed() -> float:
             return self._allowed(model.execution_config.engine, batch_size) if is_judged else math.inf
 
-        uses_tf32 = model.device.type == "cuda" and torch.backends.cudnn.allow_tf32
-        is_rounded = not is_judged or (uses_tf32 and result.largest <= MAX_TF32_DIFFERENCE)
+        is_rounded = not is_judged or (_uses_tf32(model) and result.largest <= MAX_TF32_DIFFERENCE)
         if not (result.agrees(allowed) or (is_rounded and math.isfinite(result.largest))):
             raise ConfigurationError(
                 f"Results differ from the model's as built {result}; {result.allowed_text(allowed)}."
             )
         return result
 
-    def _outputs_as_built(self, batch_size: int) -> list[tuple[Tensor, ...]]:
+    def _outputs_as_built(self, batch_size: int) -> list[tuple[Values, ...]]:
         """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.
 
         An ONNX model is run by its native engine. If it is slow, only the first batches are run.
         """
-        key = batch_size, torch.get_num_threads()
+        as_built, num_threads = self._run_as_built()
+        key = batch_size, num_threads
         if key not in self._expected:
-            as_built: Callable[[Tensor], Any] = (
-                self._as_built if isinstance(self._as_built, nn.Module) else self._source.backbone(OUTPUT)
-            )
             results, end = [], time.monotonic() + MAX_COMPARED_S
             for images in self.batches(batch_size):
                 results.append(outputs_of(as_built(images)))
@@ -100,9 +96,28 @@ class ResultCheck:
             self._expected[key] = results
         return self._expected[key]
 
+    def _run_as_built(self) -> tuple[Callable[[Floats], Any], int]:
+        """Returns what runs the model as built, and how many threads it uses on this thread."""
+        module = self._as_built
+        if isinstance(module, OnnxGraph):
+            return self._source.backbone(OUTPUT), engine_threads()
+        import torch  # only here: an ONNX model needs none
+
+        return lambda images: module(as_tensor(images)), torch.get_num_threads()
+
     def _allowed(self, engine: Engine, batch_size: int) -> float:
         """Returns how far values may be from those of the model as built, where too little is decoded."""
-        if engine is Engine.TORCH or not isinstance(self._as_built, nn.Module):
+        if engine is Engine.TORCH or isinstance(self._as_built, OnnxGraph):
             return MAX_DIFFERENCE
+        from split_infer_ros.engines.allowed_difference import allowed_difference  # only here: it imports torch
+
         images, results = self.batches(batch_size)[0], self._outputs_as_built(batch_size)[0]
-        return allowed_difference(self._as_built, (images,), results)
+        return allowed_difference(self._as_built, (as_tensor(images),), tuple(map(as_tensor, results)))
+
+
+def _uses_tf32(model: SplitModel) -> bool:
+    if model.device.type != "cuda":
+        return False
+    import torch
+
+    return torch.backends.cudnn.allow_tf32

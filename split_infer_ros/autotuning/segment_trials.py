@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from split_infer_ros.autotuning.lane_run import WARM_UP
 from split_infer_ros.autotuning.layouts import Layout, layout_of
 from split_infer_ros.autotuning.spaces import CONVERSION, LAYOUTS, WORK
 from split_infer_ros.engines.execution_config import Convolutions
@@ -19,7 +20,6 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
 
-WARM_UP = 3  # calls; convolutions are packed at the second one
 SEGMENT_S = 0.01  # a sample of segments takes about this long
 FORMATS = {Layout.CONTIGUOUS: torch.contiguous_format, Layout.CHANNELS_LAST: torch.channels_last}
 

@@ -10,7 +10,6 @@ from typing import Any
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.engines.engine import Engine, parse_engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions
-from split_infer_ros.engines.onednn_graph import has_onednn_graphs
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.search.space import Config, Space, Value
@@ -55,7 +54,7 @@ def network_space(
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
     knobs: dict[str, Sequence[Value]] = {
         "engine": tuple(engines),
-        "convolutions": tuple(kind.value for kind in _convolutions_on(device)),
+        "convolutions": tuple(kind.value for kind in _convolutions_on(device, engines)),
         "folding": (True, False),
         "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
         "precision": tuple(precision.value for precision in precisions),
@@ -108,10 +107,14 @@ def _not_in_precisions(engines: Sequence[str], precisions: Sequence[Precision]) 
     ]
 
 
-def _convolutions_on(device: str | None) -> list[Convolutions]:
+def _convolutions_on(device: str | None, engines: Sequence[str]) -> list[Convolutions]:
     if device is None:
         return list(Convolutions)
+    if Engine.TORCH.value not in engines:
+        return [Convolutions.PACKED]
     if device == "cpu":
+        from split_infer_ros.engines.onednn_graph import has_onednn_graphs  # only here: it imports torch
+
         blocked = [Convolutions.BLOCKED] if has_onednn_graphs() else []
         return [Convolutions.PACKED, *blocked, Convolutions.CHANNELS_LAST, Convolutions.CONTIGUOUS]
     triton = [Convolutions.TRITON] if importlib.util.find_spec("triton") else []

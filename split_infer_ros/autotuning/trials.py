@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from split_infer_ros.autotuning.lane_run import LaneRun
+from split_infer_ros.autotuning.lane_run import WARM_UP, LaneRun
 from split_infer_ros.autotuning.result_check import ResultCheck
-from split_infer_ros.autotuning.segment_trials import WARM_UP, time_segments
 from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, TURNS, UNIFORM
+from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor, copy_into, torch_dtype
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
@@ -25,6 +24,7 @@ from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.search.space import frozen
@@ -32,7 +32,6 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.warm_up import count_lanes
-from split_infer_ros.split.device_weights import bytes_of
 from split_infer_ros.split.inspection import inspect_files
 from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.located_spec import located
@@ -106,8 +105,8 @@ class Trials:
         source = self._source(execution_config.folding)
         return place(source, self._device, execution_config)
 
-    def images(self, batch_size: int) -> Tensor:
-        """Returns a batch of drawn scenes, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
+    def images(self, batch_size: int) -> Floats:
+        """Returns a batch of drawn scenes, float32 (N, 3, h, w). Equal batch sizes give equal images."""
         return self._check.batches(batch_size)[0]
 
     @cached_property
@@ -117,19 +116,19 @@ class Trials:
     def _source(self, folding: bool) -> SplitModel:
         """Returns the model on the CPU in float32. It is prepared once."""
         if folding not in self._models:
-            built = copy.deepcopy(self._as_built) if isinstance(self._as_built, nn.Module) else self._as_built
+            built = self._as_built if isinstance(self._as_built, OnnxGraph) else copy.deepcopy(self._as_built)
             self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
         return self._models[folding]
 
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        with torch.inference_mode(), self._stream.work("trial"):
+        with inference_mode(), self._stream.work("trial"):
             run, found = self._checked(config, int(about["batch_size"]))
             measured = measure_steadily(lambda: run.per_batch(timed(run)), lambda: time.monotonic() < end)
         return {**measured.as_json(), **_facts(found)}
 
     def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
-        with torch.inference_mode(), self._stream.work("trial"):
+        with inference_mode(), self._stream.work("trial"):
             uniform, _ = self._checked(about[UNIFORM], batch_size)
             chain, found = self._checked(config, batch_size)
             turns = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
@@ -138,7 +137,7 @@ class Trials:
 
     def _rival(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = int(about["batch_size"])
-        with torch.inference_mode(), self._stream.work("trial"):
+        with inference_mode(), self._stream.work("trial"):
             run, found = self._checked(config, batch_size)
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
                 self._rivals[frozen(config), batch_size] = run
@@ -149,20 +148,24 @@ class Trials:
         keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
         runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
         self._rivals.clear()  # after their turns, others may take theirs
-        with torch.inference_mode(), self._stream.work("trial"):
+        with inference_mode(), self._stream.work("trial"):
             found = timed_in_turns(runs, lambda: time.monotonic() < end) if runs else {}
         return {"costs": [], TURNS: {name: runs[name].per_batch(costs) for name, costs in found.items()}}
 
     def _weight_bytes(self) -> int:
         if isinstance(self._as_built, OnnxGraph):
             return int(self._as_built.proto.ByteSize())
+        from split_infer_ros.split.device_weights import bytes_of  # only here: it imports torch
+
         return bytes_of(self._as_built.state_dict().values())
 
     def _segments(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        from split_infer_ros.autotuning.segment_trials import time_segments  # only here: torch alone runs segments
+
         use_threads(config["threads"])
         execution_config = ExecutionConfig.from_json(config)
         model = self.model(execution_config)
-        images = self.images(int(about["batch_size"])).to(self._device, model.dtype)
+        images = as_tensor(self.images(int(about["batch_size"]))).to(self._device, torch_dtype(model.dtype))
         return time_segments(model, images, execution_config.convolutions, end)
 
     def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, ResultDifference]:
@@ -178,25 +181,22 @@ class Trials:
         num_lanes = count_lanes(model, num_threads) if batch_size > 1 else 1
         set_up = partial(execution_config.engine.use_threads, max(1, num_threads // num_lanes), num_lanes)
         set_up()
-        network, layout = make_backbone(model, "output"), execution_config.engine.memory_format
+        network = make_backbone(model, "output")
 
-        def placed(images: Tensor) -> Tensor:
-            return images.contiguous(memory_format=layout).to(self._device, model.dtype)
-
-        def compute(images: Tensor) -> tuple[Tensor, ...]:
+        def compute(images: Values) -> Sequence[Values]:
             set_up()  # a rival that takes turns with this one may use others
-            found: tuple[Tensor, ...] = network(images)
+            found: Sequence[Values] = network(images)
             self._stream.fence().wait()
             return found
 
-        run = partial(compute, placed(self.images(batch_size)))
+        run = partial(compute, _images_for(model, self.images(batch_size)))
         run()
         begin = time.monotonic()
         for _ in range(WARM_UP - 1):
             run()
             if time.monotonic() > begin + LONG_WARM_UP_S:
                 break
-        found = self._check.difference(model, batch_size, lambda images: compute(placed(images)))
+        found = self._check.difference(model, batch_size, lambda images: _on_host(compute(_images_for(model, images))))
         return LaneRun(run, num_lanes, set_up), found
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
@@ -214,6 +214,17 @@ class Trials:
         num_threads = config["backbone_threads"], config["head_threads"]
         measured = measure_steadily(lambda: _periods(model, settings, num_threads), lambda: time.monotonic() < end)
         return measured.as_json()
+
+
+def _images_for(model: SplitModel, images: Floats) -> Values:
+    """Returns images as a model's backbone takes them."""
+    blank = model.blank_images(len(images))
+    copy_into(blank, images)
+    return blank
+
+
+def _on_host(values: Sequence[Values]) -> list[Values]:
+    return [each if isinstance(each, np.ndarray) else each.cpu() for each in values]
 
 
 def _facts(found: ResultDifference) -> dict[str, Any]:

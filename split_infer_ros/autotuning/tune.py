@@ -32,13 +32,11 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.operator_placement.placed_backbone import has_host_operators
 from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
@@ -94,7 +92,7 @@ class Tuner:
         engines = engines or tuple(
             dict.fromkeys(engine for precision in precisions for engine in engines_for(model, precision))
         )
-        falls_back = model.device.type != "cpu" and has_host_operators(model)
+        falls_back = _has_host_operators(model)
         space = partial(
             network_space,
             num_cores(),
@@ -184,9 +182,13 @@ class Tuner:
         """Tries a chain of segments if a model of torch runs best by torch, and the clock does not show ``end``."""
         space = self._network_space
         uniform = best_of(each for each in self._records(NETWORK, space, task) if "segments" not in each.config)
-        if uniform is None or not isinstance(self._model, TorchModel) or self._clock() >= end:
+        if uniform is None or self._clock() >= end:
             return
         if uniform.config["engine"] != Engine.TORCH.value or uniform.config["operators"] == FALLBACK:
+            return
+        from split_infer_ros.split.torch_model import TorchModel  # only here: it imports torch
+
+        if not isinstance(self._model, TorchModel):
             return
         tuner = GraphTuner(self._model, self._runner, self._database, self._key, {**task, "stage": SEGMENTS})
         chain = tuner.best(list(map(str, space.knobs["convolutions"])), uniform.config, about, end, self._clock)
@@ -279,3 +281,11 @@ class Tuner:
 
 def _max_trial_s(config: Mapping[str, Any]) -> float:
     return MAX_SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else MAX_TRIAL_S
+
+
+def _has_host_operators(model: SplitModel) -> bool:
+    if model.device.type == "cpu":
+        return False
+    from split_infer_ros.operator_placement.listed_placement import has_host_operators  # only here: it imports torch
+
+    return has_host_operators(model)

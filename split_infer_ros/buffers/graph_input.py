@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.runtime.streams import Fence
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -26,5 +27,7 @@ class GraphInput:
     @classmethod
     def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
         """Creates an input of the shape, strides and precision of an example."""
+        import torch  # only here: only a GPU records graphs
+
         with memory.allocating():
             return cls(example.clone(memory_format=torch.preserve_format))

@@ -1,10 +1,11 @@
-"""Arrays on the host, and the ways between them and tensors. This module imports torch only where a tensor is asked for.
+"""Arrays on the host, and the ways between them and tensors. torch is imported where a tensor is asked for.
 
 NumPy has no bfloat16. The package ``ml_dtypes``, which ``onnx`` brings, adds it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -22,7 +23,9 @@ Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-FLOAT32, FLOAT16, INT16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int16)
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+INT16, BYTE = np.dtype(np.int16), np.dtype(np.uint8)
+ALIGNMENT = 64  # bytes: of the widest vectors, and of a line of the caches
 BFLOAT16 = "bfloat16"  # the name of its dtype
 
 
@@ -30,7 +33,8 @@ def bfloat16() -> DType:
     """Returns the dtype of brain floats, which NumPy itself does not have."""
     import ml_dtypes  # only here: most models have no such values
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: DType = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def dtype_named(name: str) -> DType:
@@ -39,7 +43,8 @@ def dtype_named(name: str) -> DType:
     Raises:
         TypeError: there is no such dtype.
     """
-    return bfloat16() if name == BFLOAT16 else np.dtype(name)
+    found: DType = np.dtype(name) if name != BFLOAT16 else bfloat16()
+    return found
 
 
 def is_floating(dtype: DType) -> bool:
@@ -58,6 +63,14 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
     found: torch.dtype = getattr(torch, dtype.name)
     return found
+
+
+def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
+    """Makes an array whose values are still to be written. It begins where vectors and lines of the caches do."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def as_array(values: Values) -> Array:
@@ -82,7 +95,7 @@ def to_host(values: Values) -> Array:
 
 
 def as_tensor(values: Values) -> Tensor:
-    """Returns values as a tensor with the same strides, without a copy. Of a read-only array, nobody may write to it."""
+    """Returns values as a tensor with the same strides, without a copy. That of a read-only array is only read."""
     if not isinstance(values, np.ndarray):
         return values
     import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from split_infer_ros.errors import SplitInferError
 
 ALIGNMENT = 256  # bytes, as CUDA's own allocator aligns; a multiple of every vector width
 
+Kind = TypeVar("Kind", bound=Any)  # arrays, or tensors
 Strides = tuple[int, ...]  # of a batch, in elements
 
 
@@ -55,7 +57,7 @@ class Layout:
             offset += -(-size // ALIGNMENT) * ALIGNMENT
         self.slot_bytes = max(offset, ALIGNMENT)
 
-    def views(self, slot: Values, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Values, ...]:
+    def views(self, slot: Kind, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Kind, ...]:
         """Returns the values of ``batch`` images as views of a slot: arrays of an array, tensors of a tensor.
 
         Args:
@@ -78,7 +80,7 @@ class Layout:
         return tuple(views)
 
 
-def _view(data: Values, spec: TensorSpec, batch: int, strides: Strides | None) -> Values:
+def _view(data: Any, spec: TensorSpec, batch: int, strides: Strides | None) -> Any:
     shape = batch, *spec.shape
     if isinstance(data, np.ndarray):
         in_bytes = None if strides is None else [stride * spec.dtype.itemsize for stride in strides]
@@ -138,7 +140,7 @@ def batched_strides(tensor: Values) -> Strides:
     return math.prod(tensor.shape[1:]), *dense_strides(tensor[0])
 
 
-class SlotViews:
+class SlotViews(Generic[Kind]):
     """Caches the views of one slot for each number of images.
 
     Views are made again only if the strides have changed.
@@ -148,13 +150,13 @@ class SlotViews:
         slot: uint8 (slot_bytes,), an array of the host or a tensor on any device.
     """
 
-    def __init__(self, layout: Layout, slot: Values) -> None:
+    def __init__(self, layout: Layout, slot: Kind) -> None:
         self._layout = layout
         self._slot = slot
-        self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Values, ...]]] = {}
+        self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Kind, ...]]] = {}
 
-    def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Values, ...]:
-        """Returns the tensors of ``batch`` images with these strides; the same objects at each call."""
+    def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Kind, ...]:
+        """Returns the views of ``batch`` images with these strides; the same objects at each call."""
         cached = self._cache.get(batch)
         if cached is None or cached[0] != strides:
             cached = self._cache[batch] = strides, self._layout.views(self._slot, batch, strides)

@@ -6,15 +6,12 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from split_infer_ros.buffers import cuda
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.cuda import FREES
-
-CPU = torch.device("cpu")
+from split_infer_ros.runtime.device import CPU, Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Place:
     """
 
     policy: Policy = Policy.HOST
-    device: torch.device = CPU
+    device: Device = CPU
     switchable: bool = False
 
 
@@ -37,7 +34,7 @@ class Memory:
 
     Args:
         policy: the kind of memory.
-        host: uint8 (n,) on the CPU.
+        host: uint8 (n,) on the CPU: a tensor if a GPU shares the memory, else an array.
         device: uint8 (n,) where the backbone runs. These are the same bytes as ``host`` unless the policy needs a copy.
         exclusive_address: of managed memory that CPU and GPU may not touch at the same time; else 0.
 
@@ -45,7 +42,7 @@ class Memory:
         policy, host, device: the arguments.
     """
 
-    def __init__(self, policy: Policy, host: Tensor, device: Tensor, exclusive_address: int = 0) -> None:
+    def __init__(self, policy: Policy, host: Values, device: Values, exclusive_address: int = 0) -> None:
         self.policy = policy
         self.host = host
         self.device = device
@@ -73,12 +70,12 @@ class Memory:
     def give_to_device(self) -> None:
         """Lets the GPU touch the memory, and the CPU not, from here on in the current stream's order."""
         if self._exclusive_address:
-            cuda.attach(self._exclusive_address, torch.cuda.current_stream().cuda_stream, cuda.Owner.STREAM)
+            cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.STREAM)
 
     def give_to_host(self) -> None:
         """Lets the CPU touch the memory once the current stream has come to this point."""
         if self._exclusive_address:
-            cuda.attach(self._exclusive_address, torch.cuda.current_stream().cuda_stream, cuda.Owner.HOST)
+            cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.HOST)
 
     def under(self, policy: Policy) -> Memory | None:
         """Returns the same memory under another policy; None if it has only its own."""
@@ -90,7 +87,7 @@ class Memory:
         It is called after ``release`` or when this object goes, whichever is first. The memory stays mapped until then.
         """
 
-        def end(mapped: Tensor = self.host) -> None:
+        def end(mapped: Values = self.host) -> None:
             unregister()
 
         self._unregister = free_once(self, end)
@@ -123,11 +120,19 @@ class SwitchableMemory(Memory):
     def give_to_device(self) -> None:
         """Lets all streams touch the device's half, because features are copied on another one than computed."""
         if self._exclusive_address:
-            cuda.attach(self._exclusive_address, torch.cuda.current_stream().cuda_stream, cuda.Owner.GPU)
+            cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.GPU)
 
 
-def free_bytes(device: torch.device) -> int:
+def _current_stream() -> int:
+    import torch  # only here: only a GPU has streams
+
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def free_bytes(device: Device) -> int:
     """Returns the free memory of a GPU. What torch keeps of tensors that went is freed first."""
+    import torch  # only here: only a GPU has memory of its own
+
     empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     return free

@@ -1,19 +1,20 @@
-"""Allocates memory that CPU and GPU share, by each policy, and lets a GPU use memory that exists already."""
+"""Allocates memory that CPU and GPU share, by each policy, and lets a GPU use memory that exists already.
+
+On a CPU, memory is an array, and torch is not needed.
+"""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from split_infer_ros.buffers import cuda
-from split_infer_ros.buffers.memory import Memory, Place, SwitchableMemory, free_once
+from split_infer_ros.buffers.host_arrays import BYTE, Array, empty_array
+from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
-from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 
 
@@ -21,11 +22,12 @@ def allocate_at(place: Place, nbytes: int) -> Memory:
     """Allocates memory for a place; see ``allocate``. It is a ``SwitchableMemory`` if the place asks for one."""
     if not (place.switchable and place.policy is Policy.DEVICE and place.device.type == "cuda"):
         return allocate(place.policy, nbytes, place.device)
-    pinned = allocate(Policy.PINNED, nbytes, place.device)
-    return SwitchableMemory(allocate(Policy.MANAGED, nbytes, place.device), pinned)
+    from split_infer_ros.buffers.gpu_memory import allocate_switchable  # only here: it imports torch
+
+    return allocate_switchable(nbytes, place.device)
 
 
-def allocate(policy: Policy, nbytes: int, device: torch.device) -> Memory:
+def allocate(policy: Policy, nbytes: int, device: Device) -> Memory:
     """Allocates memory.
 
     Args:
@@ -37,139 +39,42 @@ def allocate(policy: Policy, nbytes: int, device: torch.device) -> Memory:
         OutOfMemory: there is not enough memory.
         ConfigurationError: this machine has no such memory.
     """
-    # Tensors that are made in inference mode cannot be written to outside of it, but memory outlives that mode.
-    with torch.inference_mode(False), _sizes_in_errors(policy, nbytes, device):
-        return _ALLOCATE[_policy_on(device, policy)](nbytes, device)
+    if device.type == "cpu" or policy is Policy.HOST:
+        return _of_host(nbytes, lambda: empty_array((nbytes,), BYTE))
+    from split_infer_ros.buffers.gpu_memory import allocate_on_gpu  # only here: it imports torch
+
+    return allocate_on_gpu(policy, nbytes, device)
 
 
-def adopt(policy: Policy, host: Tensor, device: torch.device) -> Memory:
+def adopt(policy: Policy, host: memoryview, device: Device) -> Memory:
     """Lets a GPU use existing memory of the host, for example memory that another process maps as well.
 
     Args:
         policy: the kind of memory. On a CPU, every kind is ``HOST``.
-        host: uint8 (n,), which begins on a page. Call ``release`` before it is unmapped.
+        host: bytes, which begin on a page. Call ``release`` before they are unmapped.
         device: where the backbone runs.
 
     Raises:
         OutOfMemory: the memory cannot be page-locked.
     """
-    with torch.inference_mode(False), _sizes_in_errors(policy, host.nbytes, device):  # see ``allocate``
-        return _ADOPT[_policy_on(device, policy)](host, device)
+    if device.type == "cpu" or policy is Policy.HOST:
+        return _of_host(host.nbytes, lambda: np.frombuffer(host, np.uint8))
+    from split_infer_ros.buffers.gpu_memory import adopt_on_gpu  # only here: it imports torch
+
+    return adopt_on_gpu(policy, host, device)
 
 
-def _policy_on(device: torch.device, policy: Policy) -> Policy:
-    return Policy.HOST if device.type == "cpu" else policy
-
-
-def _allocate_host(nbytes: int, device: torch.device) -> Memory:
-    return _adopt_host(torch.empty(nbytes, dtype=torch.uint8), device)
-
-
-def _allocate_device(nbytes: int, device: torch.device) -> Memory:
-    address, free = cuda.allocate_mapped(nbytes)  # torch would round the size up to a power of two
-    host = _Owner(address, nbytes, free).on_host()
-    return Memory(Policy.DEVICE, host, torch.empty(nbytes, dtype=torch.uint8, device=device))
-
-
-def _allocate_managed(nbytes: int, device: torch.device) -> Memory:
-    exclusive = not cuda.device_attributes(device.index).concurrent_managed_access
-    address, free = cuda.allocate_managed(nbytes, device.index, for_host=exclusive)
-    owner = _Owner(address, nbytes, free)
-    return Memory(
-        policy=Policy.MANAGED,
-        host=owner.on_host(),
-        device=owner.on_device(device, address),
-        exclusive_address=address if exclusive else 0,
-    )
-
-
-def _allocate_pinned(nbytes: int, device: torch.device) -> Memory:
-    address, free = cuda.allocate_mapped(nbytes)
-    owner = _Owner(address, nbytes, free)
-    return Memory(Policy.PINNED, owner.on_host(), owner.on_device(device, cuda.device_address(address)))
-
-
-def _adopt_host(host: Tensor, device: torch.device) -> Memory:
+def _of_host(nbytes: int, make: Callable[[], Array]) -> Memory:
+    with _sizes_in_errors(nbytes):
+        host = make()
     return Memory(Policy.HOST, host, host)
 
 
-def _adopt_device(host: Tensor, device: torch.device) -> Memory:
-    memory = Memory(Policy.DEVICE, host, torch.empty(host.nbytes, dtype=torch.uint8, device=device))
-    memory.release_with(cuda.register(host.data_ptr(), host.nbytes))
-    return memory
-
-
-def _adopt_managed(host: Tensor, device: torch.device) -> Memory:
-    address = host.data_ptr()  # GPUs that allow this reach all memory of the host as it is
-    return Memory(Policy.MANAGED, host, _Owner(address, host.nbytes).on_device(device, address))
-
-
-def _adopt_pinned(host: Tensor, device: torch.device) -> Memory:
-    address, nbytes = host.data_ptr(), host.nbytes
-    unregister = cuda.register(address, nbytes)
-    memory = Memory(Policy.PINNED, host, _Owner(address, nbytes).on_device(device, cuda.device_address(address)))
-    memory.release_with(unregister)
-    return memory
-
-
-_ALLOCATE: dict[Policy, Callable[[int, torch.device], Memory]] = {
-    Policy.HOST: _allocate_host,
-    Policy.DEVICE: _allocate_device,
-    Policy.MANAGED: _allocate_managed,
-    Policy.PINNED: _allocate_pinned,
-}
-_ADOPT: dict[Policy, Callable[[Tensor, torch.device], Memory]] = {
-    Policy.HOST: _adopt_host,
-    Policy.DEVICE: _adopt_device,
-    Policy.MANAGED: _adopt_managed,
-    Policy.PINNED: _adopt_pinned,
-}
-
-
 @contextmanager
-def _sizes_in_errors(policy: Policy, nbytes: int, device: torch.device) -> Iterator[None]:
+def _sizes_in_errors(nbytes: int) -> Iterator[None]:
     """Turns an error of the block into OutOfMemory that says how much was asked for and how much is free."""
     try:
         yield
-    except (RuntimeError, OutOfMemory) as error:
-        if is_sticky(error):
-            raise
-        sides = [shortage(nbytes, host_bytes_free(), "the host")]
-        if policy.takes_device_memory and device.type == "cuda":
-            with suppress(RuntimeError, AssertionError):  # a GPU in trouble may not answer
-                sides.append(f"{device} has {torch.cuda.mem_get_info(device)[0]:,}")
+    except MemoryError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise OutOfMemory(f"{' and '.join(sides)} ({reason})") from error
-
-
-class _Owner:
-    """An allocation that is freed exactly once, with the last view of it.
-
-    Args:
-        address: of the memory.
-        nbytes: its size.
-        free: frees the memory; None if something else owns it.
-    """
-
-    def __init__(self, address: int, nbytes: int, free: Callable[[], None] | None = None) -> None:
-        self._address = address
-        self._nbytes = nbytes
-        if free is not None:
-            free_once(self, free)
-
-    def on_host(self) -> Tensor:
-        """Returns the CPU's view."""
-        array = (ctypes.c_ubyte * self._nbytes).from_address(self._address)
-        array._owner = self  # type: ignore[attr-defined]  # the tensor keeps the array, which keeps the owner
-        return torch.frombuffer(array, dtype=torch.uint8)
-
-    def on_device(self, device: torch.device, address: int) -> Tensor:
-        """Returns the GPU's view of the memory, which the GPU finds at ``address``."""
-        self.__cuda_array_interface__ = {
-            "shape": (self._nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-            "strides": None,
-        }
-        return torch.as_tensor(self, device=device)  # without the device, torch would copy
+        raise OutOfMemory(f"{shortage(nbytes, host_bytes_free(), 'the host')} ({reason})") from error

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED, pool_allocator
 from split_infer_ros.runtime.captures import GraphPool, OwnGraphPool
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.torch_pools import TorchPool, keeping_pools
 
 
@@ -30,7 +29,7 @@ class MemoryPool:
         ConfigurationError: torch cannot allocate memory of the policy on this machine.
     """
 
-    def __init__(self, policy: Policy, device: torch.device) -> None:
+    def __init__(self, policy: Policy, device: Device) -> None:
         self.policy = policy
         self.device = device
         self._pool = self._make_pool() if device.type == "cuda" and policy in POOLED else None
@@ -47,6 +46,8 @@ class MemoryPool:
         if self._pool is None:
             yield
             return
+        import torch  # only here: only a GPU has such pools
+
         with self._lock:
             if self._is_entered or torch.cuda.is_current_stream_capturing():
                 yield
@@ -71,6 +72,8 @@ class MemoryPool:
         return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.pool.snapshot())
 
     def _make_pool(self) -> TorchPool:
+        import torch  # only here: only a GPU has such pools
+
         allocator = pool_allocator(self.policy)
         with torch.cuda.device(self.device):
             return TorchPool(lambda: torch.cuda.MemPool(allocator))

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -32,7 +31,7 @@ class FeatureReader(Protocol):
             HandleError: the slot cannot be read.
         """
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:
         """Returns the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
@@ -109,7 +108,7 @@ class SlotPool:
         slots = self.slots.under(policy)
         return None if slots is None else SlotPool(self.layout, self.leases, slots, self._released)
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
         return self.slots.views(lease.slot, batch)
 

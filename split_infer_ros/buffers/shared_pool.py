@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import adopt
@@ -60,7 +58,7 @@ class SharedSlotPool:
         segment = Segment.create(num_slots, layout.slot_bytes, leases.pool)
 
         def adopt_slot(slot: int, place: Place) -> Memory:
-            return adopt(place.policy, torch.frombuffer(segment.slot(slot), dtype=torch.uint8), place.device)
+            return adopt(place.policy, segment.slot(slot), place.device)
 
         try:
             slots = SlotMemory.allocate(layout, num_slots, place, make=adopt_slot)
@@ -91,7 +89,7 @@ class SharedSlotPool:
     def under(self, policy: Policy) -> None:
         """Returns None: memory that another process maps serves one policy."""
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
         return self.slots.views(lease.slot, batch)
 

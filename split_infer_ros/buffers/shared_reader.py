@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Array
 from split_infer_ros.buffers.layout import Layout, SlotViews, Strides
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.buffers.slot_table import SharedState, SlotRecord, SlotTable
@@ -18,7 +18,7 @@ class SharedSlotReader:
     """A slot pool in shared memory, as a process that reads it sees it. The memory goes with its last user.
 
     Args:
-        layout: of the tensors of one batch.
+        layout: of the arrays of one batch.
         segment: the shared memory.
     """
 
@@ -26,9 +26,7 @@ class SharedSlotReader:
         self.layout = layout
         self._segment = segment
         self._table = SlotTable(segment)
-        self._slots = [
-            SlotViews(layout, torch.frombuffer(segment.slot(slot), dtype=torch.uint8)) for slot in range(segment.slots)
-        ]
+        self._slots = [SlotViews(layout, np.frombuffer(segment.slot(slot), np.uint8)) for slot in range(segment.slots)]
 
     @classmethod
     def attach(cls, name: str, layout: Layout) -> SharedSlotReader:
@@ -70,7 +68,7 @@ class SharedSlotReader:
         """Returns whether the slot of a lease is published and nobody has taken it."""
         return self._holds(lease) and self._table.state(lease.slot) == (SharedState.READY, lease.generation)
 
-    def views(self, lease: Lease, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Array, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each.
 
         Args:
@@ -142,7 +140,7 @@ class SharedBatchReader:
         """
         self._reader.take(lease)
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+    def views(self, lease: Lease, batch: int) -> tuple[Array, ...]:
         """Returns the tensors of a batch of so many images, without copying."""
         return self._reader.views(lease, batch, self._strides)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from torch import Tensor
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Values, copy_into, dtype_of
 from split_infer_ros.buffers.layout import (
     Layout,
     SlotViews,
@@ -15,6 +16,7 @@ from split_infer_ros.buffers.layout import (
     batched_strides,
     dense_strides,
     is_dense,
+    strides_of,
 )
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate_at
@@ -37,7 +39,7 @@ class SlotMemory:
     Attributes:
         policy: the policy of the memory.
         note: the argument.
-        holds_tensors: whether a slot may hold the tensors that are written, in place of a copy. That needs readers in
+        holds_tensors: whether a slot may hold the values that are written, in place of a copy. That needs readers in
             this process, and a backbone on the CPU.
     """
 
@@ -47,7 +49,7 @@ class SlotMemory:
         self._host = [SlotViews(layout, memory.host) for memory in self._slots]
         self._device = [SlotViews(layout, memory.device) for memory in self._slots]
         self._strides: list[tuple[Strides, ...] | None] = [None] * len(self._slots)
-        self._held: list[tuple[Tensor, ...]] = [()] * len(self._slots)  # until the slot is written again
+        self._held: list[tuple[Values, ...]] = [()] * len(self._slots)  # until the slot is written again
         self._lent: set[int] = set()
         self.policy = self._slots[0].policy
         self.holds_tensors = holds_tensors and not self.policy.needs_gpu
@@ -104,14 +106,14 @@ class SlotMemory:
         """True if what the device wrote must be fetched before the CPU sees it."""
         return self.policy.needs_copy
 
-    def views(self, slot: int, batch: int) -> tuple[Tensor, ...]:
-        """Returns the CPU's views of the tensors of ``batch`` images, (batch, *shape) each.
+    def views(self, slot: int, batch: int) -> tuple[Values, ...]:
+        """Returns the CPU's views of the values of ``batch`` images, (batch, *shape) each.
 
         The views have the strides of what was last written; before the first write they are contiguous. Ask for at
-        most as many images as were written.
+        most as many images as were written. Where a GPU shares the memory, or tensors are held, they are tensors.
         """
         if self._held[slot]:
-            return tuple(tensor[:batch] for tensor in self._held[slot])
+            return tuple(values[:batch] for values in self._held[slot])
         return self._host[slot](batch, self._strides[slot])
 
     @property
@@ -146,7 +148,7 @@ class SlotMemory:
         self,
         slot: int,
         batch: int,
-        compute: Callable[[tuple[Tensor, ...]], object],
+        compute: Callable[[tuple[Values, ...]], object],
         strides: tuple[Strides, ...] | None = None,
     ) -> None:
         """Has ``compute`` write the tensors of ``batch`` images straight into the slot, without a copy.
@@ -162,7 +164,7 @@ class SlotMemory:
         with self.lent_to_device(slot):
             compute(self._device[slot](batch, strides))
 
-    def write(self, slot: int, tensors: Sequence[Tensor], batched: bool = False) -> None:
+    def write(self, slot: int, tensors: Sequence[Values], batched: bool = False) -> None:
         """Puts the tensors of a batch into the slot, in the device's current stream.
 
         The device copies them, unless the slot can hold the tensors themselves. Nobody may write to those later.
@@ -176,9 +178,9 @@ class SlotMemory:
             self._held[slot] = tuple(tensors)
             return
 
-        def copy(views: tuple[Tensor, ...]) -> None:
+        def copy(views: tuple[Values, ...]) -> None:
             for view, tensor in zip(views, tensors, strict=True):
-                view.copy_(tensor, non_blocking=True)
+                copy_into(view, tensor)
 
         strides_of = batched_strides if batched else dense_strides
         self.fill(slot, len(tensors[0]), copy, tuple(map(strides_of, tensors)))
@@ -187,7 +189,7 @@ class SlotMemory:
         """Copies the device's bytes to the host, in the current stream; only for a policy that needs a copy."""
         strides = self._strides[slot]
         for to, source in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
-            to.copy_(source, non_blocking=True)
+            copy_into(to, source)
         self._slots[slot].give_to_host()
 
     def close(self) -> None:
@@ -200,13 +202,17 @@ class SlotMemory:
         self._held.clear()
 
 
-def _can_be_held(tensor: Tensor, spec: TensorSpec) -> bool:
-    """Returns whether a tensor is laid out as in a slot, and is what an operation made.
+def _can_be_held(values: Values, spec: TensorSpec) -> bool:
+    """Returns whether values are laid out as in a slot, and are what an engine made for this batch.
 
-    What was made in inference mode is never a weight of the model, nor a view of one.
+    Arrays always are. A tensor that was made in inference mode is never a weight of the model, nor a view of one.
     """
-    is_as_specified = tensor.dtype == spec.dtype and tensor.shape[1:] == spec.shape
-    return is_as_specified and tensor.is_inference() and is_dense(tensor.shape, tensor.stride())
+    if isinstance(values, np.ndarray):
+        is_owned, dtype = True, values.dtype
+    else:
+        is_owned, dtype = values.is_inference(), dtype_of(values)
+    is_as_specified = dtype == spec.dtype and values.shape[1:] == spec.shape
+    return is_owned and is_as_specified and is_dense(values.shape, strides_of(values))
 
 
 def _no_room(layout: Layout, num_slots: int, error: OutOfMemory) -> ConfigurationError:

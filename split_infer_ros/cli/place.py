@@ -31,9 +31,11 @@ from split_infer_ros.measurements.turns import median_interval
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.operator_times import from_records, rule_from_times, time_operators, to_records
+from split_infer_ros.operator_placement.operator_timer import time_operators
+from split_infer_ros.operator_placement.operator_times import from_records, rule_from_times, to_records
 from split_infer_ros.operator_placement.placed_run import PlacedRun, run_plan
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.sources import open_source
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.torch_model import TorchModel, torch_model
@@ -115,7 +117,7 @@ def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
 
 
 def _measured_rule(
-    model: TorchModel, graph: fx.GraphModule, *, fallback: Rule, gpu: torch.device, database: Database
+    model: TorchModel, graph: fx.GraphModule, *, fallback: Rule, gpu: Device, database: Database
 ) -> Rule:
     """Returns the rule of measured times. They are read from the database, or else measured now."""
     key = Key.here(str(gpu))
@@ -129,7 +131,7 @@ def _measured_rule(
     times = from_records(database.find(key, task))
     if not times:
         images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
-        times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: torch.device("cpu")})
+        times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: CPU})
         database.keep(to_records(times, key, task), "the times are")
     return rule_from_times(times, fallback=fallback)
 

@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _as_json(split_point: SplitPoint) -> dict[str, object]:
-    tensors = [asdict(spec) | {"dtype": str(spec.dtype).removeprefix("torch.")} for spec in split_point.tensors]
+    tensors = [asdict(spec) | {"dtype": spec.dtype.name} for spec in split_point.tensors]
     return {
         "name": split_point.name,
         "aliases": split_point.aliases,

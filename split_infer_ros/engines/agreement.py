@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.models.entry import outputs_of
+from split_infer_ros.buffers.host_arrays import Values, is_floating, to_host
 
 # Engines compute sigmoid and its like more coarsely than torch. In an untrained EfficientNet-B2, ONNX Runtime's results
 # are 3.3 times as far from torch's as torch's are from the exact ones, and OpenVINO's 4.3 times.
@@ -21,66 +17,22 @@ MAX_DIFFERENCE = 1e-4  # of the largest expected value; above it, float32 result
 MAX_LOW_PRECISION_DIFFERENCE = 0.02  # the same in 16 bits, where torch's own rounding explains no more
 
 
-def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Returns the largest relative difference between two sequences of tensors of the same shapes.
+def difference(found: Sequence[Values], expected: Sequence[Values]) -> float:
+    """Returns the largest relative difference between two sequences of arrays or tensors of the same shapes.
 
-    Each difference is divided by the largest finite magnitude of the expected tensor, or by 1 if that is larger. The
+    Each difference is divided by the largest finite magnitude of the expected values, or by 1 if that is larger. The
     result is NaN or infinite if one side has a NaN or an infinity where the other side has another value.
     """
-    differences = [_difference(one, other) for one, other in zip(found, expected, strict=True) if other.numel()]
-    return float(torch.tensor([0.0, *differences], dtype=torch.float64).max())  # Python's max loses NaN
+    differences = [_difference(one, other) for one, other in zip(found, expected, strict=True) if 0 not in other.shape]
+    return float(np.max([0.0, *differences]))  # Python's max loses NaN
 
 
-def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> float:
-    """Returns how far another execution of a part may be from torch's, as a share of the largest value.
-
-    It is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more. Rounding grows from
-    layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result. For a part with
-    weights of 16 bits it is ``MAX_LOW_PRECISION_DIFFERENCE``.
-
-    Args:
-        part: maps tensors to a tensor, or to a tuple or list of them. A copy of it runs in float64.
-        inputs: of a run in float32.
-        results: torch's results of that run.
-    """
-    if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
-        return MAX_LOW_PRECISION_DIFFERENCE
-    wide = [each.double() if each.dtype == torch.float32 else each for each in inputs]
-    try:
-        found = copy.deepcopy(part).double()(*wide)
-    except RuntimeError:  # the graph names float32 somewhere, or an operation has no float64
-        return MAX_DIFFERENCE
-    rounded = difference(results, outputs_of(found))
-    if not math.isfinite(rounded):
-        return MAX_DIFFERENCE
-    return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * rounded, MAX_ROUNDING))
-
-
-def allowed_in_precision(
-    part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor], dtype: torch.dtype
-) -> float:
-    """Returns how far a run of a part in 16 bits may be from torch's in float32, as a share of the largest value.
-
-    It is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is more.
-    In an untrained ResNet-50, torch in bfloat16 is 0.025 from float32, and so is OpenVINO.
-
-    Args:
-        part: maps tensors to a tuple of tensors. A copy of it runs in ``dtype``.
-        inputs: of a run in float32.
-        results: torch's results of that run.
-        dtype: of 16 bits.
-    """
-    narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
-    try:
-        found = outputs_of(copy.deepcopy(part).to(dtype)(*narrow))
-    except RuntimeError:  # the graph names float32 somewhere, or an operation does not take the dtype
-        return MAX_LOW_PRECISION_DIFFERENCE
-    rounded = difference([each.to(expected.dtype) for each, expected in zip(found, results, strict=True)], results)
-    return max(MAX_LOW_PRECISION_DIFFERENCE, MAX_LOW_PRECISION_RATIO * rounded if math.isfinite(rounded) else 0.0)
-
-
-def _difference(found: Tensor, expected: Tensor) -> float:
-    equal = (found == expected) | (found.isnan() & expected.isnan())
-    found, expected = found.double(), expected.double()  # the difference of two uint8 may be no uint8
-    largest = expected.abs().nan_to_num(nan=0.0, posinf=0.0).max().clamp(min=1)
-    return float(((found - expected).abs().masked_fill(equal, 0) / largest).max())
+def _difference(found_values: Values, expected_values: Values) -> float:
+    found, expected = to_host(found_values), to_host(expected_values)
+    equal = found == expected
+    if is_floating(found.dtype) and is_floating(expected.dtype):
+        equal |= np.isnan(found) & np.isnan(expected)
+    found, expected = found.astype(np.float64), expected.astype(np.float64)  # of two uint8 it may be no uint8
+    with np.errstate(invalid="ignore"):  # infinity less infinity is told by ``equal``, or is NaN as it should be
+        largest = max(float(np.nan_to_num(np.abs(expected), nan=0.0, posinf=0.0, neginf=0.0).max()), 1.0)
+        return float(np.where(equal, 0.0, np.abs(found - expected) / largest).max())

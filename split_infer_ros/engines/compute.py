@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from torch import Tensor, nn
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.engines.writing_part import WritingPart, writing_part
 
 _LOG = logging.getLogger(__name__)
 
-Images = Tensor  # a batch as a backbone takes it, on its device
-Features = Sequence[Tensor]
-Backbone = Callable[[Images], Features]
+Images = Values  # a batch as a backbone takes it, on its device
+Features = Sequence[Values]
+Backbone = Callable[[Any], Features]
 Head = Callable[..., Features]  # maps features to the model's outputs
 Store = Callable[[SlotMemory, int], None]  # leaves features in a slot, given the pool's memory and the slot's index
 
@@ -26,10 +25,10 @@ def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
     Slots that hold tensors need no other form. Otherwise the last operators are kept apart from the rest, so that they
     can write into a slot themselves. The log names the features for which that is not possible.
     """
-    if slots.holds_tensors or not isinstance(backbone, nn.Module):
-        return backbone
-    if isinstance(backbone, EnginePart) and backbone.can_run_into:
-        return backbone
+    if slots.holds_tensors or isinstance(backbone, EnginePart) or not hasattr(backbone, "named_modules"):
+        return backbone  # it is no module of torch, or needs none
+    from split_infer_ros.engines.writing_part import WritingPart, writing_part  # only here: it imports torch
+
     writing = writing_part(backbone)
     if not isinstance(writing, WritingPart):
         _LOG.info("Each batch's features are copied into a slot, because no last operator can write them there.")
@@ -38,11 +37,11 @@ def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
     return writing
 
 
-def compute_into_slot(backbone: Backbone, images: Tensor, slots: SlotMemory, slot: int) -> None:
+def compute_into_slot(backbone: Backbone, images: Images, slots: SlotMemory, slot: int) -> None:
     """Runs a backbone, in the device's current stream, and leaves its features in a slot.
 
     Args:
-        backbone: maps images to the tensors of the slot's layout.
+        backbone: maps images to the values of the slot's layout.
         images: n of them on the backbone's device, in the shape that it takes.
         slots: the memory of the pool.
         slot: the index of the slot.
@@ -53,7 +52,7 @@ def compute_into_slot(backbone: Backbone, images: Tensor, slots: SlotMemory, slo
         start_backbone(backbone, images)(slots, slot)
 
 
-def start_backbone(backbone: Backbone, images: Tensor, batched: bool = False) -> Store:
+def start_backbone(backbone: Backbone, images: Images, batched: bool = False) -> Store:
     """Runs all of a backbone but its last operators, in the device's current stream.
 
     Args:
@@ -65,8 +64,9 @@ def start_backbone(backbone: Backbone, images: Tensor, batched: bool = False) ->
         What runs the last operators, so that they write into a slot. The features of a backbone without such operators
         are put there as they are.
     """
-    if not isinstance(backbone, WritingPart):
+    start = getattr(backbone, "start", None)  # a ``WritingPart`` has it
+    if start is None:
         features = backbone(images)
         return lambda slots, slot: slots.write(slot, features, batched)
-    started, count = backbone.start(images, batched=batched), len(images)
+    started, count = start(images, batched=batched), len(images)
     return lambda slots, slot: slots.fill(slot, count, started.finish, started.strides)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -42,8 +41,8 @@ class DecodedPart(EnginePart):
         super().__init__(graph)
         self.network, self.decoding = network, decoding
 
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return self.decoding._run(outputs, self.decoding._prepared(self.network(*tensors)))
+    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        return self.decoding._run(outputs, self.decoding._prepared(self.network(*values)))
 
 
 def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:

@@ -7,9 +7,8 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-import torch
-
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads, use_threads
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
@@ -32,9 +31,9 @@ class Engine(enum.Enum):
     OPENVINO = "openvino"
 
     @property
-    def memory_format(self) -> torch.memory_format:
-        """The layout of images that the engine reads without converting them."""
-        return torch.channels_last if self is Engine.TORCH else torch.contiguous_format
+    def reads_channels_last(self) -> bool:
+        """Whether the engine reads images whose channels lie side by side without converting them; else planes."""
+        return self is Engine.TORCH
 
     def use_threads(self, num_threads: int, num_lanes: int = 1) -> None:
         """Lets this engine use ``num_threads`` threads for the calling thread; 0: as many as torch was given.
@@ -171,7 +170,7 @@ def providers_of(engine: Engine) -> dict[str, str]:
     }
 
 
-def can_run_on(text: str, device: torch.device) -> bool:
+def can_run_on(text: str, device: Device) -> bool:
     """Returns whether an engine, named as ``parse_engine`` reads it, is installed and runs on a device."""
     try:
         engine, provider = parse_engine(text)
@@ -183,7 +182,7 @@ def can_run_on(text: str, device: torch.device) -> bool:
     return engine.is_installed
 
 
-def fits_device(engine: Engine, provider: str, device: torch.device) -> bool:
+def fits_device(engine: Engine, provider: str, device: Device) -> bool:
     """Returns whether an engine is one for a device, installed or not."""
     return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(engine, provider)
 
@@ -193,7 +192,7 @@ def is_for_gpu(engine: Engine, provider: str) -> bool:
     return engine is Engine.ONNXRUNTIME and provider.lower() in (each.lower() for each in GPU_PROVIDERS)
 
 
-def check_device(engine: Engine, provider: str, device: torch.device) -> None:
+def check_device(engine: Engine, provider: str, device: Device) -> None:
     """Checks that an engine runs on a device. torch runs on all of them.
 
     Raises:

@@ -1,15 +1,17 @@
-"""A part of a network that a library other than torch executes, on tensors of torch and in their memory."""
+"""A part of a network that a library other than torch executes, in the memory of the caller's values."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import DType, Values, as_array, as_tensor, dtype_of, empty_array
+from split_infer_ros.buffers.layout import strides_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -21,25 +23,25 @@ Made = TypeVar("Made")
 _log = logging.getLogger(__name__)
 
 
-class EnginePart(nn.Module, ABC):
+class EnginePart(ABC):
     """A part that reads its inputs where they lie and writes its results where the caller wants them.
 
     Inputs are read without a copy if they are contiguous. Others are converted first, which ``conversions`` counts and
-    the log says once. Several threads may use a part at once.
+    the log says once. Several threads may use a part at once. On the host, it computes with arrays. Who gives it
+    tensors gets tensors, which are views of arrays.
 
     Args:
         graph: what is executed.
 
     Attributes:
         graph: as given.
-        inputs: what ``forward`` takes, in order.
+        inputs: what a call takes, in order.
         conversions: how many inputs were converted.
         can_run_into: whether the shapes of all results are known before a run, so that they can be written into given
             memory.
     """
 
     def __init__(self, graph: OnnxGraph) -> None:
-        super().__init__()
         self.graph = graph
         self.inputs = graph.inputs
         self.conversions = 0
@@ -47,36 +49,35 @@ class EnginePart(nn.Module, ABC):
         self._is_bound = [_has_known_shape(graph, index, batch) for index in range(len(graph.outputs))]
         self.can_run_into = all(self._is_bound)
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Maps tensors of shape (n, ...) to new tensors, which own their memory."""
-        tensors = self._prepared(tensors)
+    def __call__(self, *values: Values) -> tuple[Values, ...]:
+        """Maps values of shape (n, ...) to new ones, which own their memory and which nobody writes to later."""
+        prepared = self._prepared(values)
         outputs = [
-            torch.empty((len(tensors[0]), *map(_known, each.shape[1:])), dtype=each.dtype, device=tensors[0].device)
-            if is_bound
-            else None
+            self._empty((len(prepared[0]), *map(_known, each.shape[1:])), each.dtype) if is_bound else None
             for each, is_bound in zip(self.graph.outputs, self._is_bound, strict=True)
         ]
-        return self._run(outputs, tensors)
+        found = self._run(outputs, prepared)
+        return found if isinstance(values[0], np.ndarray) else tuple(map(as_tensor, found))
 
-    def run_into(self, outputs: Sequence[Tensor], *tensors: Tensor) -> None:
+    def run_into(self, outputs: Sequence[Values], *values: Values) -> None:
         """Runs the part and writes its results into the memory of ``outputs``; see ``can_run_into``.
 
         Args:
             outputs: contiguous, of the results' shapes and dtypes, on the inputs' device.
-            tensors: the inputs, of shape (n, ...).
+            values: the inputs, of shape (n, ...).
 
         Raises:
-            SplitInferError: a tensor of ``outputs`` has another shape or dtype than the result, or is not contiguous.
+            SplitInferError: one of ``outputs`` has another shape or dtype than the result, or is not contiguous.
         """
-        tensors = self._prepared(tensors)
-        for tensor, expected in zip(outputs, self.graph.outputs, strict=True):
-            shape = (len(tensors[0]), *expected.shape[1:])
-            if tuple(tensor.shape) != shape or tensor.dtype != expected.dtype or not tensor.is_contiguous():
+        prepared, places = self._prepared(values), [self._taken(place) for place in outputs]
+        for place, expected in zip(places, self.graph.outputs, strict=True):
+            shape = (len(prepared[0]), *expected.shape[1:])
+            if tuple(place.shape) != shape or _dtype(place) != expected.dtype or not _is_contiguous(place):
                 raise SplitInferError(
-                    f"{self.graph.name} gives {expected}, which cannot be written into a tensor of shape "
-                    f"{tuple(tensor.shape)}, strides {tensor.stride()} and {tensor.dtype}."
+                    f"{self.graph.name} gives {expected}, which cannot be written into memory of shape "
+                    f"{tuple(place.shape)}, strides {strides_of(place)} and {_dtype(place).name}."
                 )
-        self._run(outputs, tensors)
+        self._run(places, prepared)
 
     def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
         """Returns a part that takes images (n, h, w, 3) before they are normalised; None where that is no faster.
@@ -89,44 +90,63 @@ class EnginePart(nn.Module, ABC):
         return None
 
     @abstractmethod
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         """Runs the part.
 
         Args:
             outputs: where results are written; None for a result whose shape is not known before.
-            tensors: contiguous.
+            values: contiguous, arrays on the host.
 
         Returns:
-            The results: the given tensors, and new ones in place of None.
+            The results: the given outputs, and new ones in place of None.
         """
 
-    def _prepared(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Returns contiguous tensors of the input's dtypes."""
+    def _taken(self, values: Values) -> Values:
+        """Returns a view of the values as this part takes them: an array on the host."""
+        return as_array(values)
+
+    def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
+        """Returns memory for a result."""
+        return empty_array(shape, dtype)
+
+    def _prepared(self, values: Sequence[Values]) -> tuple[Values, ...]:
+        """Returns contiguous values of the input's dtypes."""
         prepared = []
-        for tensor, expected in zip(tensors, self.inputs, strict=True):
-            if tensor.dtype != expected.dtype:
-                raise SplitInferError(f"{self.graph.name} takes {expected}, and was given {tensor.dtype}.")
-            if not tensor.is_contiguous():
-                self._note_conversion(tensor)
-                tensor = tensor.contiguous()
-            prepared.append(tensor)
+        for each, expected in zip(map(self._taken, values), self.inputs, strict=True):
+            if _dtype(each) != expected.dtype:
+                raise SplitInferError(f"{self.graph.name} takes {expected}, and was given {_dtype(each).name}.")
+            if not _is_contiguous(each):
+                self._note_conversion(each)
+                each = np.ascontiguousarray(each) if isinstance(each, np.ndarray) else each.contiguous()
+            prepared.append(each)
         return tuple(prepared)
 
-    def _note_conversion(self, tensor: Tensor) -> None:
+    def _note_conversion(self, values: Values) -> None:
         if not self.conversions:
             _log.info(
                 "%s converts %d bytes of each batch, which come in another layout than it reads. If backbone and head "
                 "run on the same engine, nothing is converted.",
                 self.graph.name,
-                tensor.nbytes,
+                values.nbytes,
             )
         self.conversions += 1
 
 
 def has_engine_part(partition: object) -> bool:
-    """Returns whether a partition is an ``EnginePart``, or has one inside."""
-    modules = partition.modules() if isinstance(partition, nn.Module) else ()
-    return any(isinstance(module, EnginePart) for module in modules)
+    """Returns whether a partition is an ``EnginePart``, or a module of torch that holds one."""
+    if isinstance(partition, EnginePart) or not hasattr(partition, "modules"):
+        return isinstance(partition, EnginePart)
+    held = (value for module in partition.modules() for value in vars(module).values())
+    lists = (value if isinstance(value, tuple) else (value,) for value in held)
+    return any(isinstance(each, EnginePart) for each in itertools.chain.from_iterable(lists))
+
+
+def _dtype(values: Values) -> DType:
+    return values.dtype if isinstance(values, np.ndarray) else dtype_of(values)
+
+
+def _is_contiguous(values: Values) -> bool:
+    return values.flags.c_contiguous if isinstance(values, np.ndarray) else values.is_contiguous()
 
 
 class PerThreadCount(Generic[Made]):

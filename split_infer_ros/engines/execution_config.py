@@ -5,16 +5,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import FLOAT32, DType, torch_dtype
 from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import keeps_float32
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Convolutions(enum.Enum):
@@ -87,10 +89,13 @@ class ExecutionConfig:
         """The dtype of images and of the features that follow the precision; see ``SplitPoint.in_precision``."""
         return FLOAT32 if keeps_float32(self.engine, self.provider) else self.precision.dtype
 
-    def blank_images(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    def blank_images(self, shape: tuple[int, ...], device: Device) -> Tensor:
         """Returns black images (n, C, H, W) on a device, in the dtype and the layout that the engine reads."""
-        images = torch.zeros(shape, device=device, dtype=self.boundary_dtype)
-        return images.contiguous(memory_format=self.engine.memory_format)
+        import torch  # only here: most that have a config make no tensors
+
+        images = torch.zeros(shape, device=device, dtype=torch_dtype(self.boundary_dtype))
+        layout = torch.channels_last if self.engine.reads_channels_last else torch.contiguous_format
+        return images.contiguous(memory_format=layout)
 
     def with_engine(self, wanted: str, untuned: str) -> ExecutionConfig:
         """Returns this config if it is of the engine that a user wants, else the default config of that engine.

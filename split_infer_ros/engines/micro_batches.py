@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import DType, Values, as_tensor, copy_into
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
@@ -41,31 +40,40 @@ class MicroBatchPart(EnginePart):
         part = self._part.for_pixels(pixels)
         return None if part is None else MicroBatchPart(part, self._num_images)
 
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _taken(self, values: Values) -> Values:
+        return self._part._taken(values)
+
+    def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
+        return self._part._empty(shape, dtype)
+
+    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         runs = []
-        for begin in range(0, len(tensors[0]), self._num_images):
+        for begin in range(0, len(values[0]), self._num_images):
             images = slice(begin, begin + self._num_images)
             places = [None if output is None else output[images] for output in outputs]
-            runs.append(self._run_one(places, [tensor[images] for tensor in tensors]))
+            runs.append(self._run_one(places, [each[images] for each in values]))
         return tuple(
-            self._joined(place, [run[place] for run in runs], len(tensors[0])) if output is None else output
+            self._joined(place, [run[place] for run in runs], len(values[0])) if output is None else output
             for place, output in enumerate(outputs)
         )
 
-    def _run_one(self, places: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _run_one(self, places: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         """Runs a micro-batch, which may lack images."""
-        missing = self._num_images - len(tensors[0])
+        missing = self._num_images - len(values[0])
         if not self._is_fixed or not missing:
-            return self._part._run(places, tensors)
-        filled = [torch.cat([tensor, *[tensor[-1:]] * missing]) for tensor in tensors]
-        whole = [None if place is None else place.new_empty((self._num_images, *place.shape[1:])) for place in places]
+            return self._part._run(places, values)
+        filled = [_joined([each, *[each[-1:]] * missing]) for each in values]
+        whole = [
+            None if place is None else self._empty((self._num_images, *place.shape[1:]), expected.dtype)
+            for place, expected in zip(places, self.graph.outputs, strict=True)
+        ]
         results = self._part._run(whole, filled)
         for place, result in zip(places, results, strict=True):
             if place is not None:
-                place.copy_(result[: len(place)])
+                copy_into(place, result[: len(place)])
         return results
 
-    def _joined(self, place: int, results: Sequence[Tensor], count: int) -> Tensor:
+    def _joined(self, place: int, results: Sequence[Values], count: int) -> Values:
         """Joins an output's results of all micro-batches, each as long as the longest, and drops what is too much."""
         if self._num_images == 1 and self.graph.outputs[place].shape[:1] != (1,):
             results = [result[None] for result in results]
@@ -76,12 +84,26 @@ class MicroBatchPart(EnginePart):
                 "1, or with a symbolic one."
             )
         lengths = [max(sizes) for sizes in zip(*(result.shape for result in results), strict=True)]
-        return torch.cat([_padded(result, lengths) for result in results])[:count]
+        return _joined([_padded(result, lengths) for result in results])[:count]
 
 
-def _padded(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Returns a tensor with zeros behind the last element of each dimension, so that it has these lengths."""
-    missing = [length - size for length, size in zip(lengths, tensor.shape, strict=True)]
+def _joined(values: Sequence[Values]) -> Values:
+    """Returns the values one behind the other, in memory of their own."""
+    arrays = [each for each in values if isinstance(each, np.ndarray)]
+    if arrays:
+        return np.concatenate(arrays)
+    import torch  # only here: values on a GPU are tensors
+
+    return torch.cat(list(map(as_tensor, values)))
+
+
+def _padded(values: Values, lengths: Sequence[int]) -> Values:
+    """Returns values with zeros behind the last element of each dimension, so that it has these lengths."""
+    missing = [length - size for length, size in zip(lengths, values.shape, strict=True)]
     if not any(missing):
-        return tensor
-    return functional.pad(tensor, [number for length in reversed(missing) for number in (0, length)])
+        return values
+    if isinstance(values, np.ndarray):
+        return np.pad(values, [(0, length) for length in missing])
+    padded = values.new_zeros(tuple(lengths))
+    padded[tuple(map(slice, values.shape))] = values
+    return padded

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from split_infer_ros.buffers.host_arrays import is_floating, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.agreement import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
-    allowed_difference,
-    allowed_in_precision,
     difference,
 )
+from split_infer_ros.engines.allowed_difference import allowed_difference, allowed_in_precision
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.module_state import state_of
@@ -173,8 +173,8 @@ def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tenso
     examples = []
     for spec in inputs:
         shape = (EXAMPLES, *spec.shape)
-        values = torch.randn(shape, generator=random) if spec.dtype.is_floating_point else torch.zeros(shape)
-        examples.append(values.to(device, spec.dtype))
+        values = torch.randn(shape, generator=random) if is_floating(spec.dtype) else torch.zeros(shape)
+        examples.append(values.to(device, torch_dtype(spec.dtype)))
     return tuple(examples)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import is_floating
 from split_infer_ros.engines.batch_sizes import read_sizes_where_needed
 from split_infer_ros.engines.own_thread_tracer import OwnThreadTracer
 from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape
@@ -158,7 +159,7 @@ class _KnownProxy(fx.Proxy):
     def is_floating_point(self) -> Any:
         """Returns whether the elements are of floating point."""
         dtype = self._known.dtype if self._known else None
-        return super().__getattr__("is_floating_point")() if dtype is None else dtype.is_floating_point
+        return super().__getattr__("is_floating_point")() if dtype is None else is_floating(dtype)
 
     @property
     def shape(self) -> Any:

@@ -1,4 +1,4 @@
-"""A part that ONNX Runtime executes, bound to torch's memory."""
+"""A part that ONNX Runtime executes, bound to the caller's memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, torch_dtype
 from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
@@ -18,25 +17,14 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
 SPIN_US, LONG_SPIN_US = 10, 100  # of a partition, and of a whole network
 MAX_BOUND = 1024  # places of inputs and outputs; micro-batches come in a few hundred of them again and again
 MIN_VERSION_WITH_SPIN_DURATION = (1, 32)
-BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; NumPy has no such type
-ELEMENT_TYPES: dict[torch.dtype, Any] = {
-    torch.float32: np.float32,
-    torch.float16: np.float16,
-    torch.bfloat16: BFLOAT16,
-    torch.float64: np.float64,
-    torch.bool: np.bool_,
-    torch.uint8: np.uint8,
-    torch.int8: np.int8,
-    torch.int16: np.int16,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-}
+BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, in place of a type of NumPy's
 
 
 class OnnxRuntimePart(EnginePart):
@@ -60,7 +48,7 @@ class OnnxRuntimePart(EnginePart):
         self,
         graph: OnnxGraph,
         provider: str = "",
-        device: torch.device | None = None,
+        device: Device = CPU,
         precision: Precision = Precision.FP32,
         is_whole: bool = False,
     ) -> None:
@@ -68,28 +56,41 @@ class OnnxRuntimePart(EnginePart):
         self._precision, self._is_whole = precision, is_whole
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(Engine.ONNXRUNTIME, provider)
-        self._device = device or torch.device("cpu")
+        self._device = device
         self._sessions: PerThreadCount[Any] = PerThreadCount()
         self._making = threading.Lock()
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         if self._device.type != "cpu":  # ONNX Runtime has a stream of its own, and may copy an input as it is bound
-            current_fence(tensors[0].device).wait()
-        places = [each.data_ptr() for each in (*tensors, *outputs) if each is not None]
-        key = engine_threads(), *(tensor.shape for tensor in tensors), *places
-        session, binding = self._bound.get(key) or self._bind(key, outputs, tensors)
+            current_fence(self._device).wait()
+        places = [_address(each) for each in (*values, *outputs) if each is not None]
+        key = engine_threads(), *(each.shape for each in values), *places
+        session, binding = self._bound.get(key) or self._bind(key, outputs, values)
         session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
         if self.can_run_into:
             return tuple(outputs)  # type: ignore[arg-type]
         found = binding.get_outputs()
         return tuple(
-            torch.from_numpy(value.numpy()).to(tensors[0].device) if output is None else output
-            for output, value in zip(outputs, found, strict=True)
+            self._placed(result.numpy()) if output is None else output
+            for output, result in zip(outputs, found, strict=True)
         )
 
-    def _bind(self, key: Sequence[Any], outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+    def _taken(self, values: Values) -> Values:
+        return super()._taken(values) if self._device.type == "cpu" else as_tensor(values)
+
+    def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
+        if self._device.type == "cpu":
+            return super()._empty(shape, dtype)
+        import torch  # only here: results on a GPU are tensors
+
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=self._device)
+
+    def _placed(self, result: Array) -> Values:
+        return result if self._device.type == "cpu" else as_tensor(result).to(self._device)
+
+    def _bind(self, key: Sequence[Any], outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Any, Any]:
         """Returns the session for the calling thread, and inputs and outputs bound to their memory.
 
         On a CPU they are kept for the next batch in the same memory. A run of a network evicts this code from the
@@ -97,18 +98,16 @@ class OnnxRuntimePart(EnginePart):
         GPU they are not kept, because ONNX Runtime may copy an input when it is bound.
         """
         session = self._session(engine_threads())
-        binding, kind, index = session.io_binding(), tensors[0].device.type, tensors[0].device.index or 0
-        for expected, tensor in zip(self.graph.inputs, tensors, strict=True):
-            binding.bind_input(
-                expected.name, kind, index, ELEMENT_TYPES[tensor.dtype], list(tensor.shape), tensor.data_ptr()
-            )
+        binding, kind, index = session.io_binding(), self._device.type, self._device.index or 0
+        for expected, each in zip(self.graph.inputs, values, strict=True):
+            element_type = _element_type(expected.dtype)
+            binding.bind_input(expected.name, kind, index, element_type, list(each.shape), _address(each))
         for expected, output in zip(self.graph.outputs, outputs, strict=True):
             if output is None:
                 binding.bind_output(expected.name, "cpu")
             else:
-                binding.bind_output(
-                    expected.name, kind, index, ELEMENT_TYPES[output.dtype], list(output.shape), output.data_ptr()
-                )
+                element_type = _element_type(expected.dtype)
+                binding.bind_output(expected.name, kind, index, element_type, list(output.shape), _address(output))
         if self._keeps_bound:
             if len(self._bound) >= MAX_BOUND:
                 self._bound.clear()
@@ -155,6 +154,14 @@ class OnnxRuntimePart(EnginePart):
             return [(self._provider, options)]
         precision = {} if self._precision is Precision.FP32 else {f"trt_{self._precision.value}_enable": True}
         return [(self._provider, {**options, **precision}), (f"CUDA{PROVIDER_SUFFIX}", options)]
+
+
+def _address(values: Values) -> int:
+    return int(values.ctypes.data if isinstance(values, np.ndarray) else values.data_ptr())
+
+
+def _element_type(dtype: DType) -> Any:
+    return BFLOAT16 if dtype.name == "bfloat16" else dtype.type
 
 
 def _spinning(version: str, is_whole: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A part that OpenVINO executes on one of its devices, on torch's memory."""
+"""A part that OpenVINO executes on one of its devices, in the caller's memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
@@ -35,7 +34,7 @@ PRODUCTS = ("MatMul", "Gemm")
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes that have a compiled model of their own: a single image, a full batch, and one more
 
-Shapes = tuple[torch.Size, ...]
+Shapes = tuple[tuple[int, ...], ...]
 
 _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validating")
 
@@ -74,16 +73,15 @@ class OpenVinoPart(EnginePart):
         if pixels is not None:
             (images,) = graph.inputs
             batch, channels, height, width = images.shape
-            dtype = torch.from_numpy(np.empty(0, pixels.dtype)).dtype
-            self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), dtype),)
+            self.inputs = (OnnxTensor(images.name, (batch, height, width, channels), pixels.dtype),)
         self._for_pixels: dict[PixelInput, OpenVinoPart] = {}
         self._hint = HINTS[precision]
         self._more_properties = _more_properties(graph, precision)
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
         for tensor in (*graph.inputs, *graph.outputs):
-            if tensor.dtype == torch.bfloat16:
+            if tensor.dtype.name == BFLOAT16:
                 raise ConfigurationError(
-                    f"OpenVINO cannot run {graph.name}: {tensor} cannot be shared with torch. Take engine torch."
+                    f"OpenVINO cannot run {graph.name}: it shares no memory of {tensor}. Take engine torch."
                 )
         self._device = find_provider(Engine.OPENVINO, provider) if provider else CPU
         self._core = self._runtime.Core()
@@ -106,25 +104,25 @@ class OpenVinoPart(EnginePart):
             pixels, OpenVinoPart(self.graph, self._precision, pixels, self._provider)
         )
 
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
+    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        model = self._model(engine_threads(), engine_lanes(), tuple(tuple(each.shape) for each in values))
         request = model.take_request()
         try:
-            for index, tensor in enumerate(tensors):
-                request.set_input_tensor(index, self._shared(tensor))
+            for index, each in enumerate(values):
+                request.set_input_tensor(index, self._shared(each))
             for index, output in enumerate(outputs):
                 if output is not None:
                     request.set_output_tensor(index, self._shared(output))
             request.infer()
             return tuple(
-                torch.from_numpy(request.get_output_tensor(index).data.copy()) if output is None else output
+                request.get_output_tensor(index).data.copy() if output is None else output
                 for index, output in enumerate(outputs)
             )
         finally:
             model.give_back(request)
 
-    def _shared(self, tensor: Tensor) -> Any:
-        return self._runtime.Tensor(tensor.numpy(), shared_memory=True)
+    def _shared(self, values: Values) -> Any:
+        return self._runtime.Tensor(values, shared_memory=True)
 
     def _model(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
         """Returns the model for these inputs. Known ones are found without the lock, in which others are compiled."""
@@ -216,7 +214,7 @@ class _CompiledModels:
 
 def _takes_images(inputs: Sequence[OnnxTensor], channels: int) -> bool:
     """Returns whether a graph takes one tensor, float32 (n, channels, h, w)."""
-    if len(inputs) != 1 or inputs[0].dtype != torch.float32:
+    if len(inputs) != 1 or inputs[0].dtype != FLOAT32:
         return False
     shape = inputs[0].shape
     return len(shape) == 4 and shape[1] == channels

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from split_infer_ros.engines.engine import Engine, engine_text, is_for_gpu
 from split_infer_ros.engines.openvino_device import check_on_device
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
 
 TENSORRT = "tensorrt"  # the provider of ONNX Runtime, in lower case
@@ -76,7 +75,7 @@ def has_vnni() -> bool:
     return not onednn_limit() and not cpu_extensions().isdisjoint(VNNI)
 
 
-def is_made_for(precision: Precision, device: torch.device) -> bool:
+def is_made_for(precision: Precision, device: Device) -> bool:
     """Returns whether a device computes in a precision faster than in fp32, as far as its kind tells. A GPU does."""
     extensions = EXTENSIONS.get(precision, ())
     return device.type != "cpu" or not extensions or can_use_any(extensions)

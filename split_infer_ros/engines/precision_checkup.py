@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision_checks import check_precision, is_made_for, precisions_of
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.telemetry.checkup import Finding, Level
 from split_infer_ros.telemetry.machine import instruction_set
-
-CPU = torch.device("cpu")
 
 
 def check_precisions() -> list[Finding]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.layout import Strides
-from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.engines.out_forms import OutForm, find_out_form, is_view, may_change_inputs
+from split_infer_ros.engines.traced_part import Part, PartChain
 from split_infer_ros.engines.written_result import CopiedResult, Result, WrittenResult
 
 Modules = Mapping[str, nn.Module]
@@ -21,11 +22,11 @@ class StartedPart:
 
     Attributes:
         strides: those of each result in the memory that ``finish`` takes.
-        finish: takes a tensor of these strides for each result, and has the results written there.
+        finish: takes memory of these strides for each result, and has the results written there.
     """
 
     strides: tuple[Strides, ...]
-    finish: Callable[[Sequence[Tensor]], None]
+    finish: Callable[[Sequence[Values]], None]
 
 
 class WritingPart(nn.Module):
@@ -66,14 +67,14 @@ class WritingPart(nn.Module):
         values = self.body(*tensors)
         started = [each.start(values, batched) for each in self.results]
 
-        def finish(into: Sequence[Tensor]) -> None:
+        def finish(into: Sequence[Values]) -> None:
             for result, memory in zip(started, into, strict=True):
-                result.write(memory)
+                result.write(as_tensor(memory))
 
         return StartedPart(tuple(each.strides for each in started), finish)
 
 
-def writing_part(part: nn.Module) -> nn.Module:
+def writing_part(part: Part) -> Part:
     """Returns a part that can write its results into given memory; the part itself if none of its operators can.
 
     Modules and weights are shared with the given part.

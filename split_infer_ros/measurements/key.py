@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.measurements.record import Record, kind_of, same
+from split_infer_ros.telemetry.machine import (
+    cpu_name,
+    engine_version,
+    gpu_driver,
+    gpu_name,
+    instruction_set,
+    num_cores,
+    torch_versions,
+)
 
 # The meaning of a measurement, by kind of task. A change of what is measured, or how, raises the number. Older records
 # are then kept but no longer used. A new version of the package alone does not invalidate records.
@@ -48,16 +57,6 @@ class Key:
 
         Patch levels of torch and of the driver are left out, so that they do not invalidate records.
         """
-        # imported here, because records can be read and judged without torch
-        from split_infer_ros.telemetry.machine import (
-            cpu_name,
-            gpu_driver,
-            gpu_name,
-            instruction_set,
-            num_cores,
-            torch_versions,
-        )
-
         gpu = gpu_name(device)
         driver = gpu_driver() if gpu else None
         target = {
@@ -79,8 +78,6 @@ class Key:
             task: what is measured.
             config: how it is done; None if no engine is in it.
         """
-        from split_infer_ros.telemetry.machine import engine_version
-
         engines = sorted(_engines_in(task) | _engines_in(config or {}))
         versions = {engine: engine_version(engine) for engine in engines if engine not in self.versions}
         return {"meaning": MEANINGS.get(kind_of(task)), **self.versions, **versions}

@@ -8,12 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import Values, as_array, as_tensor, copy_into
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
 from split_infer_ros.memory_cost.cpu_microbenchmarks import clocked, read, touch
 from split_infer_ros.memory_cost.samples import Probe
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Stopwatch, do_nothing
 
@@ -25,7 +27,7 @@ _PROBES = {
 }
 
 
-Allocate = Callable[[Policy, int, torch.device], Memory]
+Allocate = Callable[[Policy, int, Device], Memory]
 
 
 class GpuMicrobenchmarks:
@@ -43,9 +45,7 @@ class GpuMicrobenchmarks:
         probes: the probes that can be timed.
     """
 
-    def __init__(
-        self, device: torch.device, policies: Collection[Policy] = POLICIES, allocate: Allocate = allocate
-    ) -> None:
+    def __init__(self, device: Device, policies: Collection[Policy] = POLICIES, allocate: Allocate = allocate) -> None:
         self.probes = tuple(
             probe for policy, probes in _PROBES.items() if policy in (Policy.HOST, *policies) for probe in probes
         )
@@ -69,15 +69,17 @@ class GpuMicrobenchmarks:
                 block = self._memory_of(policy, CACHED_BLOCK).device
                 return self._stopwatch.time(lambda: reread(block, CACHED_BLOCK + nbytes))
             memory = self._memory_of(policy, nbytes)
-            write = partial(memory.host.fill_, 0)  # moves pages of managed memory to the CPU and makes its cache dirty
+            write = partial(
+                as_tensor(memory.host).fill_, 0
+            )  # moves pages of managed memory to the CPU and makes its cache dirty
             if probe is Probe.TO_DEVICE:  # from a dirty cache a copy takes longer
-                return self._stopwatch.time(lambda: memory.device.copy_(memory.host, non_blocking=True), write)
+                return self._stopwatch.time(lambda: copy_into(memory.device, memory.host), write)
             if probe in (Probe.TO_HOST, Probe.READ_HOST):
-                taken = self._stopwatch.time(lambda: memory.host.copy_(memory.device, non_blocking=True))
-                return taken if probe is Probe.TO_HOST else clocked(lambda: read(memory.host.numpy()))
+                taken = self._stopwatch.time(lambda: copy_into(memory.host, memory.device))
+                return taken if probe is Probe.TO_HOST else clocked(lambda: read(as_array(memory.host)))
             before = write if policy.maps_on_access else do_nothing
             taken = self._stopwatch.time(lambda: run_kernel(memory), before)
-            return clocked(lambda: read(memory.host.numpy())) if probe is Probe.READ_MANAGED else taken
+            return clocked(lambda: read(as_array(memory.host))) if probe is Probe.READ_MANAGED else taken
 
     def _memory_of(self, policy: Policy, nbytes: int) -> Memory:
         """Returns memory of exactly that size, allocated at the first call.
@@ -87,17 +89,17 @@ class GpuMicrobenchmarks:
         key = policy, nbytes
         if key not in self._memory:
             memory = self._memory[key] = self._allocate(policy, nbytes, self._device)
-            memory.host.fill_(0)
+            as_tensor(memory.host).fill_(0)
         return self._memory[key]
 
 
 def run_kernel(memory: Memory) -> None:
     """Runs a kernel that reads and writes each byte once. The memory belongs to the CPU before and after."""
     memory.give_to_device()
-    memory.device.view(torch.float32).add_(1.0)
+    as_tensor(memory.device).view(torch.float32).add_(1.0)
     memory.give_to_host()
 
 
-def reread(block: Tensor, nbytes: int) -> Tensor:
+def reread(block: Values, nbytes: int) -> Tensor:
     """Reads ``nbytes`` bytes in one kernel, which goes over the block (uint8) again and again."""
-    return block.view(torch.float32).expand(nbytes // len(block), -1).sum()
+    return as_tensor(block).view(torch.float32).expand(nbytes // len(block), -1).sum()

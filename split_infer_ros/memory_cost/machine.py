@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal_policies
@@ -12,12 +11,15 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.memory_cost.calibration import MAX_SECONDS, Calibration, calibrate
 from split_infer_ros.memory_cost.cpu_microbenchmarks import CpuMicrobenchmarks
-from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks
 from split_infer_ros.memory_cost.samples import find_samples, to_records
+from split_infer_ros.runtime.device import Device
+
+if TYPE_CHECKING:
+    from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks
 
 
 def calibrate_machine(
-    device: torch.device,
+    device: Device,
     database: Database | None = None,
     *,
     remeasure: bool = False,
@@ -41,6 +43,8 @@ def calibrate_machine(
     stored = {} if remeasure else find_samples(database, key)
     bench: CpuMicrobenchmarks | GpuMicrobenchmarks
     if device.type == "cuda":
+        from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks  # only here: it imports torch
+
         bench = GpuMicrobenchmarks(device, legal_policies(device_attributes(device.index)))
     else:
         bench = CpuMicrobenchmarks()

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-import torch
-
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.policy import AUTO, POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
@@ -25,6 +23,7 @@ from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.memory_cost.policy_trial import Trial, time_policies
 from split_infer_ros.memory_cost.task import Task, batch_task, feature_task
 from split_infer_ros.memory_cost.traffic import KernelTraffic, kernels_within
+from split_infer_ros.runtime.device import Device
 
 TOLERANCE = 0.03  # a predicted policy is confirmed if its trial is at most this share slower than the fastest one
 
@@ -62,7 +61,7 @@ class MemoryAdvisor:
 
     def __init__(
         self,
-        device: torch.device,
+        device: Device,
         database: Database | None = None,
         trial: PolicyTrial | None = None,
         switches: bool = False,
@@ -177,14 +176,14 @@ class MemoryAdvisor:
         return [
             (task, policy)
             for advisor, (device, task, policy) in list(_IN_USE.items())
-            if advisor is not self and device == self._device
+            if advisor is not self and str(device) == str(self._device)
         ]
 
     def _attributes(self) -> DeviceAttributes | None:
         return cuda.device_attributes(self._device.index) if self._device.type == "cuda" else None
 
 
-_IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[torch.device, Task, Policy]] = WeakKeyDictionary()
+_IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[Device, Task, Policy]] = WeakKeyDictionary()
 
 
 def _task_of(layout: Layout, kernels: ReadKernels) -> Task:

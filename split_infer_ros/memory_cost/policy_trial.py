@@ -6,10 +6,9 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -17,7 +16,11 @@ from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WARM_UP_ROUNDS = 1
 TIMED_ROUNDS = 9
@@ -33,7 +36,7 @@ class Trial:
         switches: whether device memory must serve the other policies, too.
     """
 
-    device: torch.device
+    device: Device
     shared: bool = False
     switches: bool = False
 
@@ -49,8 +52,13 @@ def time_policies(policies: Sequence[Policy], layout: Layout, trial: Trial) -> d
     Returns:
         The median seconds of each policy. Policies without room on the device are left out.
     """
+    import torch  # only here: policies are tried on a GPU alone
+
     device, stream = trial.device, Stream(trial.device)
-    features = [torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs]
+    features = [
+        torch.zeros((layout.batch_size, *spec.shape), dtype=torch_dtype(spec.dtype), device=device)
+        for spec in layout.specs
+    ]
     pools = _allocate_pools(policies, layout, trial)
     times: dict[Policy, list[float]] = {policy: [] for policy in pools}
     try:

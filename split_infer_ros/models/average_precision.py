@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.vision_ops.box_iou import box_iou
-from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 
 IOUS = tuple(0.5 + 0.05 * step for step in range(10))
 NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.box_nms import box_nms
-from split_infer_ros.buffers.host_arrays import to_host
 
 
 class Candidates(NamedTuple):

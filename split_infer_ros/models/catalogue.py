@@ -7,13 +7,13 @@ import importlib
 from collections.abc import Callable
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import timm_models, user
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.downloads import DOWNLOADS, refuse_options
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.foreign_files import refuse_foreign_file
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.models.user_names import TIMM_PREFIX, is_user_model
 
 _MODULES = {
     "shapes": ("shapes",),
@@ -63,16 +63,20 @@ def find_model(
         ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
     options = onnx_options or OnnxOptions()
-    if name not in CATALOGUE and not name.startswith(timm_models.PREFIX):
+    if name not in CATALOGUE and not name.startswith(TIMM_PREFIX):
         refuse_foreign_file(name)
     if is_onnx_file(name):
         file = read_onnx_file(name, options)
         return file.entry(read_outputs(file))
     refuse_options(name, options)
-    if name.startswith(timm_models.PREFIX):
-        return timm_models.find_timm_model(name)
-    if user.is_user_model(name):
-        return user.load_user_model(name, allow_user_code=allow_user_code)
+    if name.startswith(TIMM_PREFIX):
+        from split_infer_ros.models.timm_models import find_timm_model  # only here: for classifiers of torch
+
+        return find_timm_model(name)
+    if is_user_model(name):
+        from split_infer_ros.models.user import load_user_model  # only here: it imports torch
+
+        return load_user_model(name, allow_user_code=allow_user_code)
     if name not in CATALOGUE:
         known = [*CATALOGUE, *DOWNLOADS]
         close = difflib.get_close_matches(name, known, n=1)

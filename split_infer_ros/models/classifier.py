@@ -1,13 +1,17 @@
-"""Decoding of image classifiers: each of the best classes becomes a detection that covers the model's input."""
+"""Decoding of classifiers of torch: each of the best classes becomes a detection that covers the model's input."""
 
 from __future__ import annotations
 
-import numpy as np
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
-from split_infer_ros.buffers.host_arrays import to_host
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:

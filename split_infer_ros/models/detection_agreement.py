@@ -14,9 +14,9 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.box_iou import box_iou
-from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 
 MAX_BOX_DIFFERENCE = 0.5  # pixels of the model's input, of each side of a box
 MAX_SCORE_DIFFERENCE = 2e-3

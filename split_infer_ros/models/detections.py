@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from split_infer_ros.setting import setting
 from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
+from split_infer_ros.setting import setting
 
 
 @dataclass(frozen=True, slots=True)

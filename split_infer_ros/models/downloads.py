@@ -11,14 +11,15 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError, WeightsError
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
-from split_infer_ros.models.weights import CONNECT_TIMEOUT_S, NamedWeights
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import content_digest, write_whole
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
 DATA = Path(__file__).with_name("data")
+CONNECT_TIMEOUT_S = 10.0
 MAX_DOWNLOAD_S = 300.0  # a server that sends a byte of the file now and then does not stop a node for longer
 CHUNK_BYTES = 1 << 16
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor, nn
-
+from split_infer_ros.buffers.host_arrays import Values, as_tensor, to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.buffers.host_arrays import to_host
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Decode = Callable[[tuple[Any, ...], Limits], list[Detections]]
 """Takes the outputs of a batch, all tensors or all arrays, and limits. Returns the detections of each image."""
@@ -85,7 +83,7 @@ class ModelEntry:
         boxes = self.preprocess.to_source(detections.boxes, height, width)
         return Detections(boxes, detections.scores, detections.labels)
 
-    def detections_of(self, outputs: Sequence[Tensor | npt.NDArray[Any]], limits: Limits) -> list[Detections]:
+    def detections_of(self, outputs: Sequence[Values], limits: Limits) -> list[Detections]:
         """Calls ``decode`` with what it takes, tensors or arrays. On the host, either is a view of the other.
 
         Args:
@@ -95,9 +93,5 @@ class ModelEntry:
         Returns:
             The detections of each image, with boxes in pixels of the input.
         """
-        take = to_host if self.decodes_arrays else _as_tensor
+        take = to_host if self.decodes_arrays else as_tensor
         return self.decode(tuple(map(take, outputs)), limits)
-
-
-def _as_tensor(output: Any) -> Any:
-    return torch.from_numpy(output) if isinstance(output, np.ndarray) else output

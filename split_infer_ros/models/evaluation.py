@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Floats, Integers
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.vision_ops.box_iou import box_iou
-from split_infer_ros.buffers.host_arrays import Floats, Integers
 
 
 @dataclass(frozen=True, slots=True)

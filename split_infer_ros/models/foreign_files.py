@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models.user import PROGRAM_SUFFIX
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 from split_infer_ros.runtime.user_files import is_folder, user_path
 
 MODEL_SUFFIXES = (".onnx", PROGRAM_SUFFIX)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
+import numpy as np
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import MAX_SIDE, parse_size
@@ -23,17 +23,6 @@ CLASSIFIER_SIDES = (224, 256, 299, 320, 384, 512, 640)
 MIN_GUESSED_SIDE = 8  # pixels of an image without a batch; less is something else
 
 _COLOURS, _ONE_CHANNEL = 3, 1
-_IMAGE_DTYPES = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +116,7 @@ def _told_apart(graph: OnnxGraph) -> tuple[ImageForm, list[OnnxTensor]]:
 def _form_of(tensor: OnnxTensor) -> ImageForm | None:
     """Returns how an input takes images; None if it takes something else."""
     shape = tensor.shape
-    if tensor.dtype not in _IMAGE_DTYPES:
+    if tensor.dtype == np.bool_:
         return None
     if len(shape) == 4:
         if shape[1] in (_COLOURS, _ONE_CHANNEL):

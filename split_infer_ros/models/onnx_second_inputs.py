@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.host_arrays import is_floating
 from split_infer_ros.onnx_graphs.graph import OnnxTensor
 from split_infer_ros.onnx_graphs.inputs import ImageForm
 
@@ -97,9 +98,9 @@ def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -
         return _of_image(tensor, (height, width, 1.0), (3,), images, meaning)
     if name in _MASKS:
         return _of_image(tensor, (1.0,), (height, width), images, "ones: no pixel is padding")
-    if threshold is not None and tensor.dtype.is_floating_point:
+    if threshold is not None and is_floating(tensor.dtype):
         return _single(tensor, threshold)
-    if name in _COUNTS and not tensor.dtype.is_floating_point:
+    if name in _COUNTS and not is_floating(tensor.dtype):
         return _single(tensor, MAX_BOXES)
     return None
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from split_infer_ros.models.detections import Detections
 from split_infer_ros.buffers.host_arrays import Flags, Floats
+from split_infer_ros.models.detections import Detections
 
 MAX_SCORE_ROUNDING = 1e-4  # above 1: a sigmoid in 8 bits gives 255 * 0.003921569
 MAX_SIZE_ROUNDING = 1e-3  # pixels by which a box may end before it begins

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.models import host_pixels
 from split_infer_ros.models.fitting import Fitting
 from split_infer_ros.models.letterbox import Letterbox
-from split_infer_ros.buffers.host_arrays import Floats
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -8,9 +8,9 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.models.detection_agreement import MAX_SCORE_DIFFERENCE
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.buffers.host_arrays import Floats
 
 MAX_CLASSES = 100_000  # more than any classifier has
 MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # of an image's scores: among flatter ones, any class would pass for the best

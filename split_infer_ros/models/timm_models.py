@@ -9,8 +9,7 @@ from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
-
-PREFIX = "timm:"
+from split_infer_ros.models.user_names import TIMM_PREFIX
 
 
 def find_timm_model(name: str) -> ModelEntry:
@@ -31,7 +30,7 @@ def find_timm_model(name: str) -> ModelEntry:
         ) from error
     from split_infer_ros.models.torchvision_models import IMAGENET_LABELS  # only here: it imports torchvision, as timm
 
-    timm_name = name.removeprefix(PREFIX)
+    timm_name = name.removeprefix(TIMM_PREFIX)
     config = timm.get_pretrained_cfg(timm_name) if timm.is_model(timm_name) else None
     if config is None:
         close = difflib.get_close_matches(timm_name, timm.list_models(), n=3)

@@ -16,7 +16,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
 from typing import Any
@@ -27,26 +27,20 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models import timm_models
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 from split_infer_ros.runtime.search_path import search_user_folders
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
-PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
 UNSUPPORTED_OUTPUTS = ("masks", "keypoints")
 OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")  # of files in an exported program that torch unpickles
 ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it from the environment at each load
 
 _loading = threading.Lock()  # the whole process has one environment
-
-
-def is_user_model(name: str) -> bool:
-    """Whether a name has one of the forms ``package.module:factory`` and ``FILE.pt2``."""
-    return (":" in name and not name.startswith(timm_models.PREFIX)) or name.endswith(PROGRAM_SUFFIX)
 
 
 def load_user_model(name: str, *, allow_user_code: bool) -> ModelEntry:
@@ -172,7 +166,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
     )
 
 
-def check_detections(entry: ModelEntry, module: nn.Module) -> None:
+def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None:
     """Checks on two black images that a user's model and its decode function fit together.
 
     Args:

@@ -8,7 +8,6 @@ import re
 import shutil
 import urllib.request
 from collections.abc import Mapping
-from enum import Enum
 from http.client import HTTPException
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,22 +20,14 @@ from split_infer_ros.errors import WeightsError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.darknet_weights import SUFFIX as DARKNET_SUFFIX
 from split_infer_ros.models.darknet_weights import read_darknet_weights
+from split_infer_ros.models.downloads import CONNECT_TIMEOUT_S
 from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.named_weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
 NUM_SCENES = 4  # on which random weights are calibrated
-CONNECT_TIMEOUT_S = 10.0
-SAFETENSORS_SUFFIX = ".safetensors"
-
-
-class NamedWeights(str, Enum):
-    """Weights that are named instead of being read from a file of the user's."""
-
-    DEFAULT = "default"  # shipped, or downloaded once
-    RANDOM = "random"  # seeded; outputs depend on the images
-    NONE = "none"  # as the model was built
 
 
 def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import is_onnx_file
-from split_infer_ros.models.timm_models import PREFIX
-from split_infer_ros.models.user import is_user_model
-from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.models.user_names import TIMM_PREFIX, is_user_model
 from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
@@ -28,7 +27,7 @@ def weights_source(name: str, weights: str) -> str:
     if is_user_model(name) or is_onnx_file(name):
         return ""
     if weights in {named.value for named in NamedWeights}:
-        packages = ("split_infer_ros", "torch", "torchvision", *(["timm"] if name.startswith(PREFIX) else []))
+        packages = ("split_infer_ros", "torch", "torchvision", *(["timm"] if name.startswith(TIMM_PREFIX) else []))
         return ", ".join([f"{weights} of {name}", *(f"{package} {_version(package)}" for package in packages)])
     path = user_path(weights)
     return f"file {content_digest(path)}" if is_regular(path) else ""

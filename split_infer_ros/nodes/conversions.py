@@ -22,13 +22,13 @@ from vision_msgs.msg import (
     Pose2D,
 )
 
+from split_infer_ros.buffers.host_arrays import Floats, Integers
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import DropCount
 from split_infer_ros.msg import PipelineReport as ReportMessage
 from split_infer_ros.server.ledger import LedgerCounts
 from split_infer_ros.server.report import PipelineReport
 from split_infer_ros.telemetry.process_memory import process_memory
-from split_infer_ros.buffers.host_arrays import Floats, Integers
 
 _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.buffers.host_arrays import DType, dtype_named
-
 from split_infer_ros.errors import ConfigurationError
 
 if TYPE_CHECKING:

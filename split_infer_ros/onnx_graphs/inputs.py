@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, is_floating
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node, subgraphs
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 ADDED = "split_infer_ros:ends"  # in front of the names of added values and nodes; a slash would name a module
 
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as in OpenCV
-_NARROWED = (torch.float16, torch.bfloat16, torch.float64)
 _AXES_ARE_INPUTS = 13  # the version of ONNX's operators from which Squeeze and its kin take axes as an input
 
 
@@ -44,13 +44,13 @@ class ImageForm:
     @property
     def is_plain(self) -> bool:
         """Whether it takes float32 (N, 3, h, w)."""
-        is_float32 = self.tensor.dtype == torch.float32
+        is_float32 = self.tensor.dtype == FLOAT32
         return is_float32 and self.colours == 3 and self.has_batch and not self.is_channels_last
 
     @property
     def is_integer(self) -> bool:
         """Whether its elements are whole numbers."""
-        return not self.tensor.dtype.is_floating_point
+        return not is_floating(self.tensor.dtype)
 
     @property
     def sides(self) -> tuple[int | None, int | None]:
@@ -102,9 +102,9 @@ class GraphEnds:
             value = self._add_with_axes("ReduceSum", weighted, 1, "grey", keepdims=1)
         if form.is_integer:
             value = self._whole_levels(value)
-            if form.tensor.dtype == torch.int8:
+            if form.tensor.dtype == np.int8:
                 value = self._add("Sub", [value, self._floats("middle", [128.0])], "signed")
-        if form.tensor.dtype != torch.float32:
+        if form.tensor.dtype != FLOAT32:
             value = self._add("Cast", [value], "cast", to=own.type.tensor_type.elem_type)
         if form.is_channels_last:
             value = self._add("Transpose", [value], "channels_last", perm=[0, 2, 3, 1])
@@ -240,4 +240,4 @@ def _rename_in(nodes: Sequence[onnx.NodeProto], name: str, new: str) -> None:
 
 def needs_float32(graph: OnnxGraph) -> bool:
     """Whether an output has floating elements other than float32."""
-    return any(tensor.dtype in _NARROWED for tensor in graph.outputs)
+    return any(is_floating(tensor.dtype) and tensor.dtype != FLOAT32 for tensor in graph.outputs)

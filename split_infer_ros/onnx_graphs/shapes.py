@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from split_infer_ros.buffers.host_arrays import DType
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, dtype_of, shape_of
 from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
 from split_infer_ros.onnx_graphs.quantised_operators import plain_nodes
@@ -37,8 +37,8 @@ class ValueShape:
     element_type: int
 
     @property
-    def dtype(self) -> torch.dtype | None:
-        """Of the elements; None if torch does not know it."""
+    def dtype(self) -> DType | None:
+        """Of the elements; None if arrays cannot have it here."""
         return dtype_of(self.element_type)
 
     @property

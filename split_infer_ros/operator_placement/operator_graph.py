@@ -17,7 +17,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator
 from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.partitions import outputs_of
-from split_infer_ros.split.split_points import propagate
+from split_infer_ros.split.traced_split_points import propagate
 
 NETWORK, DECODE = "network", "decode"  # prefixes of the paths of the modules and constants of both parts
 NBYTES = "nbytes"  # key in a node's meta: bytes of the tensors in its value; None if there are none

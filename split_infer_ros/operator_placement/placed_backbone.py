@@ -1,57 +1,25 @@
-"""A backbone on a GPU of which some operators run on the CPU (§3.1.2), as an execution form of the pipeline."""
+"""A backbone as the pipeline runs it: on a GPU, some of its operators may run on the CPU (§3.1.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import fx, nn
-
-from split_infer_ros.operator_placement.operator_graph import read_operators
-from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.placed_graph import apply_plan
-from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator, PlacementPlan, Tag, make_plan
+from split_infer_ros.operator_placement.plan import Tag
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
-def make_backbone(model: SplitModel, split_point: str) -> nn.Module:
+def make_backbone(model: SplitModel, split_point: str) -> Partition:
     """Returns the partition before a split point, with operators on the CPU if the model's execution config says so.
 
     Only models of torch on a GPU have operators that can be placed. Features end on the GPU.
     """
     falls_back = model.execution_config.operators is ImplementationChoice.FALLBACK
-    if not falls_back or not isinstance(model, TorchModel) or model.device.type == "cpu":
+    if not falls_back or model.device.type == "cpu":
         return model.backbone(split_point)
-    return placed_backbone(model, split_point, {Tag.GPU: model.device, Tag.CPU: torch.device("cpu")})
+    from split_infer_ros.operator_placement.listed_placement import placed_backbone  # only here: these import torch
+    from split_infer_ros.split.torch_model import TorchModel
 
-
-def placed_backbone(model: TorchModel, split_point: str, devices: Mapping[Tag, torch.device]) -> nn.Module:
-    """Returns the partition before a split point, placed by the package's list of operators.
-
-    Args:
-        model: computes in float32.
-        split_point: its name.
-        devices: the devices that ``GPU`` and ``CPU`` stand for.
-    """
-    part = backbone_of(model.whole(), model.split_point(split_point))
-    return apply_plan(part, _plan(part, model), devices)
-
-
-def has_host_operators(model: SplitModel) -> bool:
-    """Returns whether the list puts any operator of the network on the CPU."""
     if not isinstance(model, TorchModel):
-        return False
-    part = backbone_of(model.graph, model.split_point("output"))
-    return bool(_plan(part, model).copies)
-
-
-def _plan(part: fx.GraphModule, model: TorchModel) -> PlacementPlan:
-    listed = OperatorList.read()
-
-    def rule(operator: Operator) -> Tag | None:
-        return Tag.GPU if operator.kind in (INPUT, OUTPUT) else listed(operator)
-
-    return make_plan(read_operators(part, model.entry.image_shape), rule)
+        return model.backbone(split_point)
+    return placed_backbone(model, split_point, {Tag.GPU: model.device, Tag.CPU: CPU})

@@ -13,15 +13,17 @@ from torch.utils import _pytree as pytree
 
 from split_infer_ros.engines.fusion import fuse_convolutions
 from split_infer_ros.operator_placement.plan import Copy, PlacementPlan, Tag
+from split_infer_ros.runtime.device import Device
 
 
-def copy_to(value: Any, device: torch.device) -> Any:
+def copy_to(value: Any, device: Device) -> Any:
     """Returns a nested value with its tensors on ``device``. Tensors that are there already are not copied."""
+    target = torch.device(device)
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.device):
-            return device
-        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+            return target
+        return leaf.to(target) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(move, value)
 
@@ -33,7 +35,7 @@ def has_copies(partition: object) -> bool:
     return any(node.target is copy_to for graph in graphs for node in graph.nodes)
 
 
-def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> fx.GraphModule:
+def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, Device]) -> fx.GraphModule:
     """Returns a graph with each operator on its processor and with the plan's copies.
 
     Args:
@@ -48,7 +50,7 @@ def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag,
 class _PlacedGraphBuilder:
     """Builds the placed graph node by node."""
 
-    def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> None:
+    def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, Device]) -> None:
         self._graph, self._plan, self._devices = graph, plan, devices
         self._placed = fx.Graph()
         self._values: dict[tuple[fx.Node, Tag], fx.Node] = {}  # the placed node of each value on each processor
@@ -82,7 +84,7 @@ class _PlacedGraphBuilder:
         if isinstance(
             node.kwargs.get("device"), torch.device
         ):  # an exported graph names the device of tensors that it makes
-            placed.update_kwarg("device", self._devices[tag])
+            placed.update_kwarg("device", torch.device(self._devices[tag]))
         return placed
 
     def _value_on(self, source: fx.Node, tag: Tag) -> fx.Node:

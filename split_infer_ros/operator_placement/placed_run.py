@@ -14,8 +14,8 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.operator_placement.placed_graph import apply_plan
 from split_infer_ros.operator_placement.plan import PlacementPlan, Tag, make_plan
 from split_infer_ros.runtime.captures import synchronize_device
+from split_infer_ros.runtime.device import CPU, Device
 
-CPU = torch.device("cpu")
 LIMITS = Limits(score_threshold=0.05)  # usual where detectors are judged, so that suppression has work
 PLACED, ONE_DEVICE = "placed", "on one device"
 
@@ -39,9 +39,7 @@ class PlacedRun:
     seconds: tuple[Sequence[float], Sequence[float]] | None
 
 
-def run_plan(
-    graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, gpu: torch.device | None
-) -> PlacedRun:
+def run_plan(graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, gpu: Device | None) -> PlacedRun:
     """Runs a plan, and the same model with all operators on one device, on the same images.
 
     With a GPU, both are timed in turns, and the one device is the GPU. The results come to the host in both cases.
@@ -80,7 +78,7 @@ def run_plan(
 
 
 def _caller(
-    graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, devices: Mapping[Tag, torch.device]
+    graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, devices: Mapping[Tag, Device]
 ) -> Callable[[], list[Detections]]:
     """Returns a call that runs a plan on all images and returns the detections of each."""
     placed = apply_plan(graph, plan, devices)
@@ -94,7 +92,7 @@ def _caller(
     return run
 
 
-def _waiting(run: Callable[[], object], gpu: torch.device) -> Callable[[], object]:
+def _waiting(run: Callable[[], object], gpu: Device) -> Callable[[], object]:
     def run_to_its_end() -> None:
         run()
         synchronize_device(gpu)

@@ -11,9 +11,10 @@ from torch.nn import functional
 from split_infer_ros.images.encodings import RGB
 from split_infer_ros.models.fitting import Window
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.runtime.device import Device
 
 
-def make_staging(preprocess: Preprocess, batch_size: int, device: torch.device) -> Tensor:
+def make_staging(preprocess: Preprocess, batch_size: int, device: Device) -> Tensor:
     """Makes a buffer of resized images: (batch_size, height, width, 3), uint8 if they are rounded, else float32."""
     dtype = torch.uint8 if preprocess.rounds else torch.float32
     return torch.empty((batch_size, preprocess.height, preprocess.width, 3), dtype=dtype, device=device)
@@ -45,7 +46,7 @@ def resize_into(preprocess: Preprocess, target: Tensor, images: Tensor, rgb: tup
 def normalise(
     preprocess: Preprocess,
     gathered: Tensor,
-    memory_format: torch.memory_format = torch.channels_last,
+    channels_last: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
     """Converts (n, h, w, 3) of 0..255 to the model's input, float32 (n, 3, h, w), on its device.
@@ -53,13 +54,13 @@ def normalise(
     Args:
         preprocess: how the model's images are pre-processed.
         gathered: resized images.
-        memory_format: the layout of the result: channels-last, or contiguous.
+        channels_last: whether the channels of a pixel lie side by side in the result.
         out: where the result is written, in that layout; None for new memory.
     """
     mean, std, device = preprocess.mean, preprocess.std, gathered.device
     scale = _constant(tuple(1 / (255 * s) for s in std), torch.float32, device)
     offset = _constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, device)
-    if memory_format is torch.channels_last:
+    if channels_last:
         written = None if out is None else out.permute(0, 2, 3, 1)
         return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
     planes = gathered.permute(0, 3, 1, 2)
@@ -92,6 +93,6 @@ def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> N
 
 
 @cache
-def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
     """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

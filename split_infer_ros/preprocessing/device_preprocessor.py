@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import FLOAT32, DType, torch_dtype
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
@@ -19,6 +20,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_pixels import make_staging, normalise, resize_into
 from split_infer_ros.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Fence, Stream
 
 
@@ -35,19 +37,19 @@ class DevicePreprocessor:
         buffers: the memory for raw bytes; ``NUM_IMAGE_BUFFERS`` of them.
         staging: the buffer of resized images, on the GPU.
         pool: for the tensors that each batch needs.
-        memory_format: the layout of the backbone's input.
+        channels_last: whether the channels of the backbone's input lie side by side.
     """
 
     def __init__(
         self,
         preprocess: Preprocess,
         *,
-        dtype: torch.dtype,
+        dtype: DType,
         stream: Stream,
         buffers: Sequence[ImageBuffer],
         staging: Tensor,
         pool: MemoryPool,
-        memory_format: torch.memory_format = torch.channels_last,
+        channels_last: bool = True,
     ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
@@ -55,7 +57,7 @@ class DevicePreprocessor:
         self._stream = stream
         self._buffers = list(buffers)
         self._staging = staging
-        self._memory_format = memory_format
+        self._channels_last = channels_last
 
     @classmethod
     def allocate(
@@ -63,10 +65,10 @@ class DevicePreprocessor:
         preprocess: Preprocess,
         *,
         batch_size: int,
-        dtype: torch.dtype,
+        dtype: DType,
         place: Place,
         budget_bytes: float = math.inf,
-        memory_format: torch.memory_format = torch.channels_last,
+        channels_last: bool = True,
         pool: MemoryPool | None = None,
     ) -> DevicePreprocessor:
         """Creates a pre-processor with room for ``batch_size`` resized images.
@@ -77,7 +79,7 @@ class DevicePreprocessor:
             dtype: the backbone's precision.
             place: the GPU, and the policy by which it gets raw bytes.
             budget_bytes: memory that raw bytes may take, on both sides.
-            memory_format: the layout of the backbone's input.
+            channels_last: whether the channels of the backbone's input lie side by side.
             pool: for resized and normalised images; None means torch's common memory.
 
         Raises:
@@ -95,7 +97,7 @@ class DevicePreprocessor:
             buffers=buffers,
             staging=staging,
             pool=pool,
-            memory_format=memory_format,
+            channels_last=channels_last,
         )
 
     @property
@@ -133,15 +135,15 @@ class DevicePreprocessor:
     def _normalised(self, gathered: Tensor, into: GraphInput | None) -> Tensor:
         """Returns resized images as the model's input, in a graph's input or in new memory."""
         if into is None:
-            return normalise(self._preprocess, gathered, self._memory_format).to(self._dtype)
+            return normalise(self._preprocess, gathered, self._channels_last).to(torch_dtype(self._dtype))
         images = into.images[: len(gathered)]
-        if self._dtype != torch.float32:
-            return images.copy_(normalise(self._preprocess, gathered, self._memory_format))
-        return normalise(self._preprocess, gathered, self._memory_format, out=images)
+        if self._dtype != FLOAT32:
+            return images.copy_(normalise(self._preprocess, gathered, self._channels_last))
+        return normalise(self._preprocess, gathered, self._channels_last, out=images)
 
 
 @torch.inference_mode()
-def _make_constants(preprocess: Preprocess, device: torch.device) -> None:
+def _make_constants(preprocess: Preprocess, device: Device) -> None:
     """Makes what all pre-processors of this process share. It must not lie in the pool of one of them.
 
     This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may wait for

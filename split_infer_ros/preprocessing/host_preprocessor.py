@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
-
-import torch
-from numpy.typing import NDArray
 
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import Array, DType, as_tensor, torch_dtype
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
@@ -26,19 +23,21 @@ class HostPreprocessor:
         preprocess: how the model's images are pre-processed.
         dtype: the backbone's precision.
         staging: the buffer of resized images.
-        memory_format: the layout of the backbone's input.
+        channels_last: whether the channels of the backbone's input lie side by side.
+        gives_arrays: whether the backbone takes arrays. Otherwise it takes tensors.
     """
 
     def __init__(
         self,
         preprocess: Preprocess,
-        dtype: torch.dtype,
-        staging: NDArray[Any],
-        memory_format: torch.memory_format = torch.channels_last,
+        dtype: DType,
+        staging: Array,
+        channels_last: bool = True,
+        gives_arrays: bool = False,
     ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
-        self._channels_last = memory_format is torch.channels_last
+        self._channels_last, self._gives_arrays = channels_last, gives_arrays
         self._staging = staging
         self._lock = threading.Lock()
 
@@ -48,11 +47,12 @@ class HostPreprocessor:
         preprocess: Preprocess,
         *,
         batch_size: int,
-        dtype: torch.dtype,
-        memory_format: torch.memory_format = torch.channels_last,
+        dtype: DType,
+        channels_last: bool = True,
+        gives_arrays: bool = False,
     ) -> HostPreprocessor:
         """Creates a pre-processor with room for ``batch_size`` images."""
-        return cls(preprocess, dtype, preprocess.staging(batch_size), memory_format)
+        return cls(preprocess, dtype, preprocess.staging(batch_size), channels_last, gives_arrays)
 
     @property
     def bytes(self) -> int:
@@ -66,4 +66,6 @@ class HostPreprocessor:
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
             normalised = self._preprocess.normalise(gathered, channels_last=self._channels_last)
-        return LoadedBatch(torch.from_numpy(normalised).to(self._dtype), Fence())
+        if self._gives_arrays:
+            return LoadedBatch(normalised.astype(self._dtype, copy=False), Fence())
+        return LoadedBatch(as_tensor(normalised).to(torch_dtype(self._dtype)), Fence())

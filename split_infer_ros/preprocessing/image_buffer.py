@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import as_tensor, copy_into
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate_at
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.buffers.host_arrays import as_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MB = 1e6
 MIN_BUFFER_BYTES = 3 * 640 * 480
@@ -66,7 +68,7 @@ class ImageBuffer:
             OutOfMemory: the memory cannot be allocated.
         """
         total = sum(image.data.size for image in images)
-        if self.memory.host.numel() < total:
+        if self.memory.host.nbytes < total:
             self._grow(total, len(images))
         memory = self.memory.under(policy or self.memory.policy)
         assert memory is not None, f"{self.memory} does not serve {policy}, and was to switch"
@@ -75,7 +77,7 @@ class ImageBuffer:
         begin = 0
         for image in images:
             end = begin + image.data.size
-            memory.host[begin:end].view(image.data.shape).copy_(as_tensor(image.data))
+            copy_into(memory.host[begin:end].reshape(image.data.shape), image.data)
             begin = end
         return memory, total
 
@@ -95,5 +97,5 @@ def to_device(memory: Memory, total: int) -> Tensor:
     """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
     memory.give_to_device()
     if memory.needs_copy:
-        memory.device[:total].copy_(memory.host[:total], non_blocking=True)
-    return memory.device[:total]
+        copy_into(memory.device[:total], memory.host[:total])
+    return as_tensor(memory.device[:total])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.runtime.streams import Fence
 
 
@@ -18,5 +17,5 @@ class LoadedBatch:
         ready: the fence from which on ``images`` holds the batch.
     """
 
-    images: Tensor
+    images: Values
     ready: Fence

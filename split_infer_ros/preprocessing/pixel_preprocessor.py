@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
@@ -43,4 +41,4 @@ class PixelPreprocessor:
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
         """Resizes a batch of images of any sizes to (n, h, w, 3), uint8 or float32 of 0..255. ``into`` is not used."""
         gathered = self._preprocess.gather(images, self._preprocess.staging(len(images)))
-        return LoadedBatch(torch.from_numpy(gathered), Fence())
+        return LoadedBatch(gathered, Fence())

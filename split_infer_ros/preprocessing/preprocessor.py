@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import DType
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 
@@ -42,10 +40,11 @@ def make_preprocessor(
     preprocess: Preprocess,
     *,
     batch_size: int,
-    dtype: torch.dtype,
+    dtype: DType,
     place: Place,
     budget_bytes: float = math.inf,
-    memory_format: torch.memory_format = torch.channels_last,
+    channels_last: bool = True,
+    gives_arrays: bool = False,
     pool: MemoryPool | None = None,
 ) -> Preprocessor:
     """Creates the pre-processor for the place where a backbone runs.
@@ -56,20 +55,25 @@ def make_preprocessor(
         dtype: the backbone's precision.
         place: where the backbone runs, and the policy by which it gets images.
         budget_bytes: memory that the raw bytes of images may take on a GPU, on both sides.
-        memory_format: the layout of the backbone's input.
+        channels_last: whether the channels of the backbone's input lie side by side.
+        gives_arrays: whether the backbone takes arrays, on a CPU. Otherwise it takes tensors.
         pool: for resized and normalised images on a GPU; None means torch's common memory.
 
     Raises:
         ConfigurationError: the memory cannot be allocated.
     """
     if place.device.type == "cpu":
-        return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=dtype, memory_format=memory_format)
+        return HostPreprocessor.allocate(
+            preprocess, batch_size=batch_size, dtype=dtype, channels_last=channels_last, gives_arrays=gives_arrays
+        )
+    from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor  # only here: it imports torch
+
     return DevicePreprocessor.allocate(
         preprocess,
         batch_size=batch_size,
         dtype=dtype,
         place=place,
         budget_bytes=budget_bytes,
-        memory_format=memory_format,
+        channels_last=channels_last,
         pool=pool,
     )

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import shape_of
@@ -45,7 +46,7 @@ def check_packages() -> None:
             ) from error
 
 
-def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, ignored: Sequence[str]) -> Any:
+def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, ignored: Sequence[str]) -> Any:
     """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
 
     On a processor without VNNI, weights get one bit less than they could have. It adds two products in 16 bits, which
@@ -72,7 +73,7 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, i
         with unchanged_logging():
             return nncf.quantize(
                 proto,
-                nncf.Dataset(images, lambda image: {name: image.repeat(fixed, 1, 1, 1).numpy()}),
+                nncf.Dataset(images, lambda image: {name: np.repeat(image, fixed, axis=0)}),
                 subset_size=count,
                 preset=nncf.QuantizationPreset.MIXED if has_lopsided_activations(proto.graph) else None,
                 target_device=nncf.TargetDevice.CPU,

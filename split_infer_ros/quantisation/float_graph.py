@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
-from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.onnx_export import export
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.nodes import subgraphs
 from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.split_points import INPUT, live_values
-from split_infer_ros.split.torch_model import torch_model
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +20,12 @@ def float_graph(model: SplitModel) -> onnx.ModelProto:
     Raises:
         ConfigurationError: torch cannot export the model, or the file is of an ONNX version that cannot be converted.
     """
-    proto = _copy_of(model) if isinstance(model, GraphModel) else _exported(model)
+    if isinstance(model, GraphModel):
+        proto = _copy_of(model)
+    else:
+        from split_infer_ros.quantisation.exported_graph import exported_graph  # only here: it imports torch
+
+        proto = exported_graph(model)
     taken: set[str] = set()
     for index, node in enumerate(proto.graph.node):
         if not node.name or node.name in taken:
@@ -56,41 +51,3 @@ def _copy_of(model: GraphModel) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.graph.proto)
     return proto
-
-
-def _exported(model: SplitModel) -> onnx.ModelProto:
-    """Exports a model of torch. What crosses at split points is an output meanwhile, so that it is kept and named."""
-    traced = torch_model(model, "int8", "take precision fp32.")
-    graph = traced.whole()
-    nodes = list(graph.graph.nodes)
-    outputs = outputs_of(nodes)
-    crossing = dict.fromkeys(outputs)
-    for point in traced.split_points:
-        if point.name != INPUT and point.position < len(nodes) - 1:
-            crossing |= dict.fromkeys(live_values(nodes, point.position))
-    kept = [node for node in crossing if node is not nodes[0]]
-    part = extract(graph, nodes[1:-1], inputs=nodes[:1], outputs=kept)
-    images = TensorSpec("images", traced.entry.image_shape, torch.float32)
-    proto: onnx.ModelProto = export(part, [images], name=traced.entry.name, engine=Engine.OPENVINO)
-    names = {str(value.name): node.name for value, node in zip(proto.graph.output, kept, strict=True)}
-    del proto.graph.output[len(outputs) :]
-    _rename(proto.graph, {name: f"exported/{name}" for name in _values_of(proto.graph)} | names)
-    return proto
-
-
-def _values_of(graph: onnx.GraphProto) -> set[str]:
-    """Returns the names of all values of a graph but the inputs."""
-    names = {str(name) for node in graph.node for name in node.output if name}
-    return names | {str(tensor.name) for tensor in graph.initializer}
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Renames values, also where subgraphs use them."""
-    for node in graph.node:
-        for values in (node.input, node.output):
-            for index, name in enumerate(values):
-                values[index] = names.get(name, name)
-        for subgraph in subgraphs(node):
-            _rename(subgraph, names)
-    for each in (*graph.initializer, *graph.value_info, *graph.output):
-        each.name = names.get(each.name, each.name)

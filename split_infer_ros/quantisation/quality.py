@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.average_precision import Truth, mean_average_precision
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.quantisation.samples import Samples
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import INPUT
 
 TOP_1, MAP = "top-1", "mAP"
@@ -74,7 +74,7 @@ def detect(
     samples: Samples,
     measure: str,
     advance: Callable[[], object],
-    network: nn.Module | None = None,
+    network: Partition | None = None,
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
@@ -91,8 +91,9 @@ def detect(
     network, entry = network or model.head(INPUT), model.entry
     detections = []
     for index, image in enumerate(samples):
-        with torch.inference_mode():
-            found = entry.detections_of(network(image), limits)[0]
+        with inference_mode():
+            outputs = network(image if model.takes_arrays else as_tensor(image))
+            found = entry.detections_of(outputs, limits)[0]
         boxes = entry.preprocess.to_source(found.boxes, *samples.size(index))
         detections.append(Detections(boxes, found.scores, found.labels))
         advance()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -23,6 +22,7 @@ from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.quantisation.scope import Scope, ignored_nodes, useful_scopes
 from split_infer_ros.quantisation.unsigned import make_unsigned
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.quantised_model import QuantisedModel
 from split_infer_ros.split.result_agreement import is_classifier
 from split_infer_ros.split.split_points import INPUT, OUTPUT
@@ -92,7 +92,7 @@ def quantise(
 
 
 def quantise_graph(
-    model: SplitModel, whole: onnx.ModelProto, scope: Scope, images: Iterable[Tensor], *, count: int
+    model: SplitModel, whole: onnx.ModelProto, scope: Scope, images: Iterable[Floats], *, count: int
 ) -> onnx.ModelProto:
     """Returns a model's graph in int8, which can be cut at the model's split points.
 
@@ -119,7 +119,7 @@ def _detect(
     samples: Samples,
     measure: str,
     bar: AbstractContextManager[Callable[[], object]],
-    network: nn.Module | None = None,
+    network: Partition | None = None,
 ) -> list[Detections]:
     with bar as advance:
         return detect(model, samples, measure, advance, network)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
-from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import BGR, Pixels
 from split_infer_ros.models.average_precision import Truth
@@ -38,7 +37,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Floats]:
         """Yields inputs, float32 (1, 3, h, w).
 
         Raises:
@@ -47,7 +46,7 @@ class Samples:
         preprocess = self.entry.preprocess
         for file in self.files:
             gathered = preprocess.gather([_read(file)], preprocess.staging(1))
-            yield torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
+            yield preprocess.normalise(gathered, channels_last=False)
 
     def size(self, index: int) -> tuple[int, int]:
         """Returns height and width of an image in pixels."""

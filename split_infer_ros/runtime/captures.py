@@ -2,25 +2,29 @@
 
 While one thread records, no thread may synchronise the whole device: CUDA would refuse that and spoil the recording.
 Therefore recording excludes device-wide synchronisation, frees and emptying torch's cache in the whole process.
+
+Only what uses a GPU imports torch.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillInUse
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.cuda import FREES
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.torch_pools import keeping_pools, once_unused
+
+if TYPE_CHECKING:
+    import torch
 
 Results = TypeVar("Results")
 PoolId = Any  # torch's token of a pool, a pair of numbers
@@ -53,6 +57,8 @@ class OwnGraphPool:
     """Memory of torch's own kind for graphs."""
 
     def __init__(self) -> None:
+        import torch
+
         self.id: PoolId = torch.cuda.graph_pool_handle()
 
 
@@ -87,6 +93,8 @@ class Capture(Generic[Results]):
     @property
     def bytes(self) -> int:
         """The memory of the device that the graph's pool holds, for all graphs that share the pool."""
+        import torch
+
         pool = tuple(self._graph.pool())
         return sum(
             segment["total_size"]
@@ -113,6 +121,8 @@ def capture(
         CaptureError: the work cannot be recorded. The device works as before.
         Exception: any error that ``run`` raises before it is recorded.
     """
+    import torch
+
     if warm_ups:
         with _WHOLE_DEVICE:  # compiled work is benchmarked at its first runs, which synchronises the device
             with stream.work("warm up"):
@@ -145,9 +155,20 @@ def capture(
     return Capture(graph, stream, results, pool)
 
 
-def synchronize_device(device: torch.device) -> None:
+def is_recording(device: Device) -> bool:
+    """Returns whether the calling thread records its work on a device. On a CPU it never does."""
+    if device.type != "cuda":
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
+
+
+def synchronize_device(device: Device) -> None:
     """Waits until the work of all streams is done. On a CPU it returns at once."""
     if device.type == "cuda":
+        import torch
+
         with _WHOLE_DEVICE:
             torch.cuda.synchronize(device)
 
@@ -159,6 +180,10 @@ def empty_cache() -> None:
     ``POOLS_S`` at most. If that is not enough, the last of these threads does it later.
     """
     gc.collect()
+    if "torch" not in sys.modules:  # nobody has memory of a GPU
+        return
+    import torch
+
     emptied: Future[None] = Future()
 
     def empty() -> None:
@@ -210,6 +235,8 @@ def _leave_recording(graph: torch.cuda.CUDAGraph, device: Device, pool: PoolId) 
     ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw. The allocator of
     page-locked memory cannot be made to leave, so the graph that it asks is kept.
     """
+    import torch
+
     with suppress(RuntimeError):  # torch has left it: the capture ended well, or the version is a later one
         torch._C._cuda_endAllocateToPool(device.index, pool)
         _FAILED_GRAPHS.append(graph)

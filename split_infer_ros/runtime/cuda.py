@@ -7,8 +7,6 @@ import importlib
 from functools import cache
 from typing import Any
 
-import torch
-
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.deferred_calls import DeferredCalls
 
@@ -75,6 +73,8 @@ def library() -> ctypes.CDLL:
     Raises:
         ConfigurationError: torch is built without CUDA, or the library is not found.
     """
+    import torch  # only here: this module's errors are known to processes without a GPU, too
+
     version = torch.version.cuda or ""
     name = "libcudart.so.11.0" if version.startswith("11.") else f"libcudart.so.{version.partition('.')[0]}"
     try:

@@ -18,7 +18,7 @@ class Device(str):
         return self.partition(":")[0]
 
     @property
-    def index(self) -> int:
+    def index(self) -> int:  # type: ignore[override]  # text has a method of that name
         """Which GPU; 0 on a CPU."""
         return int(self.partition(":")[2] or 0)
 

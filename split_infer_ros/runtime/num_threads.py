@@ -7,6 +7,11 @@ may wake on a core that another thread uses. A network of fifty layers then take
 Therefore only the stage with the most work has a team, and every other thread computes alone. That includes the main
 thread from the first import on, so no module makes a large tensor while it is imported.
 
+This module does not import torch. While a process has no torch, the number of a thread is only noted, for other
+engines. Once torch is imported, each call of ``use_threads`` also sets torch's number for the calling thread. So a
+thread that imports torch, or computes with it for the first time, calls ``use_threads`` or ``use_one_thread`` before it
+computes. What it called before the import does not count for torch.
+
 Engines other than torch have threads of their own. A team of torch's keeps its cores for some milliseconds after each
 operation, so that its threads need not be woken. An engine's threads would have to wait for them. Therefore torch
 computes alone on a thread that gives its network to another engine.
@@ -14,26 +19,52 @@ computes alone on a thread that gives its network to another engine.
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-import torch
+from split_infer_ros.runtime.device import Device
 
 Result = TypeVar("Result")
 
-_MAX_THREADS = torch.get_num_threads()  # read before anything in this process changes it
+VARIABLE = "OMP_NUM_THREADS"  # may list numbers for nested teams: "4,2"
+CPUS = Path("/sys/devices/system/cpu")
+
+
+def _num_cores() -> int:
+    """Returns the number of cores that this process may use. Two processors of one core count once."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
+    return len(cores)
+
+
+def threads_at_start() -> int:
+    """Returns how many threads the environment gives this process: as many as torch starts with.
+
+    That is one for each core, or the first number of ``OMP_NUM_THREADS`` if that is less.
+    """
+    asked = re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get(VARIABLE, ""))
+    return min(int(asked[1]), _num_cores()) if asked else _num_cores()
+
+
+_MAX_THREADS = threads_at_start()  # read before anything in this process changes it
 _engine = threading.local()  # num_threads: that an engine uses for the calling thread; num_lanes: see engine_lanes
 
 
 def max_threads() -> int:
-    """Returns the number of threads that torch was given when the process started."""
+    """Returns the number of threads that this process was given when it started."""
     return _MAX_THREADS
 
 
 def use_all_threads() -> None:
-    """Lets operations of the calling thread use all threads that torch was given."""
+    """Lets operations of the calling thread use all threads that this process was given."""
     use_threads(_MAX_THREADS)
 
 
@@ -49,8 +80,10 @@ def use_threads(num_threads: int, num_lanes: int = 1) -> None:
         num_threads: at least 1.
         num_lanes: how many threads, this one included, compute at the same time with so many threads each.
     """
-    torch.get_num_threads()  # a thread's first call takes over what another thread set last; that must not come later
-    torch.set_num_threads(num_threads)
+    torch = _loaded_torch()
+    if torch is not None:
+        torch.get_num_threads()  # the first call takes over what another thread set last; that must not come later
+        torch.set_num_threads(num_threads)
     _engine.num_threads, _engine.num_lanes = num_threads, num_lanes
 
 
@@ -58,7 +91,7 @@ def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
     """Lets engines other than torch use ``num_threads`` threads for the calling thread, on which torch computes alone.
 
     Args:
-        num_threads: 0 means as many as torch was given.
+        num_threads: 0 means as many as this process was given.
         num_lanes: how many threads, this one included, compute at the same time with so many threads each.
     """
     use_one_thread()
@@ -66,9 +99,12 @@ def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
 
 
 def engine_threads() -> int:
-    """Returns how many threads an engine uses for the calling thread: by default as many as torch."""
-    found: int = getattr(_engine, "num_threads", 0) or torch.get_num_threads()  # if nobody has set it
-    return found
+    """Returns how many threads an engine uses for the calling thread: by default as many as torch would use."""
+    found: int = getattr(_engine, "num_threads", 0)
+    if found:
+        return found
+    torch = _loaded_torch()
+    return _MAX_THREADS if torch is None else int(torch.get_num_threads())
 
 
 def engine_lanes() -> int:
@@ -83,7 +119,7 @@ def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Res
     Times and the layouts that convolutions choose depend on the number of threads. The team ends with the new thread.
 
     Args:
-        num_threads: that operations of the new thread use; None leaves torch's setting.
+        num_threads: that operations of the new thread use; None leaves the setting of a new thread.
         work: the function to call.
     """
 
@@ -96,7 +132,7 @@ def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Res
         return thread.submit(run).result()
 
 
-def default_head_threads(backbone_device: torch.device, tuned: int = 0) -> int:
+def default_head_threads(backbone_device: Device, tuned: int = 0) -> int:
     """Returns the number of threads for the head partition when the user sets none.
 
     It is all threads if the backbone runs on a GPU. On a CPU it is what tuning found, or one.
@@ -106,3 +142,9 @@ def default_head_threads(backbone_device: torch.device, tuned: int = 0) -> int:
         tuned: the number that tuning found; 0 if it found none.
     """
     return _MAX_THREADS if backbone_device.type == "cuda" else tuned or 1
+
+
+def _loaded_torch() -> Any:
+    """Returns torch, or None if this process has not imported it, or not so far that it can set threads."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "set_num_threads") else None

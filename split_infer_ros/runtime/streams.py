@@ -7,12 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.inference import inference_mode
+
+if TYPE_CHECKING:  # a process without a GPU needs no torch here
+    import torch
+    from torch import Tensor
 
 POLL_S = 50e-6  # a sleeping thread takes about as long to wake
 
@@ -80,6 +83,8 @@ class Stream:
         self.is_asynchronous = device.type == "cuda"
         self._stream: torch.cuda.Stream | None = None
         if self.is_asynchronous:
+            import torch
+
             handle = _lease(device)
             weakref.finalize(self, _idle(device).append, handle).atexit = False
             self._stream = torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]
@@ -95,6 +100,8 @@ class Stream:
         if self._stream is None:
             yield
             return
+        import torch
+
         self._stream.wait_stream(torch.cuda.current_stream(self.device.index))
         with torch.cuda.stream(self._stream), torch.cuda.nvtx.range(name):
             yield
@@ -110,13 +117,13 @@ class Stream:
 
     def copy(self, into: Tensor, source: Tensor) -> None:
         """Copies between host and device, and waits until that is done. The work of other streams goes on."""
-        with torch.inference_mode(), self.work("copy"):
+        with inference_mode(), self.work("copy"):
             into.copy_(source, non_blocking=True)
         self.fence().wait()
 
 
 @contextmanager
-def work_apart(device: torch.device, name: str) -> Iterator[None]:
+def work_apart(device: Device, name: str) -> Iterator[None]:
     """Gives the operations inside the block to a stream of their own, and waits until they are done.
 
     On the default stream, they would hold up the work of all other threads.
@@ -131,19 +138,25 @@ def work_apart(device: torch.device, name: str) -> Iterator[None]:
     stream.fence().wait()
 
 
-def current_fence(device: torch.device) -> Fence:
+def current_fence(device: Device) -> Fence:
     """Returns this point in the work that this thread gives to its current stream."""
+    import torch
+
     return _record(torch.cuda.current_stream(device))
 
 
-def current_mark(device: torch.device) -> Mark:
+def current_mark(device: Device) -> Mark:
     """Returns this point, and its time, in the work that this thread gives to its current stream."""
+    import torch
+
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return Mark(event)
 
 
 def _record(stream: torch.cuda.Stream) -> Fence:
+    import torch
+
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a waiting thread leaves its core to others
     event.record(stream)
     return Fence(event)
@@ -151,16 +164,18 @@ def _record(stream: torch.cuda.Stream) -> Fence:
 
 # Streams that nobody holds. A stream that comes back may still have work; new work runs after it.
 # A deque needs no lock. A finalizer that took a lock could run on the very thread that holds it.
-_IDLE: dict[Device, deque[int]] = {}
+_IDLE: dict[str, deque[int]] = {}  # by the device's name
 
 
 def _idle(device: Device) -> deque[int]:
-    return _IDLE.setdefault(device, deque())
+    return _IDLE.setdefault(str(device), deque())
 
 
 def _lease(device: Device) -> int:
     try:
         return _idle(device).pop()
     except IndexError:
+        import torch
+
         with torch.cuda.device(device):
             return int(cuda.call("cudaStreamCreateWithFlags", cuda.binding().cudaStreamNonBlocking))

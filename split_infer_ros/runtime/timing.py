@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
+from split_infer_ros.runtime.device import Device
 
 MIN_CYCLES = 2_000_000  # about a millisecond on a GPU
 MAX_CYCLES = 128_000_000
@@ -34,7 +34,7 @@ class Stopwatch:
         device: where the work runs.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
         self._cycles = MIN_CYCLES
         self._max_cycles = MAX_CYCLES
@@ -72,6 +72,8 @@ class Stopwatch:
         return seconds
 
     def _behind_a_spin(self, work: Work[Result]) -> tuple[Result, list[float], bool]:
+        import torch  # only here: a process without a GPU may have none
+
         stream = torch.cuda.current_stream(self._device)
         events: list[torch.cuda.Event] = []
         starved = False

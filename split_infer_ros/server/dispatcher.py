@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.compute import Backbone
@@ -19,7 +20,9 @@ from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.tenant_state import WaitingFrames, drop
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
@@ -20,7 +21,9 @@ from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
 

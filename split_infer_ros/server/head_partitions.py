@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.compute import Features, Head
 from split_infer_ros.engines.engine import Engine
@@ -17,11 +18,9 @@ from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import as_specified
-from split_infer_ros.weight_streaming.packed_weights import find_packed, streamable
-from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
-from split_infer_ros.weight_streaming.streaming import stream_head
+from split_infer_ros.weight_streaming.streaming import pack_streamed, stream_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,8 @@ class HeadPartitions:
             if self._current is None or self._current.split_point != split_point:
                 self._close()
                 self._current = self._open(split_point, self._settings)
+            if not self._model.takes_arrays:
+                features = tuple(map(as_tensor, features))
             return tuple(self._current.partition(*as_specified(features, self._current.inputs)))
 
     def prepare(self, split_point: str, batch_size: int) -> None:
@@ -182,6 +183,4 @@ class HeadPartitions:
             current.close()
 
     def _pack(self, settings: WeightsSettings) -> None:
-        if settings.weights_residency is not Residency.RESIDENT:
-            model = streamable(self._model)
-            find_packed(model, settings.weights_file, num_threads=self._num_threads, batch_size=self._batch_size)
+        pack_streamed(self._model, settings, num_threads=self._num_threads, batch_size=self._batch_size)

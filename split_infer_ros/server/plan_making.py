@@ -85,7 +85,8 @@ def make_plan(
                 dtype=model.dtype,
                 place=place,
                 budget_bytes=replace(budget, place=place).image_buffers_bytes,
-                memory_format=model.execution_config.engine.memory_format,
+                channels_last=model.execution_config.engine.reads_channels_last,
+                gives_arrays=model.takes_arrays,
                 pool=model_memory.images,
             )
             streamed = stream_backbone(

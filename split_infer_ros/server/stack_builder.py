@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler
@@ -14,8 +15,10 @@ from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights
 from split_infer_ros.server.served_model import ServedModel
-from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
+    from split_infer_ros.split.torch_model import TorchModel
 
 MAX_MEMBERS = 4  # of a stack; members without a request are computed for nothing
 MAX_PARAMETERS = 64_000_000  # of a stack, which has a copy of all weights; larger models fill a processor alone
@@ -70,6 +73,8 @@ class StackBuilder:
             if (models, split_point) in self._refused or self._tables.stack_pays(list(members)) is False:
                 return None
         try:
+            from split_infer_ros.split.stacked_model import StackedModel  # only here: it imports torch
+
             check_room_for_weights(" + ".join(members), models, split_point)
             return StackedModel(members, split_point)
         except Exception as error:  # no memory, or a model of the user's own that does what nobody foresaw
@@ -88,12 +93,12 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchMo
     than ``MAX_MEMBERS`` models has several stacks. A model that torch does not run, that is compiled for itself, or
     whose weights are streamed is in no stack. A model that is served under several keys is in a stack once.
     """
-    alike: dict[tuple[str, object], dict[str, TorchModel]] = {}
+    alike: dict[tuple[str, object], dict[str, Any]] = {}
     for key, served in models.items():
         model, plan = served.model, served.plan
         config = model.execution_config
         if (
-            type(model) is TorchModel  # a subclass may compute something else
+            model.can_be_stacked
             and config.engine is Engine.TORCH
             and config.compiler is Compiler.NONE
             and not config.segments

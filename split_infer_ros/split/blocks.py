@@ -14,6 +14,9 @@ from dataclasses import dataclass
 MIN_STAGE_SHARE = 0.1  # of the model's operations
 MIN_WHOLE_SHARE = 0.5  # of the model's weights
 
+_LAYERS = "torch.nn.modules."
+_CONTAINERS = "torch.nn.modules.container."
+
 
 class ModuleKind(enum.Enum):
     """What a module is for the search of blocks.
@@ -52,6 +55,14 @@ class Operation:
 
     owner: str
     function: str = ""
+
+
+def class_of(name: str) -> ModuleClass:
+    """Returns the class of that full name, such as ``torch.nn.modules.conv.Conv2d``."""
+    if name == f"{_CONTAINERS}Sequential":
+        return ModuleClass(name, ModuleKind.CHAIN)
+    is_layer = name.startswith(_LAYERS) and not name.startswith(_CONTAINERS)
+    return ModuleClass(name, ModuleKind.LAYER if is_layer else ModuleKind.OTHER)
 
 
 def find_blocks(

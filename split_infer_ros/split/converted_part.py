@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.split.partition_cache import Partition
+
 
 class ConvertedPart(nn.Module):
     """A part whose inputs are converted from float32, and whose results are converted back.
@@ -16,7 +18,7 @@ class ConvertedPart(nn.Module):
         dtypes: those of the part's inputs, in order.
     """
 
-    def __init__(self, part: nn.Module, dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(self, part: Partition, dtypes: Sequence[torch.dtype]) -> None:
         super().__init__()
         self._part, self._dtypes = part, tuple(dtypes)
 

@@ -9,7 +9,7 @@ from torch import fx
 
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.split_points import live_values
+from split_infer_ros.split.traced_split_points import live_values
 
 
 class ConvolutionChanges:

@@ -20,7 +20,7 @@ class DeviceWeights:
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
 
-    def add(self, part: nn.Module, executable: nn.Module) -> None:
+    def add(self, part: nn.Module, executable: object) -> None:
         """Adds the weights of a part of the model, except those of which the executable part has made copies."""
         read = {id(tensor) for tensor in state_of(executable).values()}
         self._tensors |= {name: tensor for name, tensor in state_of(part).items() if id(tensor) in read}

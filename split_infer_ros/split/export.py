@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.device import Device
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # assert that dtypes and devices are as traced
 
@@ -89,21 +90,21 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
-def copy_to_device(graph: fx.GraphModule, device: torch.device, dtype: torch.dtype) -> fx.GraphModule:
+def copy_to_device(graph: fx.GraphModule, device: Device, dtype: torch.dtype) -> fx.GraphModule:
     """Returns a copy of a graph that runs on another device or in another precision."""
     moved = copy.deepcopy(graph).to(device, dtype)
     set_device(moved, device)
     return moved
 
 
-def set_device(graph: fx.GraphModule, device: torch.device) -> None:
+def set_device(graph: fx.GraphModule, device: Device) -> None:
     """Makes a graph create its tensors on that device, in place.
 
     An exported graph names the device wherever it creates a tensor.
     """
     for node in graph.graph.nodes:
         if isinstance(node.kwargs.get("device"), torch.device):
-            node.update_kwarg("device", device)
+            node.update_kwarg("device", torch.device(device))
     graph.recompile()
 
 

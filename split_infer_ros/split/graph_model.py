@@ -7,9 +7,9 @@ import itertools
 import threading
 from functools import cached_property
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -19,11 +19,11 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import num_elements
 from split_infer_ros.onnx_graphs.shapes import without_weights
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_batches import PreparedGraph
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
-
-CPU = torch.device("cpu")
 
 
 class GraphModel(SplitModel):
@@ -54,6 +54,17 @@ class GraphModel(SplitModel):
         self.takes_batches = prepared.graph.inputs[0].shape[0] is None
 
     @property
+    def takes_arrays(self) -> bool:
+        """True on a CPU, where the engines that run graphs read and write arrays. On a GPU, torch has the memory."""
+        return self.device.type == "cpu"
+
+    def blank_images(self, batch_size: int) -> Values:
+        """Returns black images (n, C, H, W) as the backbone takes them."""
+        if not self.takes_arrays:
+            return super().blank_images(batch_size)
+        return np.zeros((batch_size, *self.image_shape), self.dtype)
+
+    @property
     def graph(self) -> OnnxGraph:
         """The whole model, which takes any number of images, or a fixed one. It must not be changed."""
         return self.prepared.graph
@@ -79,7 +90,7 @@ class GraphModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has."""
         return self._parameters_of(0, self.split_point(name).position)
 
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
         cutter = self.prepared.cutter
         pieces = [
@@ -94,16 +105,16 @@ class GraphModel(SplitModel):
         """Counts the nodes that compute with images. The engines that run them have memory of their own."""
         return (KernelTraffic(),) * sum(index < split_point.position for index in self.prepared.dataflow.computing)
 
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         if split_point.name == INPUT:
-            return _PassThrough()
+            return _pass_through
         part = self.prepared.cutter.cut(f"{self.entry.name} up to {split_point.name}", 0, split_point.position)
         is_whole = split_point.name == OUTPUT
         return self._executable(part, self.execution_config, self.device, is_whole=is_whole, gives_results=is_whole)
 
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         if split_point.name == OUTPUT:
-            return _PassThrough()
+            return _pass_through
         end = len(self.prepared.dataflow.nodes)
         part = self.prepared.cutter.cut(f"{self.entry.name} from {split_point.name}", split_point.position, end)
         is_whole = split_point.name == INPUT
@@ -113,11 +124,11 @@ class GraphModel(SplitModel):
         self,
         part: OnnxGraph,
         config: ExecutionConfig,
-        device: torch.device,
+        device: Device,
         *,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> nn.Module:
+    ) -> Partition:
         executable = make_executable(part, config, device=device, is_whole=is_whole, gives_results=gives_results)
         return (
             executable if self.takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
@@ -129,9 +140,6 @@ class GraphModel(SplitModel):
         return sum(num_elements(weights[name]) for name in used)
 
 
-class _PassThrough(nn.Module):
-    """The partition on the other side of a model's end: it has no operations."""
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Returns the tensors as they are."""
-        return tensors
+def _pass_through(*values: Values) -> tuple[Values, ...]:
+    """Returns values as they are: the partition on the other side of a model's end has no operations."""
+    return values

@@ -8,6 +8,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.torch_model import TorchModel
 
 
@@ -29,4 +30,4 @@ def hollow_model(entry: ModelEntry, execution_config: ExecutionConfig | None = N
         module = entry.build()
     if isinstance(module, OnnxGraph):
         raise ConfigurationError(f"{entry.name} is an ONNX file, which holds its weights: it has no hollow model.")
-    return TorchModel(entry, module.eval(), torch.device("cpu"), execution_config=execution_config)
+    return TorchModel(entry, module.eval(), CPU, execution_config=execution_config)

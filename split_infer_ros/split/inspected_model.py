@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from split_infer_ros import errors
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -16,8 +14,10 @@ from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
-from split_infer_ros.models.user import is_user_model
+from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.load import build_uninspected, make_model
 from split_infer_ros.split.model import SplitModel
@@ -68,7 +68,7 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
     entry, built = build_uninspected(spec, read)
     if is_onnx_file(spec.name) or is_user_model(spec.name):
         config = spec.execution_config if isinstance(built, OnnxGraph) else ExecutionConfig()
-        _run(entry, make_model(entry, built, ExecutionConfig()).placed(torch.device("cpu"), config))
+        _run(entry, make_model(entry, built, ExecutionConfig()).placed(CPU, config))
     return found
 
 
@@ -87,7 +87,7 @@ def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
 def _run(entry: ModelEntry, model: SplitModel) -> None:
     """Runs both partitions and the decoder on black images."""
     split_point = model.split_point(model.default_split_point)
-    with torch.inference_mode():
-        features = model.backbone(split_point.name)(torch.zeros((IMAGES, *entry.image_shape)))
+    with inference_mode():
+        features = model.backbone(split_point.name)(model.blank_images(IMAGES))
         outputs = model.head(split_point.name)(*as_specified(features, split_point.head_inputs))
         entry.detections_of(outputs_of(outputs), Limits(score_threshold=0.0))  # every box is read

@@ -20,9 +20,9 @@ from typing import Any
 
 from split_infer_ros import errors
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.named_weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.models.onnx_models import description_files, is_onnx_file
-from split_infer_ros.models.user import PROGRAM_SUFFIX
-from split_infer_ros.models.weights import SAFETENSORS_SUFFIX, NamedWeights
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.child_process import ChildProcess

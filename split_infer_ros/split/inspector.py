@@ -1,4 +1,4 @@
-"""The process that inspects model files. It imports everything once, and forks itself for each file.
+"""The process that inspects model files. It imports what they need once, and forks itself for each file.
 
 Requests are lines of JSON on standard input; answers go to a file descriptor. The process ends with its input.
 """
@@ -20,6 +20,7 @@ from typing import Any
 from split_infer_ros.runtime.child_process import describe_status
 from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
 
+WITH_TORCH = "split_infer_ros.split.torch_loading"
 PRELOADED = ("onnx.checker", "onnx.inliner", "onnx.reference", "onnxruntime", "openvino")
 
 
@@ -41,8 +42,19 @@ def main() -> int:
             importlib.import_module(module)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
-        print(json.dumps(_inspect_in_fork(json.loads(line))), file=answers)
+        request = json.loads(line)
+        if _needs_torch(request["spec"]):
+            with contextlib.suppress(Exception):
+                importlib.import_module(WITH_TORCH)
+        print(json.dumps(_inspect_in_fork(request)), file=answers)
     return 0
+
+
+def _needs_torch(spec: dict[str, Any]) -> bool:
+    """Returns whether a model's files are read by torch. An ONNX file is so only if it becomes a model of torch."""
+    from split_infer_ros.models.onnx_models import is_onnx_file
+
+    return bool(spec["on_torch"]) or not is_onnx_file(spec["name"])
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:

@@ -6,40 +6,40 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 from weakref import WeakValueDictionary
-
-import torch
-from torch import nn
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
 from split_infer_ros.models.onnx_options import AUTO
-from split_infer_ros.models.user import check_detections, is_user_model
-from split_infer_ros.models.weights import NamedWeights, load_weights
+from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.split.export import UntraceableError
+from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.split.gpus import num_gpus
 from split_infer_ros.split.inspection import Inspected, inspect_files
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.onnx_to_torch import as_tensor
 from split_infer_ros.split.quantised_model import place
-from split_infer_ros.split.sized_model import SizedModel
-from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.split.torch_model import TorchModel
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
 """Makes a model on the CPU that reads its weights at need, or returns None if it must be loaded."""
 
+Built = Union["nn.Module", OnnxGraph]
+"""What an entry builds: a module in eval mode with its weights, or an ONNX graph."""
+
 AUTO_DEVICE = "auto"
-SEED = 0  # untrained weights are the same ones each time
 
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
 _beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # a model's files of weights, by what names them
@@ -59,7 +59,7 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
         ConfigurationError: the model or device is unknown, the model cannot be split or run so, or the weights do not
             fit.
     """
-    device = choose_device(spec.device)
+    device = CPU if spec.device == AUTO_DEVICE else choose_device(spec.device)  # auto depends on the model
     spec = located(spec)
     if not (is_onnx_file(spec.name) or is_user_model(spec.name)):  # a model of torch is one anyway, and is shared
         spec = replace(spec, on_torch=False)
@@ -101,7 +101,7 @@ def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionC
     return source
 
 
-def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
     """Builds the unsplit module on the CPU, with its weights, in eval mode; or reads the ONNX graph.
 
     A user's files are inspected before. Device and execution config of the spec are not used.
@@ -139,9 +139,7 @@ def onnx_entry(
     return replace(build_model(spec)[0], decodes_arrays=False)
 
 
-def build_uninspected(
-    spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading]
-) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading]) -> tuple[ModelEntry, Built]:
     """Does the same as ``build_model`` with files that may end this process.
 
     Args:
@@ -151,24 +149,21 @@ def build_uninspected(
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        entry = find_model(
-            spec.name,
-            allow_user_code=spec.allow_user_code,
-            onnx_options=spec.onnx_options,
-            read_outputs=read_outputs,
-        )
-        built = entry.build()
-    if isinstance(built, OnnxGraph):
-        _check_weights(entry, spec.weights)
-        if is_user_model(spec.name):
-            check_detections(entry, OnnxModel(entry, built).head(INPUT))
-        return as_tensor(entry, built) if spec.on_torch else (entry, built)
-    load_weights(built.eval(), entry, spec.weights)
-    if is_user_model(spec.name):
-        check_detections(entry, built)
-    return entry, built
+    if is_onnx_file(spec.name):
+        entry = find_model(spec.name, onnx_options=spec.onnx_options, read_outputs=read_outputs)
+        built: Built = entry.build()
+    else:
+        from split_infer_ros.split.torch_loading import build_with_torch  # only here: it imports torch
+
+        entry, built = build_with_torch(spec)
+    if not isinstance(built, OnnxGraph):
+        return entry, built
+    _check_weights(entry, spec.weights)
+    if not spec.on_torch:
+        return entry, built
+    from split_infer_ros.split.onnx_to_torch import to_torch  # only here: it imports torch
+
+    return to_torch(entry, built)
 
 
 def _check_weights(entry: ModelEntry, weights: str) -> None:
@@ -180,7 +175,7 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
-def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
+def make_model(entry: ModelEntry, built: Built, execution_config: ExecutionConfig) -> SplitModel:
     """Makes a model on the CPU in float32 of what its entry built.
 
     Raises:
@@ -188,16 +183,12 @@ def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config
     """
     if isinstance(built, OnnxGraph):
         return OnnxModel(entry, built)
-    try:
-        return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
-    except UntraceableError as error:
-        try:
-            return SizedModel(entry, built, execution_config=execution_config)
-        except UntraceableError:
-            raise error from None
+    from split_infer_ros.split.torch_loading import make_torch_model  # only here: it imports torch
+
+    return make_torch_model(entry, built, execution_config)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str) -> Device:
     """Returns the device of that name, with its index if it is a GPU.
 
     ``cuda`` is the first GPU. ``auto`` is the first GPU if there is one, else the CPU.
@@ -205,10 +196,12 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ConfigurationError: this machine has no such device.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    accepted = [AUTO_DEVICE, "cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
+    if name == CPU:
+        return CPU
+    count = num_gpus()
+    accepted = [AUTO_DEVICE, CPU, *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
     if name not in accepted:
         raise ConfigurationError(f"device '{name}' is not on this machine; it takes one of: {', '.join(accepted)}.")
     if name == AUTO_DEVICE:
-        name = "cuda" if count else "cpu"
-    return torch.device("cuda", 0) if name == "cuda" else torch.device(name)
+        name = "cuda" if count else CPU
+    return Device("cuda:0" if name == "cuda" else name)

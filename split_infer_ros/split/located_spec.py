@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from split_infer_ros.models.downloads import DOWNLOADS
-from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.split.model_spec import ModelSpec
 
 

@@ -6,9 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
-
+from split_infer_ros.buffers.host_arrays import DType, Values
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -16,7 +14,9 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.split.partition_cache import BackboneCache, PartitionCache
+from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.split.gpus import num_gpus
+from split_infer_ros.split.partition_cache import BackboneCache, Partition, PartitionCache
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point
 
 
@@ -35,19 +35,23 @@ class SplitModel(ABC):
         kind: what the model is, for messages.
         weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
         is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
+        has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
         takes_batches: whether it runs any number of images at once. If not, a batch runs in parts of a fixed size.
+        can_be_stacked: whether a ``StackedModel`` computes it as this class does.
     """
 
     native_engine = Engine.TORCH
     kind = "a model of torch"
     weights_source = ""
     is_quantised = False
+    has_one_graph = True
     takes_batches = True
+    can_be_stacked = False
 
     def __init__(
         self,
         entry: ModelEntry,
-        device: torch.device,
+        device: Device,
         *,
         execution_config: ExecutionConfig,
         split_points: tuple[SplitPoint, ...],
@@ -61,7 +65,7 @@ class SplitModel(ABC):
         self._reset_caches()
 
     @abstractmethod
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SplitModel:
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
         Both models share the weights on the CPU.
@@ -126,17 +130,22 @@ class SplitModel(ABC):
         return self.execution_config.precision
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> DType:
         """The dtype of the backbone's images and of those of its features that follow the precision."""
         return self.execution_config.boundary_dtype
 
-    def blank_images(self, batch_size: int) -> Tensor:
+    def blank_images(self, batch_size: int) -> Values:
         """Returns black images (n, C, H, W) as the backbone takes them."""
         return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
 
-    def best_device(self) -> torch.device:
-        """Returns the device on which the backbone should run if the user names none."""
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether the backbone takes arrays and gives arrays. Otherwise it takes and gives tensors on its device."""
+        return False
+
+    def best_device(self) -> Device:
+        """Returns the device on which the backbone should run if the user names none: the first GPU, else the CPU."""
+        return Device("cuda:0") if num_gpus() else CPU
 
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name. ``default`` is the model's own; see ``default_split_point``.
@@ -152,7 +161,7 @@ class SplitModel(ABC):
         """The one that the catalogue's entry names, else the last one before ``output``."""
         return self.entry.default_split_point or self.split_points[-2:][0].name
 
-    def backbone(self, name: str) -> nn.Module:
+    def backbone(self, name: str) -> Partition:
         """Returns the partition before the split point of that name.
 
         It maps (N, C, H, W) of ``dtype`` on ``device`` to the split point's tensors.
@@ -160,7 +169,7 @@ class SplitModel(ABC):
         with self._lock:
             return self._backbones.get(self.split_point(name), self._make_backbone)
 
-    def head(self, name: str) -> nn.Module:
+    def head(self, name: str) -> Partition:
         """Returns the partition behind the split point of that name.
 
         It maps tensors as ``SplitPoint.head_inputs`` says to the model's outputs. A model of torch that computes in 16
@@ -204,7 +213,7 @@ class SplitModel(ABC):
             return self._kernels[split_point]
 
     @abstractmethod
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
 
         Segments are never compiled.
@@ -235,11 +244,11 @@ class SplitModel(ABC):
         return " ".join(self.entry.notes)
 
     @abstractmethod
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         """Makes the partition before a split point."""
 
     @abstractmethod
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         """Makes the partition behind a split point."""
 
     @abstractmethod

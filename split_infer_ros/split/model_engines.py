@@ -11,7 +11,6 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.quantised_file import find_quantised
-from split_infer_ros.split.sized_model import SizedModel
 
 ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
 
@@ -67,7 +66,7 @@ def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str
 def _candidates(model: SplitModel) -> tuple[str, ...]:
     """Returns the engines that take models of this kind, the native one first."""
     native = model.native_engine.value
-    if isinstance(model, SizedModel):  # there is no one graph to export
+    if not model.has_one_graph:
         return (native,)
     return (native, *(name for name in ENGINES if name not in (native, Engine.TORCH.value)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import description_files, is_onnx_file
-from split_infer_ros.models.user import PROGRAM_SUFFIX
-from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model_spec import ModelSpec
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor, nn
+import cv2
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Array, Values, as_array
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_batch
@@ -17,11 +18,12 @@ from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
 
-MakePart = Callable[[OnnxGraph], nn.Module]
+MakePart = Callable[[OnnxGraph], Partition]
 """Makes a graph executable."""
 
 
@@ -116,33 +118,31 @@ def _compare(
         _run_own(own, part, images[[min(index, count - 1) for index in range(begin, begin + fixed)]])
         for begin in range(0, count, fixed)
     ]
-    with torch.inference_mode():
-        try:
-            found = make(several.whole())(images)
-        except Exception:  # an engine's errors have no common class
-            return None
+    try:
+        found = make(several.whole())(images)
+    except Exception:  # an engine's errors have no common class
+        return None
     return _agree(found, expected, fixed)
 
 
-def _agree(found: Sequence[Tensor], expected: Sequence[Sequence[Tensor]], fixed: int) -> bool:
+def _agree(found: Sequence[Array], expected: Sequence[Sequence[Array]], fixed: int) -> bool:
     """Returns whether each output for several images is that of batches of ``fixed`` images, one behind the other."""
     columns = list(zip(*expected, strict=True))
     for output, parts in zip(found, columns, strict=True):
         if any(part.shape[:1] != (fixed,) or part.shape[1:] != output.shape[1:] for part in parts):
             return False
-    joined = [torch.cat(parts)[: len(output)] for output, parts in zip(found, columns, strict=True)]
+    joined = [np.concatenate(parts)[: len(output)] for output, parts in zip(found, columns, strict=True)]
     return difference_of_rows(found, joined) <= MAX_DIFFERENCE
 
 
-def _run_own(own: PreparedGraph, part: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
+def _run_own(own: PreparedGraph, part: Partition, images: Array) -> tuple[Array, ...]:
     """Runs a graph on one batch of its own.
 
     Raises:
         ConfigurationError: the graph does not run.
     """
     try:
-        with torch.inference_mode():
-            return tuple(part(images))
+        return tuple(part(images))
     except ConfigurationError:
         raise
     except Exception as error:  # an engine's errors have no common class
@@ -168,10 +168,10 @@ def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[i
     images_name = own.graph.inputs[0].name
     names = [name for name in dict.fromkeys((*outputs, *crossing)) if name != images_name]
     part, images = make(own.cutter.values(own.graph.name, names)), example_images(image_shape, fixed)
-    before, after = (_run_own(own, part, each) for each in (images, images.roll(1, 0)))
+    before, after = (_run_own(own, part, each) for each in (images, np.roll(images, 1, 0)))
     shapes = dict(own.shapes)
     for name, one, other in zip(names, before, after, strict=True):
-        if difference_of_rows([other], [one.roll(1, 0)]) <= MAX_DIFFERENCE:
+        if difference_of_rows([other], [np.roll(one, 1, 0)]) <= MAX_DIFFERENCE:
             continue
         if name in outputs:
             raise ConfigurationError(
@@ -183,29 +183,32 @@ def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[i
     return replace(own, shapes=shapes, dataflow=Dataflow(own.graph, shapes))
 
 
-def difference_of_rows(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def difference_of_rows(found: Sequence[Values], expected: Sequence[Values]) -> float:
     """Returns the largest relative difference of two results for the same images; infinite for other shapes or dtypes.
 
     Detections of an image may come in another order: equal scores are in no order.
     """
     worst = 0.0
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(map(as_array, found), map(as_array, expected), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             return math.inf
-        pairs = [(one, other), (_in_order(one), _in_order(other))]
-        worst = max(worst, min(difference([first.double()], [second.double()]) for first, second in pairs))
+        wide = one.astype(np.float64), other.astype(np.float64)
+        pairs = [wide, tuple(map(_in_order, wide))]
+        worst = max(worst, min(difference([first], [second]) for first, second in pairs))
     return worst
 
 
-def _in_order(output: Tensor) -> Tensor:
+def _in_order(output: Array) -> Array:
     """Returns each image's values in order, along the dimension behind the batch."""
-    return output.sort(1).values if output.dim() > 1 else output
+    return np.sort(output, axis=1) if output.ndim > 1 else output
 
 
-def example_images(image_shape: tuple[int, ...], count: int = 2) -> Tensor:
+def example_images(image_shape: tuple[int, ...], count: int = 2) -> Array:
     """Returns different images, float32 (count, C, H, W): one of fine noise, and others of coarse noise."""
-    random = torch.Generator().manual_seed(SEED)
-    images = torch.rand((count, *image_shape), generator=random)
-    coarse = torch.rand((count - 1, image_shape[0], 3, 3), generator=random)
-    images[1:] = nn.functional.interpolate(coarse, image_shape[1:], mode="bilinear")
+    random = np.random.default_rng(SEED)
+    images = random.random((count, *image_shape), np.float32)
+    _, height, width = image_shape
+    for image in images[1:]:
+        for channel in image:
+            cv2.resize(random.random((3, 3), np.float32), (width, height), dst=channel)
     return images

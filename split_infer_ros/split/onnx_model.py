@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-import torch
-
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.engines.engine import Engine, find_provider
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -16,7 +15,8 @@ from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.split.graph_model import CPU, GraphModel
+from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.onnx_batches import prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.split_points import INPUT, OUTPUT
@@ -47,7 +47,7 @@ class OnnxModel(GraphModel):
 
     def __init__(self, entry: ModelEntry, graph: OnnxGraph, *, execution_config: ExecutionConfig | None = None) -> None:
         self._source: OnnxModel | None = None
-        if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4 or graph.inputs[0].dtype != torch.float32:
+        if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4 or graph.inputs[0].dtype != FLOAT32:
             found = "; ".join(map(str, graph.inputs)) or "none"
             raise ConfigurationError(
                 f"{graph.name} has the inputs {found}; a model takes one input, float32 images (N, C, height, width)."
@@ -60,7 +60,7 @@ class OnnxModel(GraphModel):
         split_points = find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes)
         super().__init__(entry, prepared, execution_config=config, split_points=split_points)
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
         """Returns the same model with its backbone on another device or in another execution config."""
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
@@ -72,12 +72,12 @@ class OnnxModel(GraphModel):
         other._reset_caches()
         return other
 
-    def best_device(self) -> torch.device:
+    def best_device(self) -> Device:
         """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
-        if torch.cuda.is_available() and self.native_engine is Engine.ONNXRUNTIME:
+        if self.native_engine is Engine.ONNXRUNTIME:
             with suppress(ConfigurationError):
-                find_provider(Engine.ONNXRUNTIME, GPU_PROVIDER)
-                return torch.device("cuda", 0)
+                find_provider(Engine.ONNXRUNTIME, GPU_PROVIDER)  # most installations lack it: only then torch is asked
+                return super().best_device()
         return CPU
 
     @property

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.split.blocks import ModuleClass, ModuleKind, Operation, ancestors
-from split_infer_ros.split.traced_modules import class_of
+from split_infer_ros.split.blocks import ModuleClass, ModuleKind, Operation, ancestors, class_of
 
 if TYPE_CHECKING:
     import onnx

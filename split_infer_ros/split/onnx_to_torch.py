@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from split_infer_ros.engines.agreement import allowed_difference
+from split_infer_ros.buffers.host_arrays import as_tensor
+from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.onnx_import import import_graph
 from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
@@ -22,11 +22,12 @@ from split_infer_ros.split.onnx_batches import difference_of_rows
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.result_agreement import compare_results, is_classifier
 from split_infer_ros.split.sample_images import sample_images
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SPLIT_NAMES, find_split_points, live_values, value_name
+from split_infer_ros.split.split_points import INPUT, OUTPUT
+from split_infer_ros.split.traced_split_points import SPLIT_NAMES, find_split_points, live_values, value_name
 from split_infer_ros.split.verdict import Verdict
 
 
-def as_tensor(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
+def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
     """Converts an ONNX model to a module. Its results are compared once with those of the engine for ONNX models.
 
     Its split points have the names and tensors of the ONNX model's, so that the other side may run on another engine.
@@ -67,21 +68,22 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
         ConfigurationError: they differ by more than rounding.
     """
     images = sample_images(original.entry)
+    tensors = as_tensor(images)
     with torch.inference_mode():
-        expected: Sequence[Tensor] = original.head(INPUT)(images)
+        expected = tuple(original.head(INPUT)(images))
         try:
-            found = outputs_of(module(images))
+            found = outputs_of(module(tensors))
         except Exception as error:  # what onnx2torch made may raise anything
             reason = str(error).partition("\n")[0]
             raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
         difference = compare_results(
             original.entry,
             [found],
-            [tuple(expected)],
+            [expected],
             classifies=is_classifier(original),
             measure=difference_of_rows,
         )
-        allowed = partial(allowed_difference, module, (images,), found)
+        allowed = partial(allowed_difference, module, (tensors,), found)
         if not difference.agrees(allowed):
             raise _refusal(
                 original,

@@ -7,17 +7,16 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.recipe import Recipe
-from split_infer_ros.split.graph_model import CPU
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.buffers.host_arrays import to_host
 
 SEED = 0
 NUM_THINGS = 24  # drawn shapes
@@ -63,9 +62,7 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
     def run(recipe: Recipe) -> dict[str, npt.NDArray[np.generic]]:
         preprocess = recipe.preprocess(height, width)
         gathered = preprocess.gather([image], preprocess.staging(1))
-        images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
-        with torch.inference_mode():
-            results = outputs_of(network(images))
+        results = outputs_of(network(preprocess.normalise(gathered, channels_last=False)))
         arrays = {name: to_host(result) for name, result in zip(ranks, results, strict=True)}
         # Outputs without a batch in front were given one, to which those of other images would be added.
         return {name: array[0] if array.ndim == ranks[name] + 1 else array for name, array in arrays.items()}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-
-import torch
-from torch import nn
+from typing import Any, TypeAlias
 
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.split.device_weights import bytes_of
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.split_points import SplitPoint
 
 MAX_PARTITIONS = 4  # kept by each cache
+
+Partition: TypeAlias = Callable[..., Any]
+"""A part of a model that can be run: it maps values to a tuple of values."""
 
 
 class PartitionCache:
@@ -26,9 +27,9 @@ class PartitionCache:
     """
 
     def __init__(self) -> None:
-        self.partitions: OrderedDict[SplitPoint, nn.Module] = OrderedDict()
+        self.partitions: OrderedDict[SplitPoint, Partition] = OrderedDict()
 
-    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], nn.Module]) -> nn.Module:
+    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], Partition]) -> Partition:
         """Returns the partition of a split point. If it is not kept, ``make`` makes it."""
         if split_point not in self.partitions:
             self.partitions[split_point] = make(split_point)
@@ -49,7 +50,7 @@ class BackboneCache(PartitionCache):
         device: where the backbones run.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__()
         self._device = device
         self._weights_pool = MemoryPool(Policy.HOST, device)
@@ -71,7 +72,7 @@ class BackboneCache(PartitionCache):
             self._weights_pool = MemoryPool(policy, self._device)
             self.clear()
 
-    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], nn.Module]) -> nn.Module:
+    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], Partition]) -> Partition:
         """Returns the backbone of a split point. If it is not kept, ``make`` makes it in memory of the policy."""
         with self._weights_pool.allocating():
             return super().get(split_point, make)
@@ -80,6 +81,8 @@ class BackboneCache(PartitionCache):
         """Returns the memory of the backbones' weights on their device; 0 on a CPU."""
         if self._device.type != "cuda":
             return 0
+        from split_infer_ros.split.device_weights import bytes_of  # only here: on a GPU, weights are torch's
+
         return self._weights_pool.bytes or bytes_of(
             tensor for backbone in self.partitions.values() for tensor in state_of(backbone).values()
         )

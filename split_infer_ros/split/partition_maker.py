@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-from torch import fx, nn
+from torch import fx
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.executable import PartChain, make_executable
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.traced_part import PartChain, make_traced_part
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights
 from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import SplitPoint
 
 
@@ -28,9 +30,7 @@ class PartitionMaker:
         name: of the model, for messages.
     """
 
-    def __init__(
-        self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: torch.device, name: str
-    ) -> None:
+    def __init__(self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: Device, name: str) -> None:
         self._changes, self._config, self._device, self._name = changes, config, device, name
 
     def partition(
@@ -43,7 +43,7 @@ class PartitionMaker:
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> nn.Module:
+    ) -> Partition:
         """Makes a partition executable.
 
         Args:
@@ -60,7 +60,7 @@ class PartitionMaker:
         ]
         return parts[0] if len(parts) == 1 else PartChain(parts)
 
-    def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[nn.Module]:
+    def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[Partition]:
         """Makes the segments between neighbouring split points executable."""
         kinds = self._changes.kinds_before([end.position for end in split_points[1:]])
         return [
@@ -68,12 +68,12 @@ class PartitionMaker:
             for segment, start, kind in zip(segments, split_points[:-1], kinds, strict=True)
         ]
 
-    def from_float32(self, part: nn.Module, split_point: SplitPoint) -> nn.Module:
+    def from_float32(self, part: Partition, split_point: SplitPoint) -> Partition:
         """Returns an executable part, behind a split point, for callers that have float32."""
         dtype = self._config.boundary_dtype
-        if dtype == torch.float32:
+        if dtype == FLOAT32:
             return part
-        return ConvertedPart(part, [spec.dtype for spec in split_point.in_precision(dtype).tensors])
+        return ConvertedPart(part, [torch_dtype(spec.dtype) for spec in split_point.in_precision(dtype).tensors])
 
     def _make(
         self,
@@ -83,12 +83,12 @@ class PartitionMaker:
         weights: DeviceWeights | None = None,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> nn.Module:
+    ) -> Partition:
         dtype = self._config.boundary_dtype
-        if self._device.type != "cpu" or dtype != torch.float32:
-            part = copy_to_device(part, self._device, dtype)
+        if self._device.type != "cpu" or dtype != FLOAT32:
+            part = copy_to_device(part, self._device, torch_dtype(dtype))
         config = replace(self._config, convolutions=kind)
-        executable = make_executable(
+        executable = make_traced_part(
             part,
             config,
             inputs=inputs,

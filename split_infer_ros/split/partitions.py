@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from split_infer_ros.split.split_points import SplitPoint, live_values
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.split.traced_split_points import live_values
 
 
 def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:

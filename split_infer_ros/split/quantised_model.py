@@ -6,14 +6,13 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from split_infer_ros.engines.engine import Engine, check_device
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import check_precision
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_batches import PreparedGraph
@@ -44,7 +43,7 @@ class QuantisedModel(GraphModel):
         super().__init__(source.entry, prepared, execution_config=CONFIG, split_points=split_points)
         self._source = source
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SplitModel:
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
         """Returns this model, or its source if another precision is wanted.
 
         Raises:
@@ -80,7 +79,7 @@ class QuantisedModel(GraphModel):
 _UNTUNED = ExecutionConfig(precision=Precision.INT8)  # names no engine
 
 
-def place(model: SplitModel, device: torch.device, execution_config: ExecutionConfig) -> SplitModel:
+def place(model: SplitModel, device: Device, execution_config: ExecutionConfig) -> SplitModel:
     """Returns a model with its backbone on a device and in an execution config. For int8, the quantised model is read.
 
     Raises:

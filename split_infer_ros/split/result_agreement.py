@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.engines.agreement import difference
 from split_infer_ros.models.detection_agreement import DetectionDifference, compare_detections
 from split_infer_ros.models.detections import Detections, Limits
@@ -19,10 +18,10 @@ from split_infer_ros.split.split_points import OUTPUT
 
 _log = logging.getLogger(__name__)
 
-Batches = Sequence[tuple[Tensor, ...]]
+Batches = Sequence[tuple[Values, ...]]
 """The outputs of several batches, each on the CPU."""
 
-Measure = Callable[[Sequence[Tensor], Sequence[Tensor]], float]
+Measure = Callable[[Sequence[Values], Sequence[Values]], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class ResultDifference:
     """How far the results of two executions are apart.
 
     Attributes:
-        largest: the largest difference in a tensor, as a share of the tensor's largest value.
+        largest: the largest difference in an output, as a share of its largest value.
         decoded: the difference of what the outputs mean; None if there is too little to judge by it.
     """
 

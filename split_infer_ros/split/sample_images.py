@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.sources.scenes import draw_scene
@@ -13,12 +11,12 @@ SEED = 0
 NUM_SAMPLES = 8  # scenes; a detector of COCO finds ten things in them
 
 
-def sample_images(entry: ModelEntry, count: int = NUM_SAMPLES) -> Tensor:
-    """Returns drawn scenes as a model's input: float32 (count, 3, h, w), on the CPU. Equal calls give equal images.
+def sample_images(entry: ModelEntry, count: int = NUM_SAMPLES) -> Floats:
+    """Returns drawn scenes as a model's input: float32 (count, 3, h, w). Equal calls give equal images.
 
     In noise, a trained detector finds nothing. Scenes have light, texture, and things that look like balls and kites.
     """
     preprocess = entry.preprocess
     scenes = [Pixels(draw_scene(SEED, index).image, RGB) for index in range(count)]
     gathered = preprocess.gather(scenes, preprocess.staging(count))
-    return torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
+    return preprocess.normalise(gathered, channels_last=False)

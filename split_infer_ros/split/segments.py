@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from torch import fx
 
 from split_infer_ros.split.partitions import extract
-from split_infer_ros.split.split_points import SplitPoint, live_values
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.split.traced_split_points import live_values
 
 
 def split_into_segments(graph: fx.GraphModule, split_points: Sequence[SplitPoint]) -> tuple[fx.GraphModule, ...]:

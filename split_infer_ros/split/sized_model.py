@@ -15,14 +15,16 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
 
 REFERENCE = 2  # images; the graph for so many shows where the batch is
 
-MakePart = Callable[[TorchModel], nn.Module]
+MakePart = Callable[[TorchModel], Partition]
 """Makes a part of the model for one batch size."""
 
 
@@ -42,6 +44,7 @@ class SizedModel(SplitModel):
     """
 
     kind = "traced for each batch size"
+    has_one_graph = False
 
     def __init__(
         self, entry: ModelEntry, module: nn.Module, *, execution_config: ExecutionConfig | None = None
@@ -49,7 +52,7 @@ class SizedModel(SplitModel):
         self._module = module
         self._source: SizedModel | None = None
         self._sized: dict[int, TorchModel | None] = {}  # by batch size; None if it must run in pairs
-        device, config = torch.device("cpu"), execution_config or ExecutionConfig()
+        device, config = CPU, execution_config or ExecutionConfig()
         reference = TorchModel(entry, module, device, execution_config=config, batch_size=REFERENCE)
         self._sized[REFERENCE] = reference
         super().__init__(
@@ -60,7 +63,7 @@ class SizedModel(SplitModel):
             lock=threading.RLock(),
         )
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SizedModel:
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SizedModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
         Raises:
@@ -94,11 +97,11 @@ class SizedModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
         return self._reference.parameters_before(name)
 
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
-        made: dict[TorchModel, tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]] = {}
+        made: dict[TorchModel, tuple[tuple[Partition, ...], tuple[Partition, ...]]] = {}
 
-        def segment(model: TorchModel, side: int, index: int) -> nn.Module:
+        def segment(model: TorchModel, side: int, index: int) -> Partition:
             if model not in made:
                 made[model] = model.segments()
             return made[model][side][index]
@@ -160,10 +163,10 @@ class SizedModel(SplitModel):
         model.split_points = tuple(own[point.name] for point in self.split_points if point.name in own)
         return model if _crossing(model.split_points) == _crossing(self.split_points) else None
 
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         return _SizedPart(self, lambda model: model.backbone(split_point.name))
 
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         return _SizedPart(self, lambda model: model.head(split_point.name))
 
 
@@ -173,7 +176,7 @@ class _SizedPart(nn.Module):
     def __init__(self, model: SizedModel, make: MakePart) -> None:
         super().__init__()
         self._model, self._make = [model], make  # in a list, so that torch does not look into it
-        self._made: dict[int, nn.Module | None] = {}
+        self._made: dict[int, Partition | None] = {}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Maps tensors (n, ...) to a tuple of tensors (n, ...)."""

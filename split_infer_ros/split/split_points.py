@@ -1,33 +1,18 @@
-"""Finds where a traced model can be split, and which tensors cross there."""
+"""The places at which a model can be split, and which tensors cross there."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
-from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+import numpy as np
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, Array, DType, Values, is_floating, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
 from split_infer_ros.errors import UnknownSplitPointError
-from split_infer_ros.split.blocks import ends_of_blocks
-from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
 
 INPUT, OUTPUT = "input", "output"
-BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
-SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before it, where they are given
-
-# A split point just before one of these would leave an operation of little work to the other side.
-_LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
-
-# A run of a smaller network takes less time than FakeTensorMode, which imports torch._dynamo and sympy.
-_MAX_COMPUTED_PARAMETERS = 2_000_000
-
-_CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +39,14 @@ class SplitPoint:
         """How many bytes cross for one image."""
         return sum(spec.bytes_per_image for spec in self.tensors)
 
-    def in_precision(self, dtype: torch.dtype) -> SplitPoint:
+    def in_precision(self, dtype: DType) -> SplitPoint:
         """Returns this split point for a backbone that computes in ``dtype``.
 
         Floating-point tensors cross in that dtype unless they keep their own.
         """
 
         def in_dtype(spec: TensorSpec) -> TensorSpec:
-            changes = spec.dtype.is_floating_point and spec.name not in self.kept
+            changes = is_floating(spec.dtype) and spec.name not in self.kept
             return replace(spec, dtype=dtype) if changes else spec
 
         return replace(self, tensors=tuple(map(in_dtype, self.tensors)))
@@ -69,56 +54,11 @@ class SplitPoint:
     @property
     def head_inputs(self) -> tuple[TensorSpec, ...]:
         """What heads take here: the tensors of a backbone that computes in float32."""
-        return self.in_precision(torch.float32).tensors
+        return self.in_precision(FLOAT32).tensors
 
-    def blank_head_inputs(self, batch_size: int) -> tuple[Tensor, ...]:
-        """Returns zeros that a head takes here, for so many images."""
-        return tuple(torch.zeros((batch_size, *spec.shape), dtype=spec.dtype) for spec in self.head_inputs)
-
-
-def find_split_points(
-    graph: fx.GraphModule, image_shape: tuple[int, int, int], batch_size: int | None = None
-) -> tuple[SplitPoint, ...]:
-    """Finds every split point of a model.
-
-    Args:
-        graph: a traced model that takes float32 (N, C, H, W).
-        image_shape: (C, H, W).
-        batch_size: the only one that the graph takes; None if it takes any.
-
-    Returns:
-        The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At
-        each of them, only tensors cross whose first dimension is the batch.
-    """
-    batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
-    propagate(_SpecRecorder(graph), (batch, *image_shape))
-    nodes = list(graph.graph.nodes)
-    names_at = {index: node.meta[SPLIT_NAMES] for index, node in enumerate(nodes) if SPLIT_NAMES in node.meta}
-    names_at = names_at or dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
-    cast_names = _find_cast_to_float32(nodes)
-    split_points = []
-    for position in range(1, len(nodes)):
-        if position == 1:
-            names = [INPUT]
-        elif position == len(nodes) - 1:
-            names = [OUTPUT]
-        elif position in names_at and kind_of(nodes[position]) not in _LIGHT_LAYERS:
-            names = names_at[position]
-        else:
-            continue
-        specs = [_spec(node, batch) for node in live_values(nodes, position)]
-        if all(specs):
-            tensors = tuple(spec for spec in specs if spec)
-            split_points.append(
-                SplitPoint(
-                    name=names[0],
-                    aliases=tuple(names[1:]),
-                    position=position,
-                    tensors=tensors,
-                    kept=cast_names.intersection(spec.name for spec in tensors) | kept_names(tensors),
-                )
-            )
-    return tuple(split_points)
+    def blank_head_inputs(self, batch_size: int) -> tuple[Array, ...]:
+        """Returns zeros that the head of an engine takes here, for so many images."""
+        return tuple(np.zeros((batch_size, *spec.shape), spec.dtype) for spec in self.head_inputs)
 
 
 def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str) -> SplitPoint:
@@ -136,87 +76,18 @@ def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str
     raise UnknownSplitPointError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
-class _SpecRecorder(fx.Interpreter):
-    """Runs a graph and records the shape and dtype of each value in its node."""
-
-    def run_node(self, node: fx.Node) -> Any:
-        result = super().run_node(node)
-        has_length = isinstance(result, Tensor) and result.dim() > 0
-        node.meta[BATCH_AND_SPEC] = _batch_and_spec(value_name(node), result) if has_length else None
-        return result
-
-
-def _batch_and_spec(name: str, value: Tensor) -> tuple[int, TensorSpec]:
-    return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype)
-
-
-def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
-    """Runs an interpreter on images of that shape. Large networks compute nothing if that is possible.
-
-    Args:
-        interpreter: is given each value, or a fake one of the same shape, dtype and layout.
-        image_shape: of the first input, (N, C, H, W).
-        others: further inputs.
-    """
-
-    def run() -> None:
-        interpreter.run(torch.zeros(image_shape).contiguous(memory_format=torch.channels_last), *others)
-
-    with torch.inference_mode():
-        if sum(parameter.numel() for parameter in interpreter.module.parameters()) <= _MAX_COMPUTED_PARAMETERS:
-            run()
-            return
-        try:
-            with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
-                run()
-        except Exception:  # the graph needs values: a shape depends on them, or an operator has no fake version
-            run()
-
-
-def value_name(node: fx.Node) -> str:
-    """Returns the name under which a node's value crosses: that of the ONNX value which it is, or the node's own."""
-    return str(node.meta.get(ONNX_VALUE, node.name))
-
-
-def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
-    """Returns the nodes before ``position`` whose values later nodes use.
-
-    Constants are left out, because each side has its own.
-    """
-    behind = set(nodes[position:])
-    return [node for node in nodes[:position] if node.op != "get_attr" and any(user in behind for user in node.users)]
-
-
 def kept_names(specs: Iterable[TensorSpec]) -> frozenset[str]:
     """Returns the names of tensors that keep their dtype in every precision: all that are not float32 in float32."""
-    return frozenset(spec.name for spec in specs if spec.dtype != torch.float32)
+    return frozenset(spec.name for spec in specs if spec.dtype != FLOAT32)
 
 
-def as_specified(tensors: Iterable[Tensor], specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
-    """Returns tensors in the dtypes of their specs. Those that are so already are not copied."""
-    return tuple(tensor.to(spec.dtype) for tensor, spec in zip(tensors, specs, strict=True))
+def as_specified(values: Iterable[Values], specs: Iterable[TensorSpec]) -> tuple[Values, ...]:
+    """Returns arrays or tensors in the dtypes of their specs. Those that are so already are not copied."""
+    return tuple(_in_dtype(each, spec.dtype) for each, spec in zip(values, specs, strict=True))
 
 
-def _find_cast_to_float32(nodes: Sequence[fx.Node]) -> frozenset[str]:
-    """Returns the names of values that are cast to float32, and of all values that are computed from them.
-
-    Detectors cast boxes, for example.
-    """
-    names: set[str] = set()
-    for node in nodes:
-        if node.target in _CASTS:
-            is_float32 = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
-        else:
-            is_float32 = any(value_name(source) in names for source in node.all_input_nodes)
-        if is_float32:
-            names.add(value_name(node))
-    return frozenset(names)
-
-
-def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
-    """Returns the spec of a node's value; None unless its first dimension is the batch."""
-    length, spec = node.meta[BATCH_AND_SPEC] or (0, None)
-    return spec if length == batch else None
+def _in_dtype(values: Values, dtype: DType) -> Values:
+    return values.astype(dtype, copy=False) if isinstance(values, np.ndarray) else values.to(torch_dtype(dtype))
 
 
 def describe(split_points: Sequence[SplitPoint], default: SplitPoint | None = None) -> str:
@@ -227,6 +98,6 @@ def describe(split_points: Sequence[SplitPoint], default: SplitPoint | None = No
         mark = "*" if point == default else " "
         start = f"{mark} {point.name:<{width}}  {point.bytes_per_image:>11,}"
         for spec in point.tensors:
-            lines.append(f"{start}  {spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}")
+            lines.append(f"{start}  {spec.name} {spec.dtype.name} {spec.shape}")
             start = " " * len(start)
     return "\n".join(lines)

@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.split_points import propagate
 from split_infer_ros.split.stacked_modules import PerModel, StackedLinear, has_groups_of_channels, stack_channels
 from split_infer_ros.split.stacked_rules import ARITHMETIC, ELEMENTWISE, SPATIAL, first_flattened, joined_dimension
+from split_infer_ros.split.traced_split_points import propagate
 
 
 class _Place(enum.Enum):

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.engines.agreement import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
     MAX_ROUNDING,
-    allowed_difference,
     difference,
 )
+from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler
+from split_infer_ros.engines.traced_part import OperatorOverride, make_traced_part
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.stacked_graph import stack_graphs
 from split_infer_ros.split.torch_model import TorchModel
@@ -76,8 +78,8 @@ class StackedModel:
             images: as ``join`` takes them.
             backbone: what runs the network; None for ``backbone`` itself.
         """
-        features = (backbone or self.backbone)(self.join(images))
-        return self.divide(features, {name: len(given) for name, given in images.items()})
+        run: Partition = backbone or self.backbone
+        return self.divide(run(self.join(images)), {name: len(given) for name, given in images.items()})
 
     def join(self, images: Mapping[str, Tensor]) -> Tensor:
         """Returns the network's images (n, m * C, H, W), in which n is the largest number of images of a member.
@@ -108,7 +110,10 @@ class StackedModel:
         if len(self.members) < 2:
             raise ConfigurationError(f"A stack takes at least two models, and was given {len(self.members)}.")
         config = first.execution_config
-        if any(model.execution_config != config or model.device != first.device for model in self.members.values()):
+        if any(
+            model.execution_config != config or str(model.device) != str(first.device)
+            for model in self.members.values()
+        ):
             raise ConfigurationError(f"{self.name} run on different devices or in different ways: let each run alone.")
         architecture = first.fingerprint, first.image_shape
         if any((model.fingerprint, model.image_shape) != architecture for model in self.members.values()):
@@ -123,13 +128,13 @@ class StackedModel:
                 f"{self.name} are compiled or tuned by segment, each for itself: let each run alone."
             )
 
-    def _make_backbone(self, first: TorchModel) -> nn.Module:
+    def _make_backbone(self, first: TorchModel) -> Partition:
         parts = [backbone_of(model.whole(), model.split_point(self.split_point)) for model in self.members.values()]
         network = stack_graphs(parts, first.image_shape)
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            network = copy_to_device(network, self.device, self.dtype)
+        if self.device.type != "cpu" or self.dtype != FLOAT32:
+            network = copy_to_device(network, self.device, torch_dtype(self.dtype))
         config = self.execution_config
-        backbone = make_executable(network, config, device=self.device, name=self.name)
+        backbone = make_traced_part(network, config, device=self.device, name=self.name)
         if config.operators is ImplementationChoice.MEASURED:
             return backbone
         return OperatorOverride(backbone, config.operators)
@@ -144,7 +149,9 @@ class StackedModel:
         images, expected = {}, {}
         with torch.inference_mode(), stream.work("check"):
             for name, model in self.members.items():
-                drawn = torch.randn((CHECK_SIZE, *model.image_shape), generator=random).to(self.device, self.dtype)
+                drawn = torch.randn((CHECK_SIZE, *model.image_shape), generator=random).to(
+                    self.device, torch_dtype(self.dtype)
+                )
                 images[name] = drawn.contiguous(memory_format=torch.channels_last)
                 expected[name] = tuple(model.backbone(self.split_point)(images[name]))
             try:
@@ -167,7 +174,7 @@ class StackedModel:
 
     def _allowed(self, model: TorchModel, images: Tensor, results: Sequence[Tensor]) -> float:
         """Returns how far the network's results may be from the model's, as a share of the largest value."""
-        if self.dtype != torch.float32:
+        if self.dtype != FLOAT32:
             return 2 * MAX_LOW_PRECISION_DIFFERENCE  # both round
         if self.device.type != "cpu":
             return MAX_ROUNDING  # a GPU may round the factors of convolutions to 10 bits, in one of the two only

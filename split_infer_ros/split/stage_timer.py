@@ -16,9 +16,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor, nn
-
+from split_infer_ros.buffers.host_arrays import Values, as_tensor, to_host
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -29,11 +27,16 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
+
+TORCHS_SHORTAGE = "OutOfMemoryError"  # a RuntimeError; its class is known only where torch is imported
 
 
 class StageTimer:
@@ -62,7 +65,9 @@ class StageTimer:
         """
         try:
             return self._measure(batch_size)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if type(error).__name__ != TORCHS_SHORTAGE:
+                raise
             raise ConfigurationError(
                 f"{self._model.entry.name} cannot be measured at batch size {batch_size}: "
                 f"{self._model.device} does not have enough memory "
@@ -77,16 +82,17 @@ class StageTimer:
             batch_size=batch_size,
             dtype=model.dtype,
             place=self._place,
-            memory_format=model.execution_config.engine.memory_format,
+            channels_last=model.execution_config.engine.reads_channels_last,
+            gives_arrays=model.takes_arrays,
         )
         backbone_segments, head_segments = model.segments()
 
-        def preprocess() -> Tensor:
+        def preprocess() -> Values:
             loaded = preprocessor.load([self._image] * batch_size)
             loaded.ready.wait()
             return loaded.images
 
-        with torch.inference_mode(), stream.work("profile"):
+        with inference_mode(), stream.work("profile"):
             use_one_thread()  # as in the pipeline
             preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
             images = preprocess()
@@ -95,9 +101,10 @@ class StageTimer:
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
         if model.device.type == "cpu":
             use_one_thread()
-        with torch.inference_mode():
-            watch = Stopwatch(torch.device("cpu"))
-            inputs = (images.cpu().float(),)
+        with inference_mode():
+            watch = Stopwatch(CPU)
+            on_host = to_host(images)
+            inputs = (on_host if model.takes_arrays else as_tensor(on_host),)
             last_features, heads_s = self._time_segments(head_segments, inputs, watch)
             outputs = model.head(model.split_points[-1].name)(*last_features)
             decode_s = [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
@@ -117,8 +124,8 @@ class StageTimer:
         ]
 
     def _time_segments(
-        self, segments: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
-    ) -> tuple[tuple[Tensor, ...], list[list[float]]]:
+        self, segments: Sequence[Partition], inputs: tuple[Values, ...], watch: Stopwatch
+    ) -> tuple[tuple[Values, ...], list[list[float]]]:
         """Runs segments one after the other, in passes that are repeated until some of them agree.
 
         The first passes take long: the heap gets its pages then, and convolutions are packed.
@@ -127,7 +134,7 @@ class StageTimer:
             The results of the last segment, and the seconds of each segment in each of the passes that agree.
         """
 
-        def run(lap: Lap) -> tuple[Tensor, ...]:
+        def run(lap: Lap) -> tuple[Values, ...]:
             values = inputs
             for segment in segments:
                 values = segment(*values)
@@ -142,20 +149,20 @@ class StageTimer:
         return results, passes_s
 
     def _time_hand_overs(
-        self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
+        self, segments: Sequence[Partition], images: Values, *, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
         """Returns the seconds of copying what crosses into a slot, for each split point.
 
         An engine's part writes its features into the slot itself.
         """
         seconds = []
-        features: tuple[Tensor, ...] = (images,)
+        features: tuple[Values, ...] = (images,)
         is_written = False
         for split_point, segment in itertools.zip_longest(self._model.split_points, segments):
             slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
 
             def copy(
-                slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features, is_written: bool = is_written
+                slots: SlotMemory = slots, tensors: tuple[Values, ...] = features, is_written: bool = is_written
             ) -> None:
                 if not is_written:
                     slots.write(0, tensors)
@@ -168,7 +175,7 @@ class StageTimer:
                 is_written = isinstance(segment, EnginePart) and segment.can_run_into
         return seconds
 
-    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Detections]:
+    def _decode(self, outputs: tuple[Values, ...]) -> list[Detections]:
         entry, image = self._model.entry, self._image
         found = entry.detections_of(outputs, self._limits)
         return [entry.in_source(each, image.height, image.width) for each in found]

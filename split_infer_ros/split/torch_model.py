@@ -8,32 +8,33 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 
-import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.onnx_export import export_key
+from split_infer_ros.engines.traced_part import OperatorOverride
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights, bytes_of
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.kernel_traffic import kernels_of
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partition_maker import PartitionMaker
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, find_split_points
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+from split_infer_ros.split.traced_split_points import find_split_points
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
-
-CPU = torch.device("cpu")
 
 
 class TorchModel(SplitModel):
@@ -54,7 +55,7 @@ class TorchModel(SplitModel):
         self,
         entry: ModelEntry,
         module: nn.Module,
-        device: torch.device,
+        device: Device,
         *,
         execution_config: ExecutionConfig | None = None,
         batch_size: int | None = None,
@@ -72,7 +73,12 @@ class TorchModel(SplitModel):
             lock=self._shared.lock,
         )
 
-    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> TorchModel:
+    @property
+    def can_be_stacked(self) -> bool:  # type: ignore[override]
+        """False for a subclass, which may compute something else."""
+        return type(self) is TorchModel
+
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> TorchModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
         Both models share the weights on the CPU. Folding stays as it is here, since it comes before splitting.
@@ -132,7 +138,7 @@ class TorchModel(SplitModel):
     @cached_property
     def content(self) -> str:
         """Identifies the model's operations and weights, and the versions that would export it."""
-        images = TensorSpec("images", self.entry.image_shape, torch.float32)
+        images = TensorSpec("images", self.entry.image_shape, FLOAT32)
         return export_key(self.whole(), [images])
 
     @cached_property
@@ -149,7 +155,7 @@ class TorchModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
         return sum(parameter.numel() for parameter in backbone_of(self.graph, self.split_point(name)).parameters())
 
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
 
         Segments are never compiled.
@@ -185,7 +191,7 @@ class TorchModel(SplitModel):
             return ExecutionConfig()
         return config if config.compiler is Compiler.NONE else ExecutionConfig(precision=config.precision)
 
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
+    def _make_backbone(self, split_point: SplitPoint) -> Partition:
         config = self.execution_config
         partition = self._with_weights(backbone_of, split_point)
         self._weight_names[split_point.position] = list(state_of(partition))
@@ -219,7 +225,7 @@ class TorchModel(SplitModel):
         state = state_of(self.graph)
         return bytes_of(state[name] for name in self._weight_names.get(split_point.position, ()))
 
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
+    def _make_head(self, split_point: SplitPoint) -> Partition:
         config = self._head_execution_config
         partition = self._with_weights(head_of, split_point)
         maker = self._maker(config, CPU)
@@ -240,7 +246,7 @@ class TorchModel(SplitModel):
         part = part_of(self.graph, split_point)
         return part_of(self.graph, split_point) if self._shared.restore(state_of(part)) else part
 
-    def _maker(self, config: ExecutionConfig, device: torch.device) -> PartitionMaker:
+    def _maker(self, config: ExecutionConfig, device: Device) -> PartitionMaker:
         ends = [(kind, self.split_point(name).position) for kind, name in config.segments]
         changes = ConvolutionChanges(self.graph, ends, config.convolutions)
         return PartitionMaker(changes, config, device=device, name=self.entry.name)

@@ -6,10 +6,7 @@ import re
 
 from torch import fx
 
-from split_infer_ros.split.blocks import ModuleClass, ModuleKind, Operation, find_blocks
-
-_LAYERS = "torch.nn.modules."
-_CONTAINERS = "torch.nn.modules.container."
+from split_infer_ros.split.blocks import Operation, class_of, find_blocks
 
 
 def blocks_of(graph: fx.GraphModule) -> set[str]:
@@ -31,14 +28,6 @@ def kind_of(node: fx.Node) -> str:
     """Returns the name of the class of the node's owner; empty if it has none."""
     stack = node.meta.get("nn_module_stack")
     return _class_name(list(stack.values())[-1][1]).rpartition(".")[2] if stack else ""
-
-
-def class_of(name: str) -> ModuleClass:
-    """Returns the class of that full name, such as ``torch.nn.modules.conv.Conv2d``."""
-    if name == f"{_CONTAINERS}Sequential":
-        return ModuleClass(name, ModuleKind.CHAIN)
-    is_layer = name.startswith(_LAYERS) and not name.startswith(_CONTAINERS)
-    return ModuleClass(name, ModuleKind.LAYER if is_layer else ModuleKind.OTHER)
 
 
 def _owner_of(node: fx.Node) -> str:

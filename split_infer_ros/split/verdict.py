@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from split_infer_ros.engines.engine import engine_text
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.onnx_import import LIBRARY
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
 
-FORMAT = 3  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
+FORMAT = 4  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
 YES, NO = b"yes", b"no"
 
 _log = logging.getLogger(__name__)
@@ -54,6 +51,10 @@ class Verdict:
             image_shape: (C, H, W).
             config: names the engine.
         """
+        import torch  # only here: on the ways to torch alone
+
+        from split_infer_ros.engines.onnx_import import LIBRARY
+
         facts = (torch.__version__, version(LIBRARY), instruction_set())
         return cls(_path(" ".join((_facts(graph, image_shape, config), *facts)), "torch"))
 

@@ -10,11 +10,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from split_infer_ros.runtime.device import Device
+
 # Extensions by which oneDNN chooses kernels, beyond what torch reports, as /proc/cpuinfo names them on x86-64 and ARM.
 _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
     r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme(2|fa64|[ibf]\d\w*)?"
 )
+# torch's name of the vector instructions that it uses on x86-64, the widest first, and the extensions that it asks for.
+_CAPABILITIES = {
+    "AVX512": {"avx512vl", "avx512bw", "avx512dq", "fma"},
+    "AVX2": {"avx2", "fma"},
+    "DEFAULT": set[str](),
+}
+_CAPABILITY_LIMIT = "ATEN_CPU_CAPABILITY"  # a variable that torch reads
+_TORCH_VERSION = re.compile(r"^__version__ = '([^']+)'", re.MULTILINE)
+_CUDA_VERSION = re.compile(r"^cuda\b.*= '([^']+)'", re.MULTILINE)
 _OTHER_DISTRIBUTIONS = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # of the same package
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # variables of the user; the first one that is set counts
 
@@ -27,7 +38,7 @@ def describe_machine() -> dict[str, Any]:
         ``gpu_memory_bytes``, ``system`` and ``versions``. The values for a GPU are None without one. ``versions`` has
         those of python, torch, cuda and ros, or None for what is absent.
     """
-    import torch  # only here and below: it takes seconds, and what asks for the number of cores may do without it
+    import torch  # only here and below: processes on a CPU may do without it
 
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
@@ -49,9 +60,11 @@ def describe_machine() -> dict[str, Any]:
 
 def gpu_name(device: str) -> str | None:
     """Returns the model name of a device, given as torch names it (``cuda:0``); None for the CPU."""
+    if Device(device).type == "cpu":
+        return None
     import torch
 
-    return None if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)
+    return torch.cuda.get_device_name(device)
 
 
 def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
@@ -60,12 +73,26 @@ def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | Non
     return match[1] if match else None
 
 
-def torch_versions(device: str) -> dict[str, str | None]:
-    """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU)."""
-    import torch
+@functools.cache
+def installed_torch() -> tuple[str | None, str | None]:
+    """Returns the version of torch and that of its CUDA, without importing torch; None for what is absent.
 
-    cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
-    return {"torch": release(torch.__version__), "cuda": cuda}
+    Both stand in a file of torch's. The metadata of some wheels leaves out the part behind ``+``.
+    """
+    try:
+        distribution = metadata.distribution("torch")
+    except metadata.PackageNotFoundError:
+        return None, None
+    file = Path(str(distribution.locate_file("torch/version.py")))
+    text = file.read_text() if file.exists() else ""
+    version, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
+    return version[1] if version else distribution.version, cuda[1] if cuda else None
+
+
+def torch_versions(device: str) -> dict[str, str | None]:
+    """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU). Imports nothing."""
+    version, cuda = installed_torch()
+    return {"torch": version and release(version), "cuda": None if Device(device).type == "cpu" else cuda}
 
 
 @functools.cache  # looking it up takes 0.25 ms, and a database has many records
@@ -96,15 +123,20 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Returns what decides which kernels run on the CPU. Processors with the same text run the same kernels.
 
     An example is ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``. The text begins with the capability that torch
-    uses, which ATEN_CPU_CAPABILITY can lower. The processor's extensions that oneDNN uses follow in brackets. The last
-    part is the limit that the user set for oneDNN, if there is one.
+    uses, which ATEN_CPU_CAPABILITY can lower; on ARM it is DEFAULT. The processor's extensions that oneDNN uses follow
+    in brackets. The last part is the limit that the user set for oneDNN, if there is one.
     """
-    import torch
-
     flags = cpu_extensions(cpuinfo)
     limit = onednn_limit()
     extensions = f" ({' '.join(sorted(flags))})" if flags else ""
-    return torch.backends.cpu.get_cpu_capability() + extensions + (f", oneDNN up to {limit}" if limit else "")
+    return _capability(_cpu_flags(cpuinfo)) + extensions + (f", oneDNN up to {limit}" if limit else "")
+
+
+def _capability(flags: frozenset[str]) -> str:
+    limit = os.environ.get(_CAPABILITY_LIMIT, "")
+    if limit.islower() and limit.upper() in _CAPABILITIES:
+        return limit.upper()
+    return next(name for name, needed in _CAPABILITIES.items() if needed <= flags)
 
 
 def onednn_limit() -> str:
@@ -117,10 +149,14 @@ def cpu_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
     All processors of a machine have the same ones.
     """
+    return frozenset(flag for flag in _cpu_flags(cpuinfo) if _EXTENSIONS.fullmatch(flag))
+
+
+def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     for name, _, values in (line.partition(":") for line in lines):
         if name.strip() in ("flags", "Features"):
-            return frozenset(flag for flag in values.split() if _EXTENSIONS.fullmatch(flag))
+            return frozenset(values.split())
     return frozenset()
 
 

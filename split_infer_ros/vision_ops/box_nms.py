@@ -6,29 +6,35 @@ kernels select, sort and suppress, and only the result leaves the device. Or the
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from torch import Tensor
+import math
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import Array, Integers, Values, as_tensor, to_host
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.buffers.host_arrays import Integers, to_host
 from split_infer_ros.vision_ops.host_nms import NmsLimits, fill_with_best
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Boxes = TypeVar("Boxes", Array, "Tensor")  # arrays, or tensors on any device
 
 MAX_KERNEL_SCORES = 2**30  # of a batch, whose places the kernels number by 32 bits
 INVALID = -1
 
 
 def box_nms(
-    boxes: Tensor,
-    scores: Tensor,
-    labels: Tensor | None = None,
+    boxes: Boxes,
+    scores: Boxes,
+    labels: Boxes | None = None,
     *,
     score_threshold: float,
     iou_threshold: float,
     max_detections: int,
     max_per_class: int | None = None,
-) -> Tensor:
+) -> Boxes:
     """Returns the best candidates of each image that overlap no better one of their class.
 
     Candidates are ordered by descending score, and equal scores by ascending index, on every device. The result equals
@@ -36,6 +42,8 @@ def box_nms(
 
     A box overlaps nothing if its area is not a number: if a corner is NaN, or if two corners are infinite. An empty or
     inverted box is compared like any other.
+
+    Arguments are all arrays, or all tensors on one device, and so is the result.
 
     Args:
         boxes: floating (N, n, 4), left, top, right, bottom in any unit.
@@ -57,23 +65,23 @@ def box_nms(
     limits = NmsLimits(score_threshold, iou_threshold, max_per_class)
     _check(boxes, scores, labels, limits=limits, max_detections=max_detections)
     found: Integers = np.full((len(scores), max_detections), INVALID)
-    if not found.size or not scores.numel():
-        return torch.from_numpy(found).to(scores.device)
-    class_scores = scores if scores.ndim == 3 else scores.unsqueeze(2)
+    if not found.size or not math.prod(scores.shape):
+        return _as_given(found, scores)
+    class_scores: Boxes = scores if scores.ndim == 3 else scores[..., None]
     if max_per_class is not None and max_per_class >= class_scores.shape[1]:
         limits = limits._replace(max_per_class=None)
 
-    def on_host() -> Tensor:
+    def on_host() -> Boxes:
         fill_with_best(
             found,
             boxes=to_host(boxes),
-            scores=to_host(class_scores) if scores.device.type == "cpu" else class_scores,
+            scores=class_scores if _is_on_gpu(class_scores) else to_host(class_scores),
             labels=None if labels is None else to_host(labels),
             limits=limits,
         )
-        return torch.from_numpy(found).to(scores.device)
+        return _as_given(found, scores)
 
-    if not _suits_kernels(boxes, class_scores):
+    if isinstance(scores, np.ndarray) or not _suits_kernels(boxes, scores):
         return on_host()
     implementations = {
         ImplementationChoice.PLAIN: on_host,
@@ -84,10 +92,21 @@ def box_nms(
     return run_fastest("box_nms", class_scores, [*class_scores.shape, max_detections], implementations)
 
 
-def _suits_kernels(boxes: Tensor, scores: Tensor) -> bool:
+def _as_given(found: Integers, scores: Boxes) -> Boxes:
+    """Returns what was found as an array if the scores are one, else as a tensor on their device."""
+    if isinstance(scores, np.ndarray):
+        return found
+    return as_tensor(found).to(scores.device)
+
+
+def _is_on_gpu(values: Values) -> bool:
+    return not isinstance(values, np.ndarray) and values.device.type == "cuda"
+
+
+def _suits_kernels(boxes: Values, scores: Values) -> bool:
     """Whether the kernels compute with these numbers: on a GPU, of at most 32 bits, with places of 31 bits."""
     is_narrow = boxes.itemsize <= 4 and scores.itemsize <= 4
-    return scores.is_cuda and is_narrow and scores.numel() <= MAX_KERNEL_SCORES
+    return _is_on_gpu(scores) and is_narrow and math.prod(scores.shape) <= MAX_KERNEL_SCORES
 
 
 def _by_kernels(
@@ -98,7 +117,7 @@ def _by_kernels(
     return nms_on_device(boxes, scores, labels, max_detections=max_detections, **limits._asdict())
 
 
-def _check(boxes: Tensor, scores: Tensor, labels: Tensor | None, *, limits: NmsLimits, max_detections: int) -> None:
+def _check(boxes: Values, scores: Values, labels: Values | None, *, limits: NmsLimits, max_detections: int) -> None:
     if scores.ndim not in (2, 3) or boxes.shape != (*scores.shape[:2], 4):
         raise ConfigurationError(
             f"boxes {tuple(boxes.shape)} and scores {tuple(scores.shape)} do not fit: boxes are (N, n, 4), and scores "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers, to_host
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers, as_tensor, to_host
 
-Scores = Floats | Tensor  # an array on the host, or a tensor on a GPU
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Scores: TypeAlias = Union[Floats, "Tensor"]  # an array on the host, or a tensor on a GPU
 
 
 class BestCandidates(NamedTuple):
@@ -102,7 +103,7 @@ def _class_scores(scores: Scores, image: Integers, box: Integers) -> Floats:
     """Returns the scores (B, C) of boxes, given by the image and the place of each."""
     if isinstance(scores, np.ndarray):
         return scores[image, box]
-    return to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
+    return to_host(scores[as_tensor(image).to(scores.device), as_tensor(box).to(scores.device)])
 
 
 def _row_and_column(places: Integers, columns: int, rows: int) -> tuple[Integers, Integers]:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from split_infer_ros.vision_ops.candidates import BestCandidates, Scores, best_candidates, keep_best_per_class
 from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
+from split_infer_ros.vision_ops.candidates import BestCandidates, Scores, best_candidates, keep_best_per_class
 from split_infer_ros.vision_ops.suppression import overlapping_kept, unsuppressed
 
 CANDIDATES_PER_DETECTION = 4  # taken in the first pass

@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.measurements.steady import Measured, measure_steadily
-from split_infer_ros.runtime.captures import synchronize_device
+from split_infer_ros.runtime.captures import is_recording, synchronize_device
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.search.space import describe_config
+
+if TYPE_CHECKING:  # operators choose among implementations for tensors of a GPU alone
+    from torch import Tensor
 
 
 class ImplementationChoice(Enum):
@@ -75,10 +76,11 @@ def run_fastest(
         return implementations[forced]()
     key = cache_key(operator, values, sizes)
     if key not in _cache:
-        if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        device = Device(str(values.device))
+        if is_recording(device):
             return implementations[ImplementationChoice.PLAIN]()
         task = record_task(operator, values, sizes)
-        _cache[key] = _choose(task, values.device, implementations, database or Database(), may_keep)
+        _cache[key] = _choose(task, device, implementations, database or Database(), may_keep)
     return implementations[_cache[key]]()
 
 
@@ -110,7 +112,7 @@ def _rounded(sizes: Sequence[int]) -> list[int]:
 
 def _choose(
     task: Mapping[str, Any],
-    device: torch.device,
+    device: Device,
     implementations: Mapping[ImplementationChoice, Callable[[], object]],
     database: Database,
     may_keep: Callable[[], bool],
@@ -141,7 +143,7 @@ def time_calls(
     config: Mapping[str, Any],
     run: Callable[[], object],
     *,
-    device: torch.device,
+    device: Device,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Record:
     """Times groups of calls and returns their record, marked uncertain if the groups' medians disagree.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.buffers.host_arrays import to_host
+from split_infer_ros.errors import ConfigurationError
 
 MAX_SIDE = 100  # of a region, in longer sides of the map
 

@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.runtime.captures import is_recording
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.search.space import Config, Rule, Space
 from split_infer_ros.search.strategies import Guided, Random, Tried
 from split_infer_ros.vision_ops.implementations import cache_key, record_task, time_calls, warn_of_failure
 from split_infer_ros.vision_ops.other_sizes import samples_at_other_sizes, size_features
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ConvolutionTemplate(Enum):
@@ -111,18 +113,19 @@ def best_schedule(
     key = cache_key(template.value, values, sizes)
     if key in _cache:
         return _cache[key]
-    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+    device = Device(str(values.device))
+    if is_recording(device):
         return SPACES[template].default
     space = replace(SPACES[template], rule=rule)
     task = record_task(f"{template.value} schedule", values, sizes)
-    _cache[key] = _search(space, task, values.device, run=run, database=database or Database())
+    _cache[key] = _search(space, task, device, run=run, database=database or Database())
     return _cache[key]
 
 
 def _search(
     space: Space,
     task: Mapping[str, Any],
-    device: torch.device,
+    device: Device,
     *,
     run: Callable[[Config], object],
     database: Database,
@@ -163,7 +166,7 @@ def _try(
     machine: Key,
     task: Mapping[str, Any],
     *,
-    device: torch.device,
+    device: Device,
     run: Callable[[Config], object],
     deadline: float,
 ) -> Record:

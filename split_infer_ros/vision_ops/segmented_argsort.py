@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.buffers.host_arrays import Integers, to_host
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
 
 MAX_LEXSORT = 512  # values, up to which numpy's lexsort costs less than making keys

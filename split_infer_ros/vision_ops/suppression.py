@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from split_infer_ros.vision_ops.box_iou import overlaps
 from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
+from split_infer_ros.vision_ops.box_iou import overlaps
 
 MAX_PAIRWISE = 64  # candidates of one class in an image, up to which all their pairs are compared
 MAX_GROUPS_AT_ONCE = 2048  # groups of one class in an image, which bounds the memory for their pairs

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
@@ -84,7 +85,7 @@ def _profile(
 
     @torch.inference_mode()
     def run() -> StreamingProfile:
-        with Stream(inputs[0].device).work("profile weights"):
+        with Stream(Device(str(inputs[0].device))).work("profile weights"):
             return profile_partition(
                 open_partition,
                 packed.block_sizes,

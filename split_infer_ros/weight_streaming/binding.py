@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import dtype_named, torch_dtype
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.split.graph import set_state
-from split_infer_ros.weight_streaming.packed_header import CHANNELS_LAST, DTYPES, PLAIN, Piece
+from split_infer_ros.weight_streaming.packed_header import CHANNELS_LAST, PLAIN, Piece
 from split_infer_ros.weight_streaming.packed_partition import LayerCall, PackedPartition
 from split_infer_ros.weight_streaming.streamed_layers import StepHooks, StreamedLayer, Tile, TiledConv2d, TiledLinear
 from split_infer_ros.weight_streaming.weights_file import Block
@@ -64,7 +65,7 @@ def weight_views(packed: PackedPartition, piece: Piece, places: PiecePlaces) -> 
     for tensor in piece.tensors:
         start = offset + tensor.offset
         if tensor.layout in (PLAIN, CHANNELS_LAST):
-            values = memory[start : start + tensor.nbytes].view(DTYPES[tensor.dtype])
+            values = memory[start : start + tensor.nbytes].view(torch_dtype(dtype_named(tensor.dtype)))
             if tensor.layout == CHANNELS_LAST:
                 n, c, h, w = tensor.shape
                 views[tensor.name] = values.view(n, h, w, c).permute(0, 3, 1, 2)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.device_supply import DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightStream
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class CopyStage(DeviceSupply):

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-from split_infer_ros.errors import WeightsError
-from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.weights_source import weights_source
-from split_infer_ros.runtime.user_files import user_path
-from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.weight_streaming.pack import packing_target
-from split_infer_ros.weight_streaming.packed_file import read_header
-from split_infer_ros.weight_streaming.packed_header import PackedHeader
-from split_infer_ros.weight_streaming.packed_weights import packed_folder, read_from_file
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
-
-_log = logging.getLogger(__name__)
 
 
 def load_streamable(spec: ModelSpec, settings: WeightsSettings) -> SplitModel:
@@ -42,37 +26,6 @@ def load_streamable(spec: ModelSpec, settings: WeightsSettings) -> SplitModel:
     """
     if settings.weights_residency is Residency.RESIDENT:
         return load_model(spec)
-    return load_model(spec, partial(_make_hollow, settings.weights_file))
+    from split_infer_ros.weight_streaming.hollow_models import make_hollow  # only here: it imports torch
 
-
-def _make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
-    """Returns the model on the CPU without weights, or None if there is no file from which to read them."""
-    source = weights_source(spec.name, spec.weights)
-    packed = list(_files_of(source, weights_file)) if source else []
-    if not packed:
-        return None
-    try:
-        model = hollow_model(find_model(spec.name), spec.execution_config)
-    except Exception as error:  # other libraries' models may compute with their weights
-        _log.info("%s is loaded with its weights, because it cannot be built without: %s", spec.name, error)
-        return None
-    for path, header, num_threads in packed:
-        if header.fingerprint == model.fingerprint:
-            read_from_file(model, path, header, num_threads=num_threads)
-            _log.info("%s starts without its weights in memory, because %s has them.", spec.name, path)
-            return model
-    return None
-
-
-def _files_of(source: str, weights_file: str) -> Iterator[tuple[Path, PackedHeader, int | None]]:
-    """Yields packed files of that source that this machine can read, with the threads for which they were packed."""
-    paths = [user_path(weights_file)] if weights_file else sorted(packed_folder().glob("*.weights"))
-    for path in paths:
-        try:
-            header = read_header(path)
-        except WeightsError:  # damaged, or of another version
-            continue
-        found = re.search(r"(\d+) threads$", header.machine)
-        num_threads = int(found[1]) if found else None
-        if header.source == source and header.machine == packing_target(num_threads):
-            yield path, header, num_threads
+    return load_model(spec, partial(make_hollow, settings.weights_file))

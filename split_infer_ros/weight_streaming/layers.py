@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import stand_in
-from split_infer_ros.split.split_points import propagate
+from split_infer_ros.split.traced_split_points import propagate
 
 _IN_PLACE_OPERATORS = {
     "setitem",

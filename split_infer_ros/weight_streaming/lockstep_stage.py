@@ -11,8 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
@@ -20,6 +19,9 @@ from split_infer_ros.weight_streaming.device_supply import DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Failure = tuple[int, Exception]
 """The cycle whose block failed, and what failed."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
 from split_infer_ros.weight_streaming.automatic_memory import choose_memory
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
@@ -82,7 +83,7 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
     return streamed
 
 
-def _allocate_on_gpu(memory_plan: MemoryPlan, device: torch.device, ops: DeviceOps) -> RingMemory:
+def _allocate_on_gpu(memory_plan: MemoryPlan, device: Device, ops: DeviceOps) -> RingMemory:
     """Allocates the plan's ring where host and GPU see it, or one on each side."""
     kind = MappedRingMemory if memory_plan.staging is None else CopiedRingMemory
     return kind.allocate(memory_plan.ring.capacity, device, ops)

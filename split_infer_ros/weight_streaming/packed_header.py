@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from split_infer_ros.buffers.host_arrays import BFLOAT16, dtype_named
 
 PAGE = 4096
 MAX_DIMENSIONS = 8
 ALIGN = 64  # of tensors within a piece: a cache line, and the widest vector
 PLAIN, CHANNELS_LAST = "plain", "channels_last"  # any other layout is the digest of a blocked layout
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
-}
+DTYPES = ("float32", "float16", BFLOAT16, "int64", "int32", "uint8", "bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class PackedTensor:
     Attributes:
         name: in the model's state.
         shape: of the stored values, which may be some rows of the tensor.
-        dtype: of the stored values, a key of ``DTYPES``.
+        dtype: the name of the stored values' dtype, one of ``DTYPES``.
         offset: in the piece, bytes.
         nbytes: size in the piece.
         layout: ``plain``, ``channels_last`` or the digest of a blocked layout.
@@ -161,7 +158,7 @@ def _decode_tensor(fields: Mapping[str, Any]) -> PackedTensor:
         raise ValueError(f"tensor '{tensor.name}' has {len(tensor.shape)} dimensions")
     if tensor.dtype not in DTYPES:
         raise ValueError(f"tensor '{tensor.name}' is of type '{tensor.dtype}'")
-    values_bytes = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+    values_bytes = math.prod(tensor.shape) * dtype_named(tensor.dtype).itemsize
     is_4d = len(tensor.shape) == 4
     if tensor.layout in (PLAIN, CHANNELS_LAST):
         if tensor.nbytes != values_bytes or (tensor.layout == CHANNELS_LAST and not is_4d):

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx
 
+from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
@@ -46,9 +48,9 @@ class PartitionSpec:
 
     def zeros(self, batch_size: int) -> list[Tensor]:
         """Returns inputs for that many images, on the partition's device."""
-        device = torch.device("cpu") if self.num_threads else self.model.device
+        device = CPU if self.num_threads else self.model.device
         inputs = []
         for spec in self.inputs:
-            values = torch.zeros((batch_size, *spec.shape), dtype=spec.dtype, device=device)
+            values = torch.zeros((batch_size, *spec.shape), dtype=torch_dtype(spec.dtype), device=device)
             inputs.append(values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values)
         return inputs

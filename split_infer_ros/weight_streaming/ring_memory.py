@@ -5,15 +5,14 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.copy_stage import CopyStage
@@ -25,6 +24,9 @@ from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import WeightStream, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HUGE_PAGE = 2 << 20  # bytes
 
@@ -38,6 +40,8 @@ def page_aligned(nbytes: int) -> Tensor:
     Raises:
         OutOfMemory: the host has too little memory.
     """
+    import torch  # only here: a process without torch has models whose weights are never streamed
+
     try:
         mapping = mmap.mmap(-1, nbytes + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -95,12 +99,12 @@ class MappedRingMemory(RingMemory):
     """A ring buffer in page-locked memory of the host, which the GPU reads where it lies (two-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(memory.device, memory.host)
+        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
         self._memory = memory
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> MappedRingMemory:
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> MappedRingMemory:
         """Allocates a ring of that many bytes.
 
         Raises:
@@ -119,13 +123,13 @@ class CopiedRingMemory(RingMemory):
     """A ring buffer on the GPU, and one of the same size on the host from which it is filled (three-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(memory.device, memory.host)
+        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
         self.nbytes = memory.bytes
         self._memory = memory
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> CopiedRingMemory:
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> CopiedRingMemory:
         """Allocates rings of that many bytes each.
 
         Raises:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Mark
-from split_infer_ros.split.export import set_device
-from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
-from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, byte_view, page_aligned
 from split_infer_ros.weight_streaming.step_timer import DeviceStepTimer, PassTimes, StepTimer
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
+
+if TYPE_CHECKING:  # the server asks of every partition whether it is a streamed one, also in processes without torch
+    from torch import Tensor
+
+    from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 
 
 class StreamedPartition:
@@ -33,7 +35,7 @@ class StreamedPartition:
 
     def __init__(
         self,
-        graph: nn.Module,
+        graph: Callable[..., Sequence[Tensor]],
         supply: WeightSupply,
         timer: StepTimer | DeviceStepTimer,
         *,
@@ -78,6 +80,9 @@ class StreamedPartition:
             StreamError: weights that stay in memory cannot be read.
             WeightsError: the file cannot be opened.
         """
+        from split_infer_ros.split.export import set_device
+        from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
+
         kept_blocks = [Block((piece,)) for piece in packed.kept]
         kept_blocks += packed.blocks[: memory_plan.resident_blocks]
         streamed_blocks = packed.blocks[memory_plan.resident_blocks :]
@@ -101,7 +106,7 @@ class StreamedPartition:
             steps = len(packed.step_blocks)
             timer = StepTimer(supply, steps) if mark is None else DeviceStepTimer(supply, steps, mark)
             graph = bind_weights(packed, places, timer)
-            set_device(graph, ring_memory.ring.device)
+            set_device(graph, Device(str(ring_memory.ring.device)))
             supply.open()
             undo.pop_all()
         return cls(graph, supply, timer, kept_memory=kept_memory, ring_memory=ring_memory, note=file.note)
@@ -117,7 +122,7 @@ class StreamedPartition:
             self._timer.begin_pass()
             failed = True
             try:
-                results: Sequence[Tensor] = self._graph(*inputs)
+                results = self._graph(*inputs)
                 failed = False
             finally:
                 self._supply.end_pass(failed)
@@ -140,4 +145,8 @@ class StreamedPartition:
     def close(self) -> None:
         """Ends reading, and releases the layers. The partition cannot run any more."""
         self._supply.close()
-        self._graph = nn.Module()
+        self._graph = _closed
+
+
+def _closed(*_: Tensor) -> Sequence[Tensor]:
+    raise RuntimeError("This partition is closed.")

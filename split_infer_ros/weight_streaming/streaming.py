@@ -1,30 +1,26 @@
 """Streams the weights of a partition: from the settings to a partition that reads its weights while it runs.
 
-The model's own weights are released once the partition streams them.
+The model's own weights are released once the partition streams them. Each function looks at the settings first. What
+streams is imported only if they ask for it, because it needs torch.
 """
 
 from __future__ import annotations
 
-import gc
+from typing import TYPE_CHECKING
 
-import torch
-
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.precision import Precision
-from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.runtime.heap import trim
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import backbone_of, head_of
-from split_infer_ros.split.split_points import SplitPoint
-from split_infer_ros.weight_streaming.opening import open_in_shared_ring, open_on_cpu, open_on_gpu
-from split_infer_ros.weight_streaming.packed_weights import fetch_weights, find_packed, streamable
-from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
 from split_infer_ros.weight_streaming.residency import Residency
-from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.settings import WeightsSettings
-from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.model import SplitModel
+    from split_infer_ros.split.split_points import SplitPoint
+    from split_infer_ros.weight_streaming.ring_memory import RingMemory
+    from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
 def stream_backbone(
@@ -53,16 +49,21 @@ def stream_backbone(
     """
     if settings.weights_residency is Residency.RESIDENT:
         return None
+    from split_infer_ros.split.partitions import backbone_of
+    from split_infer_ros.weight_streaming.packed_weights import streamable
+    from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+    from split_infer_ros.weight_streaming.partition_streaming import stream_partition
+
     _check_precision(model.precision, settings)
     spec = PartitionSpec(
         model=streamable(model),
         extract=backbone_of,
         split_point=split_point,
-        inputs=(TensorSpec("images", model.entry.image_shape, torch.float32),),
+        inputs=(TensorSpec("images", model.entry.image_shape, FLOAT32),),
         num_threads=(num_threads or max_threads()) if model.device.type == "cpu" else None,
         batch_size=batch_size,
     )
-    return _stream(spec, settings, ring_memory)
+    return stream_partition(spec, settings, ring_memory)
 
 
 def stream_head(
@@ -84,6 +85,11 @@ def stream_head(
     """
     if settings.weights_residency is Residency.RESIDENT:
         return None
+    from split_infer_ros.split.partitions import head_of
+    from split_infer_ros.weight_streaming.packed_weights import streamable
+    from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+    from split_infer_ros.weight_streaming.partition_streaming import stream_partition
+
     _check_precision(model.head_precision, settings)
     spec = PartitionSpec(
         model=streamable(model),
@@ -93,7 +99,26 @@ def stream_head(
         num_threads=num_threads,
         batch_size=batch_size,
     )
-    return _stream(spec, settings)
+    return stream_partition(spec, settings)
+
+
+def pack_streamed(model: SplitModel, settings: WeightsSettings, *, num_threads: int, batch_size: int) -> None:
+    """Packs a model's weights if they will be streamed, so that the partition opens faster.
+
+    Args:
+        model: whose weights they are.
+        settings: where weights are.
+        num_threads: with which the partition will run on the CPU.
+        batch_size: for which weights are laid out.
+
+    Raises:
+        ConfigurationError: the weights cannot be packed, or the user's file has other ones.
+    """
+    if settings.weights_residency is Residency.RESIDENT:
+        return
+    from split_infer_ros.weight_streaming.packed_weights import find_packed, streamable
+
+    find_packed(streamable(model), settings.weights_file, num_threads=num_threads, batch_size=batch_size)
 
 
 def _check_precision(precision: Precision, settings: WeightsSettings) -> None:
@@ -102,30 +127,3 @@ def _check_precision(precision: Precision, settings: WeightsSettings) -> None:
             f"weights_residency {settings.weights_residency.value} is for a partition in fp32, and this one runs in "
             f"{precision.value}: take precision fp32, or weights_residency resident."
         )
-
-
-def _stream(
-    spec: PartitionSpec, settings: WeightsSettings, ring_memory: RingMemory | None = None
-) -> StreamedPartition | None:
-    path = find_packed(spec.model, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
-    try:
-        packed = spec.open_packed(path)
-        if not packed.step_blocks:
-            return None
-        gc.collect()  # traced graphs refer to themselves; what they held is given back before the ring is filled
-        trim()
-        if ring_memory is not None:
-            streamed = open_in_shared_ring(packed, settings, ring_memory)
-        elif spec.num_threads is not None:
-            streamed = open_on_cpu(spec, settings, packed)
-        else:
-            streamed = open_on_gpu(spec, settings, packed)
-    except (OSError, StreamError) as error:
-        raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-    if spec.model.release(
-        state_of(spec.graph).keys(),
-        lambda names: fetch_weights(spec.model, path, num_threads=spec.num_threads, names=names),
-    ):
-        gc.collect()  # traced graphs refer to themselves, and hold weights until then
-    trim()
-    return streamed

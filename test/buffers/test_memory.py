@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import mmap
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from simulated_gpu import GPU, CudaError, Gpu, simulated
 
 from split_infer_ros.buffers import memory_allocation
 from split_infer_ros.buffers.cuda import device_address, device_attributes
-from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, as_tensor
+from split_infer_ros.buffers.layout import Layout, TensorSpec, strides_of
 from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES, ManagedBytes
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import adopt, allocate
@@ -23,9 +26,8 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
-LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+LAYOUT = Layout([TensorSpec("x", (3, 2, 2), FLOAT32), TensorSpec("y", (5,), FLOAT16)], 4)
 
 
 @pytest.fixture
@@ -63,9 +65,12 @@ def test_memory_is_freed_once_with_its_last_view(gpu: Gpu, policy: Policy) -> No
 def test_on_a_cpu_every_policy_is_plain_memory(policy: Policy) -> None:
     made = allocate(policy, 100, torch.device("cpu"))
     assert (made.policy, made.bytes, made.needs_copy) == (Policy.HOST, 100, False)
-    assert made.host.data_ptr() == made.device.data_ptr()
-    adopted = adopt(policy, made.host, torch.device("cpu"))
+    assert isinstance(made.host, np.ndarray)
+    assert isinstance(made.device, np.ndarray)
+    assert made.host.ctypes.data == made.device.ctypes.data
+    adopted = adopt(policy, memoryview(made.host), torch.device("cpu"))
     assert adopted.policy is Policy.HOST
+    assert np.shares_memory(adopted.host, made.host)
     adopted.release()
 
 
@@ -156,9 +161,11 @@ def test_an_allocation_beyond_the_gpus_memory_is_refused(gpu: Gpu, policy: Polic
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_adopted_memory_is_page_locked_until_released(gpu: Gpu, policy: Policy) -> None:
-    plain = torch.zeros(100, dtype=torch.uint8)
+    array = np.zeros(100, np.uint8)
+    plain = memoryview(array)
     adopted = adopt(policy, plain, GPU)
-    assert adopted.host is plain
+    assert isinstance(adopted.host, torch.Tensor)
+    assert (adopted.host.data_ptr(), adopted.host.nbytes) == (array.ctypes.data, 100)
     assert len(shared(gpu)) == 1, "page-locked, or pageable and reached by the GPU as it is"
     assert gpu.calls.count("cudaHostRegister") == (policy is not Policy.MANAGED)
     adopted.release()
@@ -257,7 +264,7 @@ def test_the_cpu_sees_what_the_device_wrote(
 @pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
 def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place) -> None:
     """Also equivalent strides: for a 1x1 map, two of these mean the same layout, but oneDNN takes other kernels."""
-    pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
+    pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), FLOAT32)], 4), 1, place)
     lease = pool.acquire()
     assert lease is not None
     for count, strides in ((2, (8, 1, 1, 1)), (4, (8, 1, 8, 8)), (2, (8, 1, 8, 8)), (2, (1, 2, 2, 2))):
@@ -268,8 +275,8 @@ def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place)
             pool.slots.fetch(lease.slot, count)
         torch.cuda.synchronize()
         (view,) = pool.views(lease, count)
-        assert torch.equal(view, feature)
-        assert view.stride() == strides
+        assert torch.equal(as_tensor(view), feature)
+        assert strides_of(view) == strides
         assert pool.views(lease, count)[0] is view  # no view is made twice
     pool.close()
 
@@ -312,7 +319,7 @@ def test_a_closed_pool_unlocks_memory_that_others_still_hold(gpu: Gpu) -> None:
     held: list[Memory] = []
 
     def make(slot: int, place: Place) -> Memory:
-        held.append(adopt(place.policy, page_aligned(LAYOUT.slot_bytes), GPU))
+        held.append(adopt(place.policy, memoryview(mmap.mmap(-1, LAYOUT.slot_bytes)), GPU))
         return held[-1]
 
     slots = SlotMemory.allocate(LAYOUT, 2, Place(Policy.PINNED, GPU), make)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from split_infer_ros.buffers import segment as module
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.segment import PAGE, PREFIX
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
@@ -28,7 +29,7 @@ from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
-LAYOUT = Layout([TensorSpec("a", (2, 3), torch.float32), TensorSpec("b", (5,), torch.int64)], 2)
+LAYOUT = Layout([TensorSpec("a", (2, 3), FLOAT32), TensorSpec("b", (5,), np.dtype(np.int64))], 2)
 LEASE_S = 10.0
 GOOD = Outcome(2, "head_error", 1.5, 2.5, 3.5)
 WAIT_S = 60.0
@@ -89,7 +90,7 @@ def test_the_reader_sees_the_owners_bytes_without_a_copy() -> None:
     for value in (1, 2):
         lease = published(pool)
         for view in pool.views(lease, 2):
-            view.fill_(value)
+            view[...] = value
         reader.take(lease)
         views = reader.views(lease, 2)
         assert [view.shape for view in views] == [(2, 2, 3), (2, 5)]
@@ -301,7 +302,7 @@ def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
 def test_readers_keep_their_memory_when_the_owner_goes() -> None:
     pool, reader = make()
     lease = published(pool)
-    pool.views(lease, 1)[0].fill_(4.0)
+    pool.views(lease, 1)[0][...] = 4.0
     reader.take(lease)
     pool.close()
     assert not reader.owner_lives
@@ -328,7 +329,7 @@ def test_too_much_memory_is_refused_and_nothing_leaks(folder: Path, monkeypatch:
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), FLOAT32)], 64), 8)
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
@@ -365,7 +366,7 @@ def test_a_truncated_segment_is_mended_and_its_frames_counted(folder: Path, size
     assert (folder / pool.segment).stat().st_size == whole
     for again in (published(pool), published(pool)):
         for view in pool.views(again, 2):
-            view.fill_(3)
+            view[...] = 3
         reader.take(again)
         assert all((view == 3).all() for view in reader.views(again, 2))
     SharedSlotReader.attach(pool.segment, LAYOUT)  # its header is back
@@ -405,7 +406,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def publish(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from([lease for lease, state in self.states.items() if state == "writing"]))
-        self.pool.views(lease, 2)[1].fill_(lease.generation * self.SLOTS + lease.slot)
+        self.pool.views(lease, 2)[1][...] = lease.generation * self.SLOTS + lease.slot
         self.pool.publish(lease, self.now)
         self.states[lease] = "ready"
         self.deadlines[lease] = self.now + LEASE_S

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.host_arrays import FLOAT32, Array, Values, as_array
+from split_infer_ros.buffers.layout import Layout, TensorSpec, strides_of
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
 
-SPECS = (TensorSpec("maps", (3, 4, 5), torch.float32), TensorSpec("ids", (7,), torch.int64))
+SPECS = (TensorSpec("maps", (3, 4, 5), FLOAT32), TensorSpec("ids", (7,), np.dtype(np.int64)))
 
 
 def slot_memory() -> SlotMemory:
@@ -22,30 +26,30 @@ def test_what_fills_a_slot_writes_where_readers_read() -> None:
     slots = slot_memory()
     places: list[int] = []
 
-    def compute(views: tuple[Tensor, ...]) -> None:
+    def compute(views: tuple[Array, ...]) -> None:
         for view, spec in zip(views, SPECS, strict=True):
             assert view.shape == (2, *spec.shape)
             assert view.dtype == spec.dtype
-            assert view.is_contiguous()
-            view.copy_(torch.arange(view.numel()).view(view.shape))
-            places.append(view.data_ptr())
+            assert view.flags.c_contiguous
+            view[...] = np.arange(view.size).reshape(view.shape)
+            places.append(view.ctypes.data)
 
     slots.fill(1, 2, compute)
     read = slots.views(1, 2)
-    assert [view.data_ptr() for view in read] == places
-    assert all(torch.equal(view.flatten(), torch.arange(view.numel()).to(view.dtype)) for view in read)
+    assert [view.ctypes.data for view in read] == places
+    assert all(np.array_equal(view.ravel(), np.arange(view.size).astype(view.dtype)) for view in read)
 
 
 def test_a_filled_slot_forgets_the_strides_of_an_earlier_write() -> None:
     slots = slot_memory()
     maps = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     slots.write(0, (maps, torch.zeros(2, 7, dtype=torch.int64)))
-    assert slots.views(0, 2)[0].stride() == maps.stride()
-    slots.fill(0, 3, lambda views: views[0].fill_(5.0))
-    assert slots.views(0, 3)[0].is_contiguous()
+    assert strides_of(slots.views(0, 2)[0]) == maps.stride()
+    slots.fill(0, 3, lambda views: views[0].fill(5.0))
+    assert as_array(slots.views(0, 3)[0]).flags.c_contiguous
     assert (slots.views(0, 3)[0] == 5).all()
     slots.write(0, (maps, torch.zeros(2, 7, dtype=torch.int64)))
-    assert torch.equal(slots.views(0, 2)[0], maps)
+    assert np.array_equal(slots.views(0, 2)[0], maps)
 
 
 def features_of(batch: int) -> tuple[Tensor, Tensor]:
@@ -53,17 +57,31 @@ def features_of(batch: int) -> tuple[Tensor, Tensor]:
     return maps, torch.arange(7 * batch).view(batch, 7)
 
 
+def arrays_of(batch: int) -> tuple[Array, Array]:
+    maps, ids = features_of(batch)
+    return as_array(maps), as_array(ids)
+
+
 def test_what_fills_a_slot_gets_views_of_the_strides_that_it_asks_for() -> None:
     slots, (maps, ids) = slot_memory(), features_of(2)
 
-    def compute(views: tuple[Tensor, ...]) -> None:
-        assert views[0].stride() == maps.stride()
-        torch.add(maps, 1, out=views[0])
-        views[1].copy_(ids)
+    def compute(views: tuple[Array, ...]) -> None:
+        assert strides_of(views[0]) == maps.stride()
+        np.add(maps, 1, out=views[0])
+        views[1][...] = ids
 
     slots.fill(0, 2, compute, (maps.stride(), ids.stride()))
-    assert slots.views(0, 2)[0].stride() == maps.stride()
-    assert torch.equal(slots.views(0, 2)[0], maps + 1)
+    assert strides_of(slots.views(0, 2)[0]) == maps.stride()
+    assert np.array_equal(slots.views(0, 2)[0], maps + 1)
+
+
+def test_a_slot_of_this_process_holds_arrays() -> None:
+    slots, arrays = slot_memory(), arrays_of(2)
+    slots.write(0, arrays)
+    assert all(view is not array and np.shares_memory(view, array) for view, array in zip(slots.views(0, 2), arrays))
+    assert [view.ctypes.data for view in slots.views(0, 2)] == [array.ctypes.data for array in arrays]
+    assert [strides_of(view) for view in slots.views(0, 2)] == [strides_of(array) for array in arrays]
+    assert [len(view) for view in slots.views(0, 1)] == [1, 1]
 
 
 def test_a_slot_of_this_process_holds_what_inference_made() -> None:
@@ -77,12 +95,15 @@ def test_a_slot_of_this_process_holds_what_inference_made() -> None:
     assert [len(view) for view in slots.views(0, 1)] == [1, 1]
 
 
-def test_a_held_batch_ends_with_the_next_write() -> None:
+@pytest.mark.parametrize("make", [features_of, arrays_of])
+def test_a_held_batch_ends_with_the_next_write(make: Callable[[int], tuple[Values, ...]]) -> None:
     slots = slot_memory()
     with torch.inference_mode():
-        slots.write(0, features_of(2))
-    slots.fill(0, 1, lambda views: views[0].fill_(5.0))
+        given = make(2)
+        slots.write(0, given)
+    slots.fill(0, 1, lambda views: views[0].fill(5.0))
     assert (slots.views(0, 1)[0] == 5).all()
+    assert not (as_array(given[0]) == 5).any()
 
 
 @pytest.mark.parametrize("kind", ["weight", "view of a weight", "with gaps", "of another dtype"])
@@ -98,20 +119,36 @@ def test_what_others_own_or_read_otherwise_is_copied(kind: str) -> None:
         slots = slot_memory()
         slots.write(0, (given, torch.zeros(len(given), 7, dtype=torch.int64)))
     found, _ = slots.views(0, len(given))
-    assert found.data_ptr() != given.data_ptr()
-    assert torch.equal(found, given.float())
+    assert not np.shares_memory(found, as_array(given))
+    assert np.array_equal(found, given.float())
 
 
-def test_memory_that_another_process_reads_holds_no_tensors() -> None:
+@pytest.mark.parametrize("kind", ["with gaps", "of another dtype"])
+def test_arrays_that_readers_see_otherwise_are_copied(kind: str) -> None:
+    rng, slots = np.random.default_rng(1), slot_memory()
+    given = {
+        "with gaps": rng.random((2, 6, 4, 5), np.float32)[:, ::2],
+        "of another dtype": rng.random((2, 3, 4, 5)),
+    }[kind]
+    slots.write(0, (given, np.zeros((2, 7), np.int64)))
+    found, _ = slots.views(0, 2)
+    assert not np.shares_memory(found, given)
+    assert np.array_equal(found, given.astype(np.float32))
+
+
+@pytest.mark.parametrize("make", [features_of, arrays_of])
+def test_memory_that_another_process_reads_holds_no_values(make: Callable[[int], tuple[Values, ...]]) -> None:
     layout = Layout(SPECS, 3)
     slots = SlotMemory.allocate(
         layout, 1, Place(), make=lambda _, place: allocate(place.policy, layout.slot_bytes, place.device)
     )
     with torch.inference_mode():
-        maps, ids = features_of(2)
-        slots.write(0, (maps, ids))
-    assert slots.views(0, 2)[0].data_ptr() != maps.data_ptr()
-    assert torch.equal(slots.views(0, 2)[0], maps)
+        given = make(2)
+        slots.write(0, given)
+    for found, expected in zip(slots.views(0, 2), given, strict=True):
+        assert not np.shares_memory(found, as_array(expected))
+        assert np.array_equal(found, expected)
+        assert strides_of(found) == strides_of(expected)
 
 
 def test_a_slot_is_lent_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.cli import place
-from split_infer_ros.operator_placement.operator_times import CALLS, OperatorTimes
+from split_infer_ros.operator_placement.operator_timer import CALLS
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.operator_placement.placed_run import PlacedRun
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
@@ -15,7 +16,7 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.compute import backbone_for, compute_into_slot
 from split_infer_ros.engines.writing_part import WritingPart
 
-SPECS = (TensorSpec("sum", (3, 4, 4), torch.float32), TensorSpec("norm", (3, 4, 4), torch.float32))
+SPECS = (TensorSpec("sum", (3, 4, 4), FLOAT32), TensorSpec("norm", (3, 4, 4), FLOAT32))
 LAYOUT = Layout(SPECS, 2)
 
 

@@ -9,10 +9,10 @@ from comparing import rounding
 from partitions import partitions_of
 from torch import nn
 
-from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.engines.torch_part import CompiledPart, ContiguousPart
+from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import build_model, load_model

@@ -14,6 +14,7 @@ import torch
 from comparing import rounding
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines import onnx_export
 from split_infer_ros.engines.engine import Engine
@@ -28,7 +29,7 @@ from split_infer_ros.split.graph import prepare
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 
-IMAGES = (TensorSpec("images", (3, 16, 16), torch.float32),)
+IMAGES = (TensorSpec("images", (3, 16, 16), FLOAT32),)
 ROUNDING = 1e-5  # sums of at most 72 products in any order; see small_graphs.ROUNDING
 
 
@@ -178,7 +179,7 @@ def test_the_key_tells_weights_operations_and_inputs_apart() -> None:
     part, same, other_weights, other_shape = traced(), traced(), traced(seed=1), traced()
     assert export_key(part, IMAGES) == export_key(same, IMAGES)
     assert export_key(part, IMAGES) != export_key(other_weights, IMAGES)
-    assert export_key(part, IMAGES) != export_key(other_shape, (TensorSpec("images", (3, 8, 8), torch.float32),))
+    assert export_key(part, IMAGES) != export_key(other_shape, (TensorSpec("images", (3, 8, 8), FLOAT32),))
     with torch.no_grad():
         next(same.parameters()).mul_(1.0001)
     assert export_key(part, IMAGES) != export_key(same, IMAGES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision, parse_precision
 from split_infer_ros.errors import ConfigurationError

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from split_infer_ros.buffers.layout import dense_strides
 from split_infer_ros.engines import out_forms
-from split_infer_ros.engines.executable import PartChain
+from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.engines.writing_part import WritingPart, writing_part
 from split_infer_ros.split.export import export_for
 

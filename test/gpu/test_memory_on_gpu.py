@@ -9,6 +9,7 @@ import torch
 from real_gpu import GPU, free_bytes, need, need_profiler, work_of_the_gpu
 
 from split_infer_ros.buffers.cuda import device_attributes
+from split_infer_ros.buffers.host_arrays import BYTE, FLOAT16, FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_allocation import allocate
@@ -18,7 +19,7 @@ from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.streams import Stream
 
-TENSORS = TensorSpec("x", (64, 7, 7), torch.float32), TensorSpec("y", (5,), torch.float16)
+TENSORS = TensorSpec("x", (64, 7, 7), FLOAT32), TensorSpec("y", (5,), FLOAT16)
 LAYOUT = Layout(TENSORS, 8)
 MB = 1 << 20
 
@@ -125,7 +126,7 @@ def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(free - 128 * MB, dtype=torch.uint8, device=GPU)
-    pool = SlotPool.allocate(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
+    pool = SlotPool.allocate(Layout([TensorSpec("x", (256 * MB,), BYTE)], 1), 2, Place(Policy.DEVICE, GPU))
     assert pool.memory == "pinned"
     assert "pinned is used instead" in pool.slots.note
     del taken

@@ -12,7 +12,8 @@ from sorting_net import images, sorting_model
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.operator_times import rule_from_times, time_operators
+from split_infer_ros.operator_placement.operator_timer import time_operators
+from split_infer_ros.operator_placement.operator_times import rule_from_times
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.operator_placement.placed_graph import apply_plan
 from split_infer_ros.operator_placement.placed_run import run_plan

@@ -13,6 +13,7 @@ import split_infer_ros
 from split_infer_ros.measurements.database import Database, best_of, default_path
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.telemetry.machine import instruction_set
 
 HERE = Key(
     {"device": "cpu", "cpu": "x", "instruction_set": "AVX512", "cores": 2, "driver": None}, {"torch": "2", "cuda": None}
@@ -181,6 +182,7 @@ import sys
 from pathlib import Path
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.telemetry.machine import instruction_set
 assert "torch" not in sys.modules
 database = Database(Path(sys.argv[1]))
 for number in range(50):
@@ -226,19 +228,23 @@ def test_other_instruction_sets_make_another_key(monkeypatch):
     keys = [Key.here("cpu")]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     keys.append(Key.here("cpu"))
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "NONE AT ALL")  # as ATEN_CPU_CAPABILITY does
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default" if "DEFAULT" not in instruction_set() else "avx2")
     keys.append(Key.here("cpu"))
     assert len({key.target["instruction_set"] for key in keys}) == 3
     assert all(key.versions == keys[0].versions for key in keys)
+
+
+def has_torch(monkeypatch, version):
+    monkeypatch.setattr("split_infer_ros.telemetry.machine.installed_torch", lambda: (version, None))
 
 
 @pytest.mark.parametrize(
     ("installed", "fits"), [("2.15.1+cu132", True), ("2.16.0+cu132", False), ("2.15.0+cpu", False)]
 )
 def test_a_patch_release_of_torch_forgets_nothing(monkeypatch, installed, fits):
-    monkeypatch.setattr("torch.__version__", "2.15.0+cu132")
+    has_torch(monkeypatch, "2.15.0+cu132")
     kept = record(1.0, key=Key.here("cpu"))
-    monkeypatch.setattr("torch.__version__", installed)
+    has_torch(monkeypatch, installed)
     assert Key.here("cpu").fits(kept) == fits
 
 

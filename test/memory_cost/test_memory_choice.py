@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
-import torch
 from simulated_gpu import GPU, Gpu
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
@@ -19,9 +19,9 @@ from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.memory_cost.policy_trial import Trial
 from split_infer_ros.memory_cost.traffic import KernelTraffic
+from split_infer_ros.runtime.device import CPU
 
-CPU = torch.device("cpu")
-LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+LAYOUT = Layout([TensorSpec("x", (3, 2, 2), FLOAT32), TensorSpec("y", (5,), FLOAT16)], 4)
 D, M, H = POLICIES
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from simulated_gpu import GPU, Gpu
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES
@@ -13,7 +13,7 @@ from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.memory_cost.policy_trial import Trial, time_policies
 
-LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+LAYOUT = Layout([TensorSpec("x", (3, 2, 2), FLOAT32), TensorSpec("y", (5,), FLOAT16)], 4)
 D, M, H = POLICIES
 
 

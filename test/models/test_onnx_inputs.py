@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-import torch
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -14,6 +13,7 @@ runtime = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx_files import Shape, hollow, ultralytics  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input  # noqa: E402
 from split_infer_ros.models.recipe import Recipe  # noqa: E402
@@ -53,7 +53,7 @@ def test_images_of_any_form_are_taken(shape: Shape, batch: int | None, dtype: in
     found = read(shape, dtype)
     assert (found.height, found.width) == (48, 64)
     (taken,) = found.graph.inputs
-    assert (taken.shape, taken.dtype) == ((batch, 3, 48, 64), torch.float32)
+    assert (taken.shape, taken.dtype) == ((batch, 3, 48, 64), FLOAT32)
     assert found.levels is (dtype in (UINT8, TensorProto.INT8))
     assert found.is_grey is (1 in shape)
 

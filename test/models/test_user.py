@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from torchvision.models.detection import maskrcnn_resnet50_fpn
 
-from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections
 
 Path(__file__).with_suffix(".ran").touch()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 
@@ -33,8 +33,8 @@ def scaled(factor: float = 2.0, element: int = TensorProto.FLOAT, metadata: dict
 
 def test_inputs_are_what_the_caller_passes() -> None:
     graph = scaled()
-    assert graph.inputs == (OnnxTensor("images", (None, 3, 8, 8), torch.float32),)
-    assert graph.outputs == (OnnxTensor("scaled", (None, 3, 8, 8), torch.float32),)
+    assert graph.inputs == (OnnxTensor("images", (None, 3, 8, 8), FLOAT32),)
+    assert graph.outputs == (OnnxTensor("scaled", (None, 3, 8, 8), FLOAT32),)
     assert str(graph.inputs[0]) == "images float32 (?, 3, 8, 8)"
 
 
@@ -49,7 +49,7 @@ def test_digest_identifies_weights_and_metadata() -> None:
 
 
 @pytest.mark.parametrize("element", [TensorProto.STRING, TensorProto.COMPLEX64])
-def test_elements_unknown_to_torch_are_refused(element: int) -> None:
+def test_elements_that_arrays_cannot_have_are_refused(element: int) -> None:
     with pytest.raises(ConfigurationError, match="'images' has elements of ONNX's type"):
         scaled(element=element)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 import pytest
-import torch
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.onnx_graphs.inputs import GraphEnds, ImageForm, needs_float32  # noqa: E402
 
@@ -74,7 +74,7 @@ def test_any_type_and_order_gets_the_same_image(kind: str, is_channels_last: boo
     graph = echo(shape, KINDS[kind], opset)
     edited = taking(graph, ImageForm(graph.inputs[0], 3, is_channels_last=is_channels_last))
     (taken,) = edited.inputs
-    assert (taken.shape, taken.dtype) == ((None, 3, HEIGHT, WIDTH), torch.float32)
+    assert (taken.shape, taken.dtype) == ((None, 3, HEIGHT, WIDTH), FLOAT32)
     images = levels(2)
     expected = images.transpose(0, 2, 3, 1) if is_channels_last else images
     if "int" in kind:  # exact: the steps are exact on numbers of this size

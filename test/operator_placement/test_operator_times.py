@@ -9,18 +9,12 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.operator_placement.operator_graph import with_decode
-from split_infer_ros.operator_placement.operator_times import (
-    CALLS,
-    OperatorTimes,
-    from_records,
-    rule_from_times,
-    time_operators,
-    to_records,
-)
+from split_infer_ros.operator_placement.operator_timer import CALLS, time_operators
+from split_infer_ros.operator_placement.operator_times import OperatorTimes, from_records, rule_from_times, to_records
 from split_infer_ros.operator_placement.plan import Operator, Tag
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.graph import prepare
 
-CPU = torch.device("cpu")
 KEY, TASK = Key({"device": "a"}, {"torch": "1"}), {"model": "tiny", "stage": "operators"}
 
 

@@ -10,7 +10,8 @@ from sorting_net import images, sorting_model
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.writing_part import writing_part
-from split_infer_ros.operator_placement.placed_backbone import has_host_operators, make_backbone, placed_backbone
+from split_infer_ros.operator_placement.listed_placement import has_host_operators, placed_backbone
+from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.operator_placement.placed_graph import copy_to
 from split_infer_ros.operator_placement.plan import Tag
 from split_infer_ros.split.load import load_model

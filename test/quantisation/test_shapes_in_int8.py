@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ for package in ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"):
     pytest.importorskip(package)
 
 from split_infer_ros import __main__  # noqa: E402
+from split_infer_ros.buffers.host_arrays import as_tensor  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
 from split_infer_ros.engines.precision import Precision  # noqa: E402
@@ -77,7 +79,7 @@ def test_all_split_points_stay_and_give_the_whole_result(model: SplitModel, fold
     source = load_model(ModelSpec("shapes", device="cpu"))
     assert [point.tensors for point in model.split_points] == [point.tensors for point in source.split_points]
     assert model.split_point("default").name == source.split_point("default").name
-    images = torch.cat(list(Samples(model.entry, sorted(folder.glob("*.png"))[:2])))
+    images = as_tensor(np.concatenate(list(Samples(model.entry, sorted(folder.glob("*.png"))[:2]))))
     with torch.inference_mode():
         whole = model.head("input")(images)
         for point in model.split_points:
@@ -88,7 +90,7 @@ def test_all_split_points_stay_and_give_the_whole_result(model: SplitModel, fold
 
 def test_a_backbone_in_int8_fits_a_head_in_float32(model: SplitModel, folder: Path) -> None:
     source = load_model(ModelSpec("shapes", device="cpu"))
-    images = next(iter(Samples(model.entry, sorted(folder.glob("*.png"))[:1])))
+    images = as_tensor(next(iter(Samples(model.entry, sorted(folder.glob("*.png"))[:1]))))
     with torch.inference_mode():
         expected = source.head("neck")(*source.backbone("neck")(images))
         for backbone, head in ((model, source), (source, model)):

@@ -14,6 +14,7 @@ from odd_on_gpu import odd_on_gpu, streamed
 from simulated_gpu import GPU, Gpu, simulated
 
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
@@ -91,7 +92,7 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
 
 def doubling_graph() -> tuple[SlotMemory, GraphedBackbone]:
     """Returns a slot, and the recorded backbone that doubles a picture of 4x4 into it."""
-    layout = Layout([TensorSpec("doubled", (3, 4, 4), torch.float32)], 1)
+    layout = Layout([TensorSpec("doubled", (3, 4, 4), FLOAT32)], 1)
     slots = SlotMemory.allocate(layout, 1, Place(Policy.DEVICE, GPU))
     example = torch.ones(1, 3, 4, 4, device=GPU).contiguous(memory_format=torch.channels_last)
     return slots, GraphedBackbone.record(lambda batch: (batch * 2,), slots, 1, example)

@@ -17,6 +17,7 @@ from torch import Tensor
 from two_roads import CPU, PREPROCESS, SIDE, two_roads
 
 from split_infer_ros.autotuning import opening
+from split_infer_ros.buffers.host_arrays import Array
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines import precision_checks
 from split_infer_ros.engines.engine import Engine
@@ -133,10 +134,10 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
     original = kind._run
     calls: list[tuple[EnginePart, list[int], list[int], int]] = []
 
-    def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        results = original(self, outputs, tensors)
-        places = [tensor.data_ptr() for tensor in tensors], [tensor.data_ptr() for tensor in results]
-        calls.append((self, *places, len(tensors[0])))
+    def record(self: EnginePart, outputs: Sequence[Array | None], values: Sequence[Array]) -> tuple[Array, ...]:
+        results = original(self, outputs, values)
+        places = [each.ctypes.data for each in values], [each.ctypes.data for each in results]
+        calls.append((self, *places, len(values[0])))
         return results
 
     def refuse(*_: object) -> None:
@@ -151,7 +152,7 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
         calls.clear()  # of the comparison with torch, and of the warm-up
         slots = pipeline.backbone.plan.pool.slots
         places = {
-            tuple(view.data_ptr() for view in slots.views(slot, SETTINGS.batch_size))
+            tuple(view.ctypes.data for view in slots.views(slot, SETTINGS.batch_size))
             for slot in range(SETTINGS.pool_slots)
         }
         assert len(list(pipeline.run(pictures()))) == len(pictures())
@@ -285,7 +286,7 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
         for number, picture in enumerate(pictures()):
             with pipeline.held():
                 for name in found:
-                    pixels = Pixels(torch.from_numpy(picture), RGB)
+                    pixels = Pixels(picture, RGB)
                     pipeline.submit(name, pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
             until(lambda: not any(pipeline.ledger(name).counts().in_flight for name in found))
         reports = [pipeline.report(name, time.monotonic()) for name in found]
@@ -295,7 +296,7 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
     assert errors == []
     assert [report.fused_batches for report in reports] == [len(pictures())] * 2
     for scores_of_tenant in found.values():
-        torch.testing.assert_close(torch.stack(scores_of_tenant), expected_scores(), rtol=0, atol=SCORES)
+        np.testing.assert_allclose(np.stack(scores_of_tenant), expected_scores(), rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.engines.executable import PartChain
+from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.streams import current_fence

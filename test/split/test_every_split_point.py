@@ -18,8 +18,9 @@ from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.split.split_points import choose_split_point, find_split_points
+from split_infer_ros.split.split_points import choose_split_point
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.traced_split_points import find_split_points
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
 

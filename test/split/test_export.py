@@ -7,11 +7,12 @@ from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.export import copy_to_device, export, tidy
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.split_points import find_split_points
+from split_infer_ros.split.traced_split_points import find_split_points
 
 SIDE = 24
 UNTRACED = TypeError("not tried")
@@ -70,7 +71,7 @@ def test_batch_sizes_do_not_cross(patches: tuple[nn.Module, Tensor]) -> None:
     """Both ends of the model need the batch size. It is read again, so that split points between them remain."""
     graph = export(patches[0], (3, SIDE, SIDE), UNTRACED)
     for split_point in find_split_points(graph, (3, SIDE, SIDE)):
-        assert all(spec.dtype == torch.float32 for spec in split_point.tensors)
+        assert all(spec.dtype == FLOAT32 for spec in split_point.tensors)
     assert len(find_split_points(graph, (3, SIDE, SIDE))) > 4
 
 

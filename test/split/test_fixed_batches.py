@@ -27,6 +27,7 @@ from onnx_nets import (  # noqa: E402
 )
 from small_graphs import graph_of  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import dtype_of  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
@@ -78,7 +79,7 @@ def assert_runs(model: OnnxModel, graph: OnnxGraph, fixed: int, engine: Engine =
         expected = in_groups(graph, images(count), fixed)
         for point in placed.split_points:
             features = placed.backbone(point.name)(images(count))
-            assert [(tuple(each.shape), each.dtype) for each in features] == [
+            assert [(tuple(each.shape), dtype_of(each)) for each in features] == [
                 ((count, *spec.shape), spec.dtype) for spec in point.tensors
             ]
             assert_near(placed.head(point.name)(*features), expected)

@@ -121,5 +121,5 @@ def test_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert choose_device("auto").type == expected
         assert choose_device("cpu").type == "cpu"
-    assert choose_device("cuda:1") == torch.device("cuda", 1)
-    assert choose_device("cuda") == torch.device("cuda", 0), "a device without its index is equal to none"
+    assert choose_device("cuda:1") == "cuda:1"
+    assert choose_device("cuda") == "cuda:0", "a device without its index is equal to none"

@@ -16,7 +16,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, engines_for, untuned_engine
 from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.onnx_to_torch import as_tensor
+from split_infer_ros.split.onnx_to_torch import to_torch
 from split_infer_ros.split.torch_model import TorchModel
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
@@ -65,7 +65,7 @@ def of_onnx_on_torch() -> SplitModel:
     pytest.importorskip("onnx2torch")
     from small_graphs import small_graph
 
-    return TorchModel(*as_tensor(entry(), small_graph()), torch.device("cpu"))
+    return TorchModel(*to_torch(entry(), small_graph()), torch.device("cpu"))
 
 
 def test_onnx_file_on_torch_has_torchs_precisions(

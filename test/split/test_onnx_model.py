@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from onnx_nets import (  # noqa: E402
 )
 from small_graphs import graph_of  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import FLOAT32, dtype_of  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
 from split_infer_ros.engines.precision import Precision  # noqa: E402
@@ -76,7 +78,7 @@ def assert_split_points_give(model: OnnxModel, batch: Tensor, expected: tuple[Te
     """Asserts that the partitions at every split point together give the expected results."""
     for point in model.split_points:
         features = model.backbone(point.name)(batch)
-        assert [(tuple(each.shape[1:]), each.dtype) for each in features] == [
+        assert [(tuple(each.shape[1:]), dtype_of(each)) for each in features] == [
             (spec.shape, spec.dtype) for spec in point.tensors
         ]
         assert_near(model.head(point.name)(*features), expected)
@@ -233,10 +235,26 @@ def test_partitions_are_made_once() -> None:
         model.head("conv_3")
 
 
+@pytest.mark.parametrize("make", [sized, mixing])
+def test_arrays_give_arrays_with_the_bits_that_tensors_give(make: Callable[[], OnnxGraph]) -> None:
+    """``mixing`` runs image by image, and ``sized`` all images at once."""
+    model, batch = model_of(make()), images(3)
+    assert model.takes_arrays
+    assert np.array_equal(model.blank_images(2), np.zeros((2, *IMAGE_SHAPE), np.float32))
+    for point in model.split_points:
+        backbone, head = model.backbone(point.name), model.head(point.name)
+        features, tensors = backbone(batch.numpy()), backbone(batch)
+        found, expected = head(*features), head(*tensors)
+        for one, other in zip((*features, *found), (*tensors, *expected), strict=True):
+            assert isinstance(one, np.ndarray)
+            assert isinstance(other, Tensor)
+            assert np.array_equal(one, other.numpy())
+
+
 def test_bf16_is_openvinos_though_another_engine_is_native() -> None:
     low = model_of(sized()).placed(CPU, ExecutionConfig(precision=Precision.BF16))
     assert low.execution_config == ExecutionConfig(engine=Engine.OPENVINO, precision=Precision.BF16)
-    assert low.dtype == torch.float32
+    assert low.dtype == FLOAT32
     half = model_of(sized()).placed(CPU, ExecutionConfig(engine=Engine.ONNXRUNTIME, precision=Precision.FP16))
     with pytest.raises(ConfigurationError, match=r"^engine onnxruntime computes an ONNX file in fp32, not in fp16\."):
         half.backbone("output")

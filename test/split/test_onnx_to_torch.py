@@ -34,6 +34,7 @@ from onnx_nets import (  # noqa: E402
 from photographs import photographs  # noqa: E402
 from small_graphs import graph_of  # noqa: E402
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, dtype_of  # noqa: E402
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
@@ -47,7 +48,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings  # noqa: E
 from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
-from split_infer_ros.split.onnx_to_torch import as_tensor  # noqa: E402
+from split_infer_ros.split.onnx_to_torch import to_torch  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
 from split_infer_ros.weight_streaming.residency import Residency  # noqa: E402
 
@@ -69,7 +70,7 @@ def entry_of(graph: OnnxGraph) -> ModelEntry:
 
 
 def converted(graph: OnnxGraph, config: ExecutionConfig | None = None) -> TorchModel:
-    entry, module = as_tensor(entry_of(graph), graph)
+    entry, module = to_torch(entry_of(graph), graph)
     return TorchModel(entry, module, CPU, execution_config=config)
 
 
@@ -101,7 +102,7 @@ def test_every_split_point_is_the_onnx_models_and_gives_its_results(make: Callab
 def test_operators_become_plain_operations_of_torch(make: Callable[[], OnnxGraph]) -> None:
     """What depends on shapes is constant, so that nothing asks a tensor for its values while frames flow."""
     graph = make()
-    _, module = as_tensor(entry_of(graph), graph)
+    _, module = to_torch(entry_of(graph), graph)
     kinds = {type(module.get_submodule(str(node.target))) for node in module.graph.find_nodes(op="call_module")}
     assert kinds
     assert all(kind.__module__.startswith("torch.nn.") for kind in kinds)
@@ -186,7 +187,7 @@ def test_weights_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     graph = symbolic_net()
     outputs = []
     for residency in (Residency.RESIDENT, Residency.TWO_STAGE):
-        entry, module = as_tensor(entry_of(graph), graph)
+        entry, module = to_torch(entry_of(graph), graph)
         entry = replace(entry, labels=tuple("abcdefghij"))
         settings = StageSettings(split_point="output", drop_policy=DropPolicy.BLOCK, weights_residency=residency)
         with LocalPipeline(TorchModel(entry, module, CPU), settings, limits=Limits(0.0)) as pipeline:
@@ -211,10 +212,10 @@ def test_a_network_in_float16_runs_on_torch_as_well(tmp_path: Path) -> None:
     path = tmp_path / "half.onnx"
     path.write_bytes(half_inside(exported(net(), by_dynamo=False, is_symbolic=True).proto).SerializeToString())
     model = converted(read_onnx(path))
-    assert torch.float16 in {spec.dtype for point in model.split_points for spec in point.tensors}
+    assert FLOAT16 in {spec.dtype for point in model.split_points for spec in point.tensors}
     with torch.inference_mode():
         expected = model.head("input")(images(2))
         for point in model.split_points:  # torch runs the same operators on the same features, whatever the split point
             features = model.backbone(point.name)(images(2))
-            assert [each.dtype for each in features] == [spec.dtype for spec in point.tensors]
+            assert [dtype_of(each) for each in features] == [spec.dtype for spec in point.tensors]
             assert all(map(torch.equal, model.head(point.name)(*features), expected)), point.name

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import prepare, trace
-from split_infer_ros.split.split_points import find_split_points
+from split_infer_ros.split.traced_split_points import find_split_points
 
 
 class Tiny(nn.Module):

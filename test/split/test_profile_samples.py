@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.split.profile import CoRun, Profile
@@ -22,7 +22,7 @@ from split_infer_ros.split.split_points import SplitPoint
 KEY = Key({"cpu": "x"}, {"torch": "2"})
 TASK = {"model": "m"}
 SPLIT_POINTS = [
-    SplitPoint(name, aliases=(), position=position, tensors=(TensorSpec("t", (position + 1,), torch.float32),))
+    SplitPoint(name, aliases=(), position=position, tensors=(TensorSpec("t", (position + 1,), FLOAT32),))
     for position, name in enumerate(("a", "b"))
 ]
 

@@ -7,7 +7,7 @@ from torchvision import models as zoo
 
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.segments import split_into_segments
-from split_infer_ros.split.split_points import find_split_points
+from split_infer_ros.split.traced_split_points import find_split_points
 
 
 def test_segments_up_to_a_split_point_are_its_backbone() -> None:

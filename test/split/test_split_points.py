@@ -8,6 +8,7 @@ from partitions import split
 from torch import Tensor, nn
 from torchvision import models as zoo
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, bfloat16, dtype_of
 from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.split_points import (
@@ -16,9 +17,8 @@ from split_infer_ros.split.split_points import (
     SplitPoint,
     choose_split_point,
     describe,
-    find_split_points,
-    live_values,
 )
+from split_infer_ros.split.traced_split_points import find_split_points, live_values
 
 
 @cache
@@ -73,7 +73,7 @@ def test_specs_describe_what_crosses(name: str) -> None:
     assert [spec.shape for spec in split_points[-1].tensors] == [(1000,)]
     for split_point in split_points:
         for spec in split_point.tensors:
-            assert spec.dtype == torch.float32
+            assert spec.dtype == FLOAT32
 
 
 def test_an_unknown_split_point_error_lists_the_others() -> None:
@@ -177,10 +177,8 @@ def test_values_cast_to_float32_stay_so_in_any_precision() -> None:
     graph.to(torch.bfloat16)
     for split_point in split_points:
         features = split(graph, split_point).backbone(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
-        assert [spec.dtype for spec in split_point.in_precision(torch.bfloat16).tensors] == [
-            value.dtype for value in features
-        ]
-    assert [spec.dtype for spec in split_points[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1
+        assert [spec.dtype for spec in split_point.in_precision(bfloat16()).tensors] == list(map(dtype_of, features))
+    assert [spec.dtype for spec in split_points[-1].in_precision(bfloat16()).tensors].count(FLOAT32) == 1
 
 
 class Narrowed(nn.Module):
@@ -197,5 +195,5 @@ class Narrowed(nn.Module):
 
 def test_values_cast_to_half_stay_so_in_every_precision() -> None:
     *_, output = find_split_points(trace(Narrowed()), (3, 4, 4))
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        assert [spec.dtype for spec in output.in_precision(dtype).tensors] == [torch.float16]
+    for dtype in (FLOAT32, FLOAT16, bfloat16()):
+        assert [spec.dtype for spec in output.in_precision(dtype).tensors] == [FLOAT16]

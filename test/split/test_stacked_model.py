@@ -10,6 +10,7 @@ import torch
 from stacked_nets import CPU, seeded_model, seeded_models
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.host_arrays import bfloat16, torch_dtype
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, MAX_LOW_PRECISION_DIFFERENCE, difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
@@ -29,7 +30,9 @@ def squeezes() -> dict[str, TorchModel]:
 def images_of(members: Mapping[str, TorchModel], counts: Mapping[str, int]) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(1)
     return {
-        name: torch.randn((count, *members[name].entry.image_shape), generator=random).to(members[name].dtype)
+        name: torch.randn((count, *members[name].entry.image_shape), generator=random).to(
+            torch_dtype(members[name].dtype)
+        )
         for name, count in counts.items()
     }
 
@@ -78,7 +81,7 @@ def test_network_runs_in_the_models_execution_config(squeezes: dict[str, TorchMo
 def test_network_computes_in_the_models_precision(squeezes: dict[str, TorchModel]) -> None:
     config = ExecutionConfig(precision=Precision.BF16)
     stack = StackedModel({name: model.placed(CPU, config) for name, model in squeezes.items()}, "features.5")
-    assert stack.dtype is torch.bfloat16
+    assert stack.dtype == bfloat16()
     check(stack, {"a": 1, "b": 1}, 2 * MAX_LOW_PRECISION_DIFFERENCE)
 
 
@@ -140,6 +143,6 @@ def test_network_that_cannot_run_is_refused(squeezes: dict[str, TorchModel], mon
         def forward(self, images: Tensor) -> Tensor:
             raise RuntimeError("no batching rule")
 
-    monkeypatch.setattr(stacked_model, "make_executable", lambda *args, **options: Broken())
+    monkeypatch.setattr(stacked_model, "make_traced_part", lambda *args, **options: Broken())
     with pytest.raises(ConfigurationError, match=r"cannot run as one network: let each run alone \(no batching rule"):
         StackedModel(squeezes, "output")

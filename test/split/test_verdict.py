@@ -78,7 +78,7 @@ def test_a_damaged_verdict_counts_for_nothing(content: bytes, folder: Path) -> N
 
 
 def test_a_failure_on_several_images_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, run = Loads(), OnnxRuntimePart.forward
+    load, run = Loads(), OnnxRuntimePart.__call__
 
     def fail(part: OnnxRuntimePart, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if len(tensors[0]) > 1:
@@ -86,7 +86,7 @@ def test_a_failure_on_several_images_is_tried_again(folder: Path, monkeypatch: p
         return run(part, *tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OnnxRuntimePart, "forward", fail)
+        patch.setattr(OnnxRuntimePart, "__call__", fail)
         assert "one by one" in load(sized()).note
     assert load(sized()).note == ""
 
@@ -136,7 +136,7 @@ def test_a_model_on_torch_is_compared_once(folder: Path, monkeypatch: pytest.Mon
         decode=classify(SIDE, SIDE),
     )
     for _ in range(3):
-        _, module = onnx_to_torch.as_tensor(entry, small_graph())
+        _, module = onnx_to_torch.to_torch(entry, small_graph())
     assert compared == ["small"]
     assert sorted(file.suffix for file in folder.iterdir()) == [".batches", ".torch"]
     tensors = small_images(2)
@@ -144,7 +144,7 @@ def test_a_model_on_torch_is_compared_once(folder: Path, monkeypatch: pytest.Mon
         for found, expected in zip(module(tensors), in_torch(tensors), strict=True):
             assert (found - expected).abs().max() <= ROUNDING * expected.abs().max()
     next(folder.glob("*.torch")).write_bytes(b"perhaps")
-    onnx_to_torch.as_tensor(entry, small_graph())
+    onnx_to_torch.to_torch(entry, small_graph())
     assert len(compared) == 2
 
 

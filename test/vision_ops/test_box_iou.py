@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.ops import box_iou as torchvisions
 
-from split_infer_ros.vision_ops.box_iou import box_iou, overlaps
 from split_infer_ros.buffers.host_arrays import Floats
+from split_infer_ros.vision_ops.box_iou import box_iou, overlaps
 
 SIDES = st.one_of(st.floats(-1e3, 1e3, width=32), st.integers(-5, 5).map(float), st.sampled_from([math.nan, math.inf]))
 BOXES = st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES), max_size=9)

@@ -64,6 +64,16 @@ def test_labelled_boxes_are_kept_as_class_by_class(
         check_kept(kept, kept_class_by_class(boxes[image], scores[image], labels[image], **limits))
 
 
+@settings(max_examples=30)
+@given(drawn=detections(classes=False), limits=LIMITS)
+def test_arrays_give_an_array(drawn: tuple[Tensor, Tensor, int], limits: dict[str, Any]) -> None:
+    boxes, scores, classes = drawn
+    labels = torch.arange(scores.numel()).reshape(scores.shape) % classes
+    found = box_nms(boxes.numpy(), scores.numpy(), labels.numpy(), **limits)
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, box_nms(boxes, scores, labels, **limits).numpy())
+
+
 @settings(max_examples=150)
 @given(drawn=detections(classes=True), max_per_class=st.sampled_from([None, 1, 5, 30]), limits=LIMITS)
 def test_scores_of_all_classes_are_kept_as_class_by_class(

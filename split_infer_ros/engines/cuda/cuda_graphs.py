@@ -11,9 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.layout import Strides
@@ -22,7 +20,11 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.compute import Backbone, Store, start_backbone
 from split_infer_ros.runtime.captures import WARM_UPS, Capture, GraphPool, capture, without_collector
+from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream, current_fence
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_GRAPHS = 64  # of a backbone
 
@@ -107,7 +109,7 @@ class SizedGraphs(Generic[Results]):
         graph = self._graphs[bisect_left(self._sizes, count)]
         graph.launch()
         if self.input.images.is_cuda:
-            self.input.unused = current_fence(self.input.images.device)
+            self.input.unused = current_fence(Device(str(self.input.images.device)))
         return graph.results
 
 
@@ -163,8 +165,9 @@ class GraphedBackbone:
             torch.OutOfMemoryError: the device has no room for the graphs.
             CaptureError: the backbone cannot be recorded.
         """
-        memory = memory or MemoryPool(Policy.DEVICE, example.device)
-        stream = Stream(example.device)  # one of its own, because frames may be flowing on the backbone's stream
+        device = Device(str(example.device))
+        memory = memory or MemoryPool(Policy.DEVICE, device)
+        stream = Stream(device)  # one of its own, because frames may be flowing on the backbone's stream
         pool = memory.graph_pool()  # shared by all graphs, because only one of them runs at a time
 
         def run(slot: int, images: Tensor) -> _Written:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
@@ -74,7 +73,7 @@ class PooledBackbone:
         self.inner = inner
         self.pool = pool
 
-    def __call__(self, images: Tensor) -> Sequence[Tensor]:
+    def __call__(self, images: Values) -> Sequence[Values]:
         """Maps (N, 3, h, w) to a tuple of (N, ...)."""
         with self.pool.allocating():
             return self.inner(images)

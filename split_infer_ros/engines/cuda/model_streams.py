@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
-
+from split_infer_ros.buffers.host_arrays import as_tensor, copy_into
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.compute import Backbone, Features, Images
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
@@ -41,7 +40,7 @@ class RecordedGraph:
             Views of the outputs for the images of each model.
         """
         for model, images in inputs.items():
-            self.inputs[model][: len(images)].copy_(images, non_blocking=True)
+            copy_into(self.inputs[model][: len(images)], images)
         self.launch()
         return {
             model: tuple(output[: len(inputs[model])] for output in outputs) for model, outputs in self.outputs.items()
@@ -108,12 +107,14 @@ class ModelStreams:
         plain = {name: model.inner if isinstance(model, PooledBackbone) else model for name, model in models.items()}
         policies = {pools[name].policy if name in pools else Policy.DEVICE for name in models}
         graph_pool = next(iter(pools.values())).graph_pool() if pools and len(policies) == 1 else None
-        inputs = {}
+        import torch  # only here: only torch records graphs
+
+        inputs: dict[str, Images] = {}
         try:
             with torch.inference_mode(), self._stream.work("record"):
                 for name, example in examples.items():
                     with pools[name].allocating() if name in pools else nullcontext():
-                        inputs[name] = example.clone(memory_format=torch.channels_last)
+                        inputs[name] = as_tensor(example).clone(memory_format=torch.channels_last)
                 recorded = capture(lambda: self.run(plain, inputs), self._stream, graph_pool)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(f"There is no room for the graph ({summarize_error(error)}).") from error
@@ -122,4 +123,4 @@ class ModelStreams:
 
 def blank_like(images: Images, count: int) -> Images:
     """Returns ``count`` black images of the size and dtype of others, on their device."""
-    return images.new_zeros(count, *images.shape[1:])
+    return as_tensor(images).new_zeros((count, *images.shape[1:]))

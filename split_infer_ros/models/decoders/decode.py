@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
 from split_infer_ros.models.decoders.encodings import ENCODINGS, Geometry, softmax
 from split_infer_ros.models.decoders.grids import cells, read_anchors
 from split_infer_ros.models.decoders.layout import (
@@ -24,7 +25,6 @@ from split_infer_ros.models.decoders.layout import (
 from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.selection import Scored, logit, select
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
 
 NO_CLASS = -1  # of a box whose class is no whole number
 MAX_ROUNDING = 0.01  # of a class that is written as a floating number

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout
 from split_infer_ros.buffers.host_arrays import Floats, Integers
+from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout
 
 MAX_UNIT = 2.0  # of a box on the scale 0..1, which may lie partly outside; in pixels, a box is larger
 _MAX_LOGARITHM = 20.0  # of a size; the exponential of more is no size of a box, but infinite

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from split_infer_ros.buffers.host_arrays import is_floating
 from split_infer_ros.models.decoders.grids import count_cells
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
@@ -79,7 +80,7 @@ class OutputFacts:
         for tensor in self.graph.outputs:
             values = self.trial.get(tensor.name)
             shape = tensor.shape if values is None else values.shape
-            found.append(Output(tensor.name, tuple(shape), not tensor.dtype.is_floating_point, values))
+            found.append(Output(tensor.name, tuple(shape), not is_floating(tensor.dtype), values))
         return tuple(found)
 
     def output(self, name: str) -> Output:

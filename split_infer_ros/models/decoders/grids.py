@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import read_array
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.user_files import read_regular
-from split_infer_ros.buffers.host_arrays import Floats
 
 MAX_ANCHORS = 1_000_000
 MAX_FILE_BYTES = 64 * 2**20

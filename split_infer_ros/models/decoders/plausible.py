@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.models.decoders.encodings import MAX_UNIT, is_unit
 from split_infer_ros.models.decoders.facts import (
     OutputFacts,
@@ -16,7 +17,6 @@ from split_infer_ros.models.decoders.facts import (
 )
 from split_infer_ros.models.decoders.layout import Activation, Background, BoxEncoding, BoxRange, OutputLayout
 from split_infer_ros.models.decoders.parts import Arrays, images_of, numbers_of
-from split_infer_ros.buffers.host_arrays import Floats
 
 MAX_OUTSIDE = 4.0  # sizes of the input that a box in pixels may have or lie away from it
 _MIN_SIZE = -1e-3  # of a box, but for rounding

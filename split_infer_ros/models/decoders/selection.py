@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from split_infer_ros.buffers.host_arrays import Floats, Integers
 from split_infer_ros.models.decoders.layout import Suppression
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.vision_ops.box_nms import box_nms
-from split_infer_ros.buffers.host_arrays import Floats, Integers
+from split_infer_ros.vision_ops.host_nms import NmsLimits, fill_with_best
 
 CANDIDATES_PER_DETECTION = 4  # that are read first
 
@@ -66,14 +65,14 @@ def _suppressed(
     """Returns what is left of some of the candidates. A box overlaps nothing if it is not finite."""
     boxes, scores, labels = corners(scored.places[chosen]), scored.scores[chosen], scored.labels(chosen)
     groups = labels if suppression is Suppression.PER_CLASS else np.zeros_like(labels)
-    places = box_nms(
-        torch.from_numpy(boxes)[None],
-        torch.from_numpy(scores)[None],
-        torch.from_numpy(groups)[None],
-        score_threshold=limits.score_threshold,
-        iou_threshold=limits.nms_threshold,
-        max_detections=limits.max_detections,
-    )[0].numpy()
+    places: Integers = np.full((1, limits.max_detections), -1)
+    fill_with_best(
+        places,
+        boxes=boxes[None],
+        scores=scores[None, :, None],
+        labels=groups[None],
+        limits=NmsLimits(limits.score_threshold, limits.nms_threshold, None),
+    )
     kept = places[places >= 0]
     return Detections(boxes[kept], scores[kept], labels[kept])
 

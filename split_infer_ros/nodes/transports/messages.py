@@ -6,10 +6,10 @@ import array
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from split_infer_ros.buffers.layout import Layout, Strides, dense_strides, is_dense
+from split_infer_ros.buffers.host_arrays import BYTE, Values, copy_into
+from split_infer_ros.buffers.layout import Layout, Strides, dense_strides, is_dense, strides_of
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import HandleError, UnknownSplitPointError
@@ -21,7 +21,7 @@ MAX_FRAMES = 256
 FEATURE_DTYPES = tuple(dict.fromkeys(precision.dtype for precision in Precision))
 
 
-def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -> FeatureHandle:
+def handle_message(handle: Handle, layout: Layout, features: Sequence[Values]) -> FeatureHandle:
     """Returns the message of a handle.
 
     Args:
@@ -37,7 +37,7 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -
         split_point=handle.split_point,
         batch_capacity=handle.batch_capacity,
         tensors=[
-            TensorSpec(name=name, dtype=dtype, shape=shape, strides=feature.stride(), offset=offset)
+            TensorSpec(name=name, dtype=dtype, shape=shape, strides=strides_of(feature), offset=offset)
             for (name, dtype, shape, offset), feature in zip(_tensor_specs(layout), features, strict=True)
         ],
         segment=handle.segment,
@@ -49,7 +49,7 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -
 
 
 def batch_message(
-    head: str, handle: Handle, layout: Layout, features: Sequence[Tensor], data: array.array[int]
+    head: str, handle: Handle, layout: Layout, features: Sequence[Values], data: array.array[int]
 ) -> FeatureBatch:
     """Returns the message of a handle with a copy of its features.
 
@@ -61,9 +61,9 @@ def batch_message(
         data: takes the copies; as many bytes as the layout has.
     """
     strides = [dense_strides(feature) for feature in features]
-    staged = layout.views(torch.frombuffer(data, dtype=torch.uint8), len(handle.origins), strides)
+    staged = layout.views(np.frombuffer(data, BYTE), len(handle.origins), strides)
     for copy, feature in zip(staged, features, strict=True):
-        copy.copy_(feature)
+        copy_into(copy, feature)
     sent = replace(handle, batch_capacity=len(handle.origins), segment="", batch=None)
     return FeatureBatch(head=head, handle=handle_message(sent, layout, staged), data=data)
 
@@ -158,6 +158,6 @@ def _origins(message: FeatureHandle) -> tuple[Origin, ...]:
 def _tensor_specs(layout: Layout) -> list[tuple[str, str, tuple[int, ...], int]]:
     """Returns name, dtype, shape and offset of each tensor. Both sides know them from their own model."""
     return [
-        (spec.name, str(spec.dtype).removeprefix("torch."), spec.shape, offset)
+        (spec.name, spec.dtype.name, spec.shape, offset)
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)
     ]

@@ -6,10 +6,10 @@ import array
 import secrets
 from typing import Any
 
-import torch
+import numpy as np
 from rclpy.qos import QoSProfile
-from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import BYTE, Array
 from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
@@ -99,7 +99,7 @@ class _ReceivedFeatures:
     """Reads features that came by value, which no other head reads."""
 
     def __init__(self, *, data: array.array[int], layout: Layout, strides: tuple[Strides, ...], publisher: Any) -> None:
-        self._data = torch.frombuffer(data, dtype=torch.uint8)
+        self._data = np.frombuffer(data, BYTE)
         self._layout = layout
         self._strides = strides
         self._publisher = publisher
@@ -107,8 +107,8 @@ class _ReceivedFeatures:
     def take(self, lease: Lease) -> None:
         """Does nothing, because the features need not be claimed."""
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """Returns the received tensors."""
+    def views(self, lease: Lease, batch: int) -> tuple[Array, ...]:
+        """Returns the received features."""
         return self._layout.views(self._data, batch, self._strides)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:

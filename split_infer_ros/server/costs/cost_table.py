@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.measurements.database import Database
@@ -30,7 +30,9 @@ from split_infer_ros.server.schedule.execution_costs import (
 )
 from split_infer_ros.server.schedule.graph_sizes import padded_size
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 MAX_EXECUTION_S = 0.25  # a longer execution is not measured: beyond, costs grow in proportion anyway
 MAX_FUSED = 128  # combinations of several models that are considered, those of the fewest models first

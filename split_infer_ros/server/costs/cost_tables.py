@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.measurements.database import Database
@@ -10,7 +11,9 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 
 class CostTables:

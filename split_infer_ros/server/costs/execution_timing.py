@@ -12,7 +12,6 @@ from split_infer_ros.engines.compute import Images
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
-from split_infer_ros.buffers.host_arrays import as_tensor
 
 FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are timed as one execution
 WARM_UPS = 2  # executions that do not count: kernels are chosen and weights are packed
@@ -40,7 +39,7 @@ class PixelModel:
 
     def blank_images(self, batch_size: int) -> Images:
         """Returns black images as the backbone takes them."""
-        return as_tensor(self._pixels.blank((batch_size, *self._size)))
+        return self._pixels.blank((batch_size, *self._size))
 
 
 class GraphStore(Protocol):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from split_infer_ros.runtime.streams import Fence
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Backbone, Features, Images
 from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.engine import Engine
@@ -24,7 +26,9 @@ from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
 from split_infer_ros.server.schedule.core_sharing import CoreShare, share_cores
-from split_infer_ros.split.stacked_model import StackedModel
+
+if TYPE_CHECKING:
+    from split_infer_ros.split.stacked_model import StackedModel
 
 Inputs = Mapping[str, Images]  # float (n, 3, h, w) of each model's own size and dtype, on the device
 Outputs = dict[str, Features]
@@ -243,7 +247,7 @@ def _run_stack(
         run: the stack's backbone.
     """
     try:
-        for model, features in stack.run(inputs, run).items():
+        for model, features in stack.run({model: as_tensor(images) for model, images in inputs.items()}, run).items():
             store_features(model, features)
     except Exception as error:  # one network for all: no model has its results
         return dict.fromkeys(inputs, error)

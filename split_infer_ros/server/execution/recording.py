@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import has_engine_part
-from split_infer_ros.operator_placement.placed_graph import has_copies
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
@@ -25,7 +25,11 @@ def can_be_recorded(backbone: Backbone) -> bool:
     operators that are placed there. Trying to record any of these would only fail.
     """
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
-    return not (isinstance(plain, StreamedPartition) or has_engine_part(plain) or has_copies(plain))
+    if isinstance(plain, StreamedPartition) or has_engine_part(plain):
+        return False
+    from split_infer_ros.operator_placement.placed_graph import has_copies  # only here: it imports torch
+
+    return not has_copies(plain)
 
 
 def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
@@ -40,5 +44,5 @@ def record_backbone(
 ) -> GraphedBackbone:
     """Records a backbone for all slots and batch sizes of a plan; see ``GraphedBackbone.record``."""
     with inference_mode():
-        example = model.blank_images(settings.batch_size)
+        example = as_tensor(model.blank_images(settings.batch_size))
         return GraphedBackbone.record(backbone, slots, settings.pool_slots, example, memory=memory)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import CPU, Place
 from split_infer_ros.buffers.memory_allocation import allocate
@@ -65,7 +66,7 @@ def double_and_sum(images: Tensor) -> tuple[Tensor, Tensor]:
     return 2 * images, images.sum(dim=(1, 2, 3))
 
 
-SPECS = (TensorSpec("doubled", (3, 2, 2), torch.float32), TensorSpec("sums", (), torch.float32))
+SPECS = (TensorSpec("doubled", (3, 2, 2), FLOAT32), TensorSpec("sums", (), FLOAT32))
 
 
 @pytest.mark.parametrize(("count", "recorded"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -105,7 +106,7 @@ def test_proposed_settings_fit(split_point: SplitPoint, size: int, slots: int, b
 
 
 def test_no_budget_is_no_limit(split_point: SplitPoint) -> None:
-    huge = TensorSpec("x", (1 << 40,), torch.float32)
+    huge = TensorSpec("x", (1 << 40,), FLOAT32)
     settings = StageSettings(memory_budget_bytes=math.inf)
     check(settings, replace(split_point, tensors=(huge,)), Place(Policy.DEVICE))
 

@@ -1,0 +1,69 @@
+"""How much of a difference between two executions of one network rounding explains."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.engines.agreement import (
+    MAX_DIFFERENCE,
+    MAX_LOW_PRECISION_DIFFERENCE,
+    MAX_LOW_PRECISION_RATIO,
+    MAX_ROUNDING,
+    MAX_ROUNDING_RATIO,
+    difference,
+)
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.models.entry import outputs_of
+
+
+def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> float:
+    """Returns how far another execution of a part may be from torch's, as a share of the largest value.
+
+    It is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more. Rounding grows from
+    layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result. For a part with
+    weights of 16 bits it is ``MAX_LOW_PRECISION_DIFFERENCE``.
+
+    Args:
+        part: maps tensors to a tensor, or to a tuple or list of them. A copy of it runs in float64.
+        inputs: of a run in float32.
+        results: torch's results of that run.
+    """
+    if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
+        return MAX_LOW_PRECISION_DIFFERENCE
+    wide = [each.double() if each.dtype == torch.float32 else each for each in inputs]
+    try:
+        found = copy.deepcopy(part).double()(*wide)
+    except RuntimeError:  # the graph names float32 somewhere, or an operation has no float64
+        return MAX_DIFFERENCE
+    rounded = difference(results, outputs_of(found))
+    if not math.isfinite(rounded):
+        return MAX_DIFFERENCE
+    return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * rounded, MAX_ROUNDING))
+
+
+def allowed_in_precision(
+    part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor], dtype: torch.dtype
+) -> float:
+    """Returns how far a run of a part in 16 bits may be from torch's in float32, as a share of the largest value.
+
+    It is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is more.
+    In an untrained ResNet-50, torch in bfloat16 is 0.025 from float32, and so is OpenVINO.
+
+    Args:
+        part: maps tensors to a tuple of tensors. A copy of it runs in ``dtype``.
+        inputs: of a run in float32.
+        results: torch's results of that run.
+        dtype: of 16 bits.
+    """
+    narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
+    try:
+        found = outputs_of(copy.deepcopy(part).to(dtype)(*narrow))
+    except RuntimeError:  # the graph names float32 somewhere, or an operation does not take the dtype
+        return MAX_LOW_PRECISION_DIFFERENCE
+    rounded = difference([each.to(expected.dtype) for each, expected in zip(found, results, strict=True)], results)
+    return max(MAX_LOW_PRECISION_DIFFERENCE, MAX_LOW_PRECISION_RATIO * rounded if math.isfinite(rounded) else 0.0)

@@ -1,0 +1,11 @@
+"""The names of users' own models, which tell them from those of the catalogue."""
+
+from __future__ import annotations
+
+PROGRAM_SUFFIX = ".pt2"
+TIMM_PREFIX = "timm:"
+
+
+def is_user_model(name: str) -> bool:
+    """Whether a name has one of the forms ``package.module:factory`` and ``FILE.pt2``."""
+    return (":" in name and not name.startswith(TIMM_PREFIX)) or name.endswith(PROGRAM_SUFFIX)

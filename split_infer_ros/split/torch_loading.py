@@ -1,0 +1,60 @@
+"""Builds models that need torch, and makes them models that can be split."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.user import check_detections
+from split_infer_ros.models.user_names import is_user_model
+from split_infer_ros.models.weights import load_weights
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.split.export import UntraceableError
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.sized_model import SizedModel
+from split_infer_ros.split.split_points import INPUT
+from split_infer_ros.split.torch_model import TorchModel
+
+SEED = 0  # untrained weights are the same ones each time
+
+
+def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+    """Builds a module on the CPU, with its weights, in eval mode; or the ONNX graph of which a user's function tells.
+
+    Args:
+        spec: of any model but an ONNX file.
+
+    Raises:
+        ConfigurationError: the model is unknown, the weights do not fit, or a user's model cannot be decoded.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)
+        built = entry.build()
+    if not isinstance(built, OnnxGraph):
+        load_weights(built.eval(), entry, spec.weights)
+    if is_user_model(spec.name):
+        check_detections(entry, OnnxModel(entry, built).head(INPUT) if isinstance(built, OnnxGraph) else built)
+    return entry, built
+
+
+def make_torch_model(
+    entry: ModelEntry, module: nn.Module, execution_config: ExecutionConfig
+) -> TorchModel | SizedModel:
+    """Makes a model on the CPU in float32 of a module, traced for any batch size or else for each one.
+
+    Raises:
+        UntraceableError: the module cannot be traced.
+    """
+    try:
+        return TorchModel(entry, module, CPU, execution_config=execution_config)
+    except UntraceableError as error:
+        try:
+            return SizedModel(entry, module, execution_config=execution_config)
+        except UntraceableError:
+            raise error from None

@@ -1,0 +1,146 @@
+"""Finds where a traced model can be split, and which tensors cross there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from split_infer_ros.buffers.host_arrays import dtype_of
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
+from split_infer_ros.split.blocks import ends_of_blocks
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names
+from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
+
+BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
+SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before it, where they are given
+
+# A split point just before one of these would leave an operation of little work to the other side.
+_LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
+
+# A run of a smaller network takes less time than FakeTensorMode, which imports torch._dynamo and sympy.
+_MAX_COMPUTED_PARAMETERS = 2_000_000
+
+_CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
+
+
+def find_split_points(
+    graph: fx.GraphModule, image_shape: tuple[int, int, int], batch_size: int | None = None
+) -> tuple[SplitPoint, ...]:
+    """Finds every split point of a model.
+
+    Args:
+        graph: a traced model that takes float32 (N, C, H, W).
+        image_shape: (C, H, W).
+        batch_size: the only one that the graph takes; None if it takes any.
+
+    Returns:
+        The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At
+        each of them, only tensors cross whose first dimension is the batch.
+    """
+    batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
+    propagate(_SpecRecorder(graph), (batch, *image_shape))
+    nodes = list(graph.graph.nodes)
+    names_at = {index: node.meta[SPLIT_NAMES] for index, node in enumerate(nodes) if SPLIT_NAMES in node.meta}
+    names_at = names_at or dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
+    cast_names = _find_cast_to_float32(nodes)
+    split_points = []
+    for position in range(1, len(nodes)):
+        if position == 1:
+            names = [INPUT]
+        elif position == len(nodes) - 1:
+            names = [OUTPUT]
+        elif position in names_at and kind_of(nodes[position]) not in _LIGHT_LAYERS:
+            names = names_at[position]
+        else:
+            continue
+        specs = [_spec(node, batch) for node in live_values(nodes, position)]
+        if all(specs):
+            tensors = tuple(spec for spec in specs if spec)
+            split_points.append(
+                SplitPoint(
+                    name=names[0],
+                    aliases=tuple(names[1:]),
+                    position=position,
+                    tensors=tensors,
+                    kept=cast_names.intersection(spec.name for spec in tensors) | kept_names(tensors),
+                )
+            )
+    return tuple(split_points)
+
+
+class _SpecRecorder(fx.Interpreter):
+    """Runs a graph and records the shape and dtype of each value in its node."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        result = super().run_node(node)
+        has_length = isinstance(result, Tensor) and result.dim() > 0
+        node.meta[BATCH_AND_SPEC] = _batch_and_spec(value_name(node), result) if has_length else None
+        return result
+
+
+def _batch_and_spec(name: str, value: Tensor) -> tuple[int, TensorSpec]:
+    return len(value), TensorSpec(name, tuple(value.shape[1:]), dtype_of(value))
+
+
+def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
+    """Runs an interpreter on images of that shape. Large networks compute nothing if that is possible.
+
+    Args:
+        interpreter: is given each value, or a fake one of the same shape, dtype and layout.
+        image_shape: of the first input, (N, C, H, W).
+        others: further inputs.
+    """
+
+    def run() -> None:
+        interpreter.run(torch.zeros(image_shape).contiguous(memory_format=torch.channels_last), *others)
+
+    with torch.inference_mode():
+        if sum(parameter.numel() for parameter in interpreter.module.parameters()) <= _MAX_COMPUTED_PARAMETERS:
+            run()
+            return
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
+                run()
+        except Exception:  # the graph needs values: a shape depends on them, or an operator has no fake version
+            run()
+
+
+def value_name(node: fx.Node) -> str:
+    """Returns the name under which a node's value crosses: that of the ONNX value which it is, or the node's own."""
+    return str(node.meta.get(ONNX_VALUE, node.name))
+
+
+def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
+    """Returns the nodes before ``position`` whose values later nodes use.
+
+    Constants are left out, because each side has its own.
+    """
+    behind = set(nodes[position:])
+    return [node for node in nodes[:position] if node.op != "get_attr" and any(user in behind for user in node.users)]
+
+
+def _find_cast_to_float32(nodes: Sequence[fx.Node]) -> frozenset[str]:
+    """Returns the names of values that are cast to float32, and of all values that are computed from them.
+
+    Detectors cast boxes, for example.
+    """
+    names: set[str] = set()
+    for node in nodes:
+        if node.target in _CASTS:
+            is_float32 = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
+        else:
+            is_float32 = any(value_name(source) in names for source in node.all_input_nodes)
+        if is_float32:
+            names.add(value_name(node))
+    return frozenset(names)
+
+
+def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
+    """Returns the spec of a node's value; None unless its first dimension is the batch."""
+    length, spec = node.meta[BATCH_AND_SPEC] or (0, None)
+    return spec if length == batch else None

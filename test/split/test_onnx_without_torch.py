@@ -1,0 +1,60 @@
+"""What a process does with an ONNX file on a CPU, from the file to detections, needs no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx_files import network, ultralytics  # noqa: E402
+from test_without_torch import BLOCK_TORCH, PACKAGE  # noqa: E402
+
+CHILD_S = 100  # a bound on the process that a test starts
+RUN_EVERY_SPLIT_POINT = """
+import numpy as np
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.split.inspected_model import inspect_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.split_points import as_specified
+
+config = ExecutionConfig(engine=Engine(sys.argv[2]))
+spec = ModelSpec(sys.argv[1], device=sys.argv[3], execution_config=config)
+inspect_model(spec)
+model = load_model(spec)
+images = model.blank_images(3)
+for point in model.split_points:
+    features = model.backbone(point.name)(images)
+    outputs = model.head(point.name)(*as_specified(features, point.head_inputs))
+    found = model.entry.detections_of(outputs, Limits(score_threshold=0.0))
+    assert all(isinstance(each, np.ndarray) for each in (*features, *outputs))
+backbones, heads = model.segments()
+print(model.device, len(found), len(backbones) == len(heads) == len(model.split_points) - 1)
+"""
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+@pytest.mark.parametrize(("engine", "device"), [("onnxruntime", "auto"), ("openvino", "cpu")])
+def test_an_onnx_file_is_inspected_split_run_and_decoded(engine: str, device: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip(engine)
+    if device == "auto" and "CUDAExecutionProvider" in runtime.get_available_providers():
+        pytest.skip("torch says whether there is a GPU")
+    path = tmp_path / "boxes.onnx"
+    onnx.save(network(21, 84, metadata=ultralytics(imgsz="[32, 32]"), transposed=True), path)
+    found = subprocess.run(
+        [sys.executable, "-c", BLOCK_TORCH + RUN_EVERY_SPLIT_POINT, str(path), engine, device],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    assert found.stdout == "cpu 3 True\n", found.stderr
