@@ -30,7 +30,7 @@ TEST = Path(__file__).parent
 ROOT = TEST.parent
 FILES = {
     "streams and captures": ["runtime/streams.py", "runtime/captures.py"],
-    "buffers": ["buffers/memory.py", "buffers/memory_allocation.py", "buffers/slot_memory.py"],
+    "buffers": ["buffers/memory.py", "buffers/gpu_memory.py", "buffers/slot_memory.py"],
     "their users": [
         "server/plan.py",
         "preprocessing/device_preprocessor.py",
@@ -77,11 +77,11 @@ LIMIT_S = 400
 REVERTED = {
     "2, memory made in inference mode is copied to outside of it": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
-        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/gpu_memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "2, an exception ends the thread that copies": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
-        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/gpu_memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
         "weight_streaming/copy_stage.py": [
             (
                 "        except Exception as error:\n            return error",
@@ -93,7 +93,7 @@ REVERTED = {
         "server/plan.py": [
             ("            with inference_mode():\n                for", "            if True:\n                for")
         ],
-        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/gpu_memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "4, streams are torch's 32": {
         "runtime/streams.py": [

@@ -83,7 +83,7 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
         preprocessor = DevicePreprocessor.allocate(
-            Preprocess(4, 4), batch_size=1, dtype=torch.float32, place=Place(policy, GPU)
+            Preprocess(4, 4), batch_size=1, dtype=FLOAT32, place=Place(policy, GPU)
         )
         for _ in range(4):
             preprocessor.load([Pixels(np.zeros((4, 4, 3), np.uint8), (0, 1, 2))])
@@ -106,7 +106,7 @@ def test_a_race_for_the_input_of_a_graph_is_found(planting: bool, monkeypatch: p
     with planted() as gpu, torch.inference_mode():
         _, graphed = doubling_graph()
         preprocessor = DevicePreprocessor.allocate(
-            Preprocess(4, 4), batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
+            Preprocess(4, 4), batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU)
         )
         stream = Stream(GPU)
         for _ in range(4):
