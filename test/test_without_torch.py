@@ -13,7 +13,15 @@ import split_infer_ros
 PACKAGE = Path(split_infer_ros.__file__).parent
 CHILD_S = 60  # a bound on the process that a test starts
 PACKAGES = ("images", "sources")
-MODULES = ("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe")
+MODULES = (
+    *("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe"),
+    *("buffers.cuda", "buffers.file_locks", "buffers.graph_input", "buffers.host_arrays", "buffers.layout"),
+    *("buffers.managed_bytes", "buffers.memory", "buffers.memory_allocation", "buffers.memory_pool"),
+    *("buffers.native_library", "buffers.policy", "buffers.pool", "buffers.segment", "buffers.shared_pool"),
+    *("buffers.shared_reader", "buffers.slot_memory", "buffers.slot_table", "buffers.slots"),
+    *("engines.agreement", "engines.compute", "engines.executable", "engines.execution_config"),
+    *("engines.onnxruntime_part", "engines.openvino_part", "preprocessing.preprocessor"),
+)
 
 BLOCK_TORCH = """
 import importlib, sys
