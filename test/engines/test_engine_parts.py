@@ -153,9 +153,13 @@ def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
             part.run_into((wrong, means), images(2))
         with pytest.raises(SplitInferError, match=r"^small gives features float32 \(\?, 8, 12, 12\), which cannot be"):
             part.run_into((as_array(wrong), as_array(means)), as_array(images(2)))
-    with pytest.raises(SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."):
+    with pytest.raises(
+        SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."
+    ):
         part(images(1).double())
-    with pytest.raises(SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."):
+    with pytest.raises(
+        SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."
+    ):
         part(as_array(images(1).double()))
 
 

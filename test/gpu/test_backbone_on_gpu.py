@@ -11,6 +11,7 @@ import torch
 from gpu_frames import SETTINGS, check_scores, picture, running
 from real_gpu import GPU, need
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy

@@ -130,9 +130,7 @@ def every_kind_of_frame() -> Iterator[Pixels]:
 @pytest.mark.parametrize("preprocess", PREPROCESSES)
 def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess) -> None:
     """A GPU may wait for all of its work when it loads one. Blank images have warmed the pre-processor up."""
-    preprocessor = DevicePreprocessor.allocate(
-        preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU)
-    )
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
     preprocessor.load([Pixels.blank()]).ready.wait()
     loaded = set(gpu.kernels)
     for frame in every_kind_of_frame():
@@ -144,9 +142,7 @@ def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess)
 def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | None) -> None:
     """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
     preprocess = replace(PREPROCESS, letterbox=letterbox)
-    preprocessor = DevicePreprocessor.allocate(
-        preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU)
-    )
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
     made = _constant.cache_info().misses
     for frame in every_kind_of_frame():
         preprocessor.load([frame]).ready.wait()
