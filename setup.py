@@ -196,7 +196,9 @@ setup(
     cmdclass={"build_ext": BuildWithCMake},
     setup_requires=[] if ros else [*ROS_WHEELS, *ROS_BUILD_WHEELS],
     install_requires=[
+        "ml_dtypes",
         "numpy",
+        "pillow",
         "pyyaml",
         "rosbags>=0.11",
         "safetensors",

@@ -14,6 +14,7 @@ from enum import Enum
 
 import torch
 
+from split_infer_ros.buffers.host_arrays import as_array, as_tensor, copy_into
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
@@ -192,7 +193,7 @@ class RealGpu:
         """Returns the ms from the release until the CPU has read each task's results, first those in device memory."""
         memories = [self._memory_of(each.task.name, each.policy) for each in released]
         for memory in memories:
-            memory.host.fill_(0)
+            memory.host[...] = 0
         ends = [0.0] * len(released)
         begin = time.perf_counter()
         for each, memory, stream in zip(released, memories, self._streams, strict=False):
@@ -200,7 +201,7 @@ class RealGpu:
                 self._launch(self._applications[each.task.name], memory)
         for index in sorted(range(len(released)), key=lambda index: released[index].policy is not Policy.DEVICE):
             _wait(self._streams[index])
-            read(memories[index].host.numpy())
+            read(as_array(memories[index].host))
             ends[index] = 1e3 * (time.perf_counter() - begin)
         return ends
 
@@ -217,10 +218,10 @@ class RealGpu:
 
     def _launch(self, application: Application, memory: Memory) -> None:
         if memory.needs_copy:
-            memory.device.copy_(memory.host, non_blocking=True)
+            copy_into(memory.device, memory.host)
         _run_kernels(application, memory)
         if memory.needs_copy:
-            memory.host.copy_(memory.device, non_blocking=True)
+            copy_into(memory.host, memory.device)
 
     def _memory_of(self, name: str, policy: Policy) -> Memory:
         if (name, policy) not in self._memory:
@@ -232,12 +233,13 @@ class RealGpu:
 def _run_kernels(application: Application, memory: Memory) -> None:
     """Runs all kernels. The memory belongs to the CPU before and after, and the CPU does not look in between."""
     memory.give_to_device()
-    nbytes, share = memory.device.nbytes, application.share_bytes(memory.device.nbytes)
+    device = as_tensor(memory.device)
+    nbytes, share = device.nbytes, application.share_bytes(device.nbytes)
     begins = [index * share % nbytes for index in range(application.kernels - 1)]
-    for data in (memory.device, *(memory.device[begin : begin + share] for begin in begins)):
+    for data in (device, *(device[begin : begin + share] for begin in begins)):
         data.view(torch.float32).add_(1.0)
         if application.rereads:
-            reread(memory.device[:CACHED_BLOCK], application.rereads * CACHED_BLOCK)
+            reread(device[:CACHED_BLOCK], application.rereads * CACHED_BLOCK)
     memory.give_to_host()
 
 

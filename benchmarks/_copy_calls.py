@@ -18,12 +18,14 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.memory import CPU, Place
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.local_transport import LocalTransport
@@ -118,7 +120,7 @@ def count_copy_calls(
             views = plan.pool.views(lease, count)
             of_head = _calls(lambda: head(*_in_float32(views)), CPU)  # noqa: B023
             own_of_backbone = _calls(lambda: backbone(loaded.images), model.device)  # noqa: B023
-            features = [feature.cpu() for feature in backbone(loaded.images)]
+            features = [as_tensor(feature).cpu() for feature in backbone(loaded.images)]
             own_of_head = _calls(lambda: head(*_in_float32(features)), CPU)  # noqa: B023
             found = CopyCalls(of_backbone + of_head, own_of_backbone + own_of_head)
             plan.pool.revoke(lease)
@@ -127,9 +129,9 @@ def count_copy_calls(
     return found
 
 
-def _in_float32(features: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _in_float32(features: Sequence[Values]) -> list[torch.Tensor]:
     """Returns features as a head takes them. In float32, nothing is converted."""
-    return [feature.float() if feature.is_floating_point() else feature for feature in features]
+    return [each.float() if each.is_floating_point() else each for each in map(as_tensor, features)]
 
 
 def _calls(work: Callable[[], object], device: torch.device) -> int:

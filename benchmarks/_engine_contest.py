@@ -79,7 +79,9 @@ class EngineRivals:
         images = _noise(self.model, 1)
         engine = self.model.execution_config.engine
         network = self.model.backbone("output")
-        laid_out = images.contiguous(memory_format=engine.memory_format)
+        laid_out = images.contiguous(
+            memory_format=torch.channels_last if engine.reads_channels_last else torch.contiguous_format
+        )
         alone = vendors_of(self._module, images, num_cores(), quick_export)
         self._alone = list(alone)
         self._runs: dict[str, Run] = {AUTO: lambda: network(laid_out), BUILT: lambda: self._module(images), **alone}

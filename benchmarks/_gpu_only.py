@@ -17,6 +17,7 @@ from _finish import Finish
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.cuda.cuda_graphs import SizedGraphs
@@ -87,7 +88,9 @@ class Prepared:
         self._graphs: SizedGraphs[Sequence[Tensor]] | None = None
         if self._stream.is_asynchronous:
             with torch.inference_mode():
-                example = torch.zeros((batch_size, *model.entry.image_shape), device=device, dtype=model.dtype)
+                example = torch.zeros(
+                    (batch_size, *model.entry.image_shape), device=device, dtype=torch_dtype(model.dtype)
+                )
                 self._graphs = SizedGraphs.record(
                     self._forward,
                     GraphInput(example.contiguous(memory_format=torch.channels_last)),

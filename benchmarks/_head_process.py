@@ -20,14 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout, Strides
-from split_infer_ros.buffers.memory import CPU, Place
+from split_infer_ros.buffers.layout import Layout, Strides, strides_of
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.shared_reader import SharedBatchReader, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_stage import HeadStage
@@ -123,7 +124,7 @@ class HeadProcess:
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Sends a handle; returns 1, because there is one head."""
         features = pool.views(handle.lease, len(handle.origins))
-        strides = tuple(feature.stride() for feature in features)
+        strides = tuple(map(strides_of, features))
         origins = tuple(Origin(each.header, each.source, each.height, each.width) for each in handle.origins)
         self._pipe.send(SentBatch(handle.lease, handle.segment, strides, origins))
         return 1

@@ -17,6 +17,7 @@ import torch
 from _turns import rotated
 from _usage import Usage
 
+from split_infer_ros.buffers.host_arrays import as_array, as_tensor, copy_into
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
@@ -135,39 +136,40 @@ class PolicyRuns:
 
     def _run(self, memory: Memory, case: Case) -> float:
         """Seconds from the CPU's last write to its last read."""
-        memory.host.fill_(0)
+        memory.host[...] = 0
         with self._on_stream():
             begin = time.perf_counter()
             if memory.needs_copy:
-                memory.device.copy_(memory.host, non_blocking=True)
+                copy_into(memory.device, memory.host)
             self._kernels(memory, case)
             if memory.needs_copy:
-                memory.host.copy_(memory.device, non_blocking=True)
+                copy_into(memory.host, memory.device)
             self._wait()
-            read(memory.host.numpy())
+            read(as_array(memory.host))
             return time.perf_counter() - begin
 
     def _execute(self, memory: Memory, case: Case) -> float:
         """Seconds of the kernels on memory of the GPU, and of the CPU's reading of what has just arrived."""
         with self._on_stream():
-            memory.device.copy_(memory.host, non_blocking=True)
+            copy_into(memory.device, memory.host)
             self._wait()
             begin = time.perf_counter()
             self._kernels(memory, case)
             self._wait()
             kernels = time.perf_counter() - begin
-            memory.host.copy_(memory.device, non_blocking=True)
+            copy_into(memory.host, memory.device)
             self._wait()
         begin = time.perf_counter()
-        read(memory.host.numpy())
+        read(as_array(memory.host))
         return kernels + time.perf_counter() - begin
 
     def _kernels(self, memory: Memory, case: Case) -> None:
         memory.give_to_device()
+        device = as_tensor(memory.device)
         for _ in range(case.kernels):
-            memory.device.view(torch.float32).add_(1.0)
+            device.view(torch.float32).add_(1.0)
         if case.rereads:
-            reread(memory.device[:CACHED_BLOCK], case.rereads * len(memory.device))
+            reread(device[:CACHED_BLOCK], case.rereads * len(device))
         memory.give_to_host()
 
     def _wait(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.host_arrays import BYTE
+from split_infer_ros.buffers.host_arrays import BYTE, as_tensor
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
@@ -36,7 +36,7 @@ def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
     """Producer's and consumer's part, one after the other."""
     lease = pool.acquire()
     assert lease is not None
-    write(*pool.views(lease, 1))
+    write(*map(as_tensor, pool.views(lease, 1)))
     pool.publish(lease, time.monotonic())
     pool.take(lease)
     pool.views(lease, 1)
@@ -54,7 +54,7 @@ def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> 
     """The producer's part; the lease goes through a pipe, as does the answer."""
     lease = pool.acquire()
     assert lease is not None
-    write(*pool.views(lease, 1))
+    write(*map(as_tensor, pool.views(lease, 1)))
     now = time.monotonic()
     pool.publish(lease, now)
     connection.send_bytes(bytes([index]) + _LEASE.pack(lease.pool, lease.slot, lease.generation))

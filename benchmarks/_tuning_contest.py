@@ -135,7 +135,9 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
     best = load_model(ModelSpec(name, weights="random", device=str(model.device), execution_config=config)).backbone(
         "output"
     )
-    as_engine_reads = images.contiguous(memory_format=config.engine.memory_format)
+    as_engine_reads = images.contiguous(
+        memory_format=torch.channels_last if config.engine.reads_channels_last else torch.contiguous_format
+    )
     threads = tuned.num_threads[0]
 
     def run_on_fewer() -> None:

@@ -155,7 +155,7 @@ class Head:
             return None
         start = time.monotonic()
         features, expected = self.readers[segment].views(lease, 1)
-        right = checksum(number, features) == int(expected)
+        right = checksum(number, features) == expected.item()
         time.sleep(WORK_S)
         self._deliver(number if right else WRONG)
         now = time.monotonic()

@@ -22,6 +22,13 @@ MODULES = (
     *("memory_cost.memory_choice", "operator_placement.placed_backbone", "quantisation.quantise"),
     *("vision_ops.box_nms", "vision_ops.schedules", "weight_streaming.hollow_loading", "weight_streaming.ring_memory"),
     *("weight_streaming.streamed_partition", "weight_streaming.streaming"),
+    *("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe"),
+    *("buffers.cuda", "buffers.file_locks", "buffers.graph_input", "buffers.host_arrays", "buffers.layout"),
+    *("buffers.managed_bytes", "buffers.memory", "buffers.memory_allocation", "buffers.memory_pool"),
+    *("buffers.native_library", "buffers.policy", "buffers.pool", "buffers.segment", "buffers.shared_pool"),
+    *("buffers.shared_reader", "buffers.slot_memory", "buffers.slot_table", "buffers.slots"),
+    *("engines.agreement", "engines.compute", "engines.executable", "engines.execution_config"),
+    *("engines.onnxruntime_part", "engines.openvino_part", "preprocessing.preprocessor"),
 )
 
 BLOCK_TORCH = """

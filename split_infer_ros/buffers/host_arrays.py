@@ -100,20 +100,27 @@ def as_tensor(values: Values) -> Tensor:
         return values
     import torch
 
-    if not values.flags.writeable:
-        values = np.asarray(_Unlocked(values))
+    values = unlocked(values)
     if values.dtype.name == BFLOAT16:
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(values)
 
 
+def unlocked(array: Array) -> Array:
+    """Returns an array over the same memory that says that it is writable, for what only reads it.
+
+    torch warns of read-only arrays, and OpenVINO shares no memory of them.
+    """
+    return array if array.flags.writeable else np.asarray(_Unlocked(array)).view(array.dtype)
+
+
 class _Unlocked:
-    """A read-only array that says that it is writable. torch has no tensors that are read-only, and warns of them."""
+    """A read-only array as NumPy sees a foreign one. Its dtype may be lost, because NumPy knows no brain floats."""
 
     def __init__(self, array: Array) -> None:
         self._array = array  # keeps the memory
         place, _ = array.__array_interface__["data"]
-        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False), "strides": array.strides}
 
 
 def copy_into(target: Values, source: Values) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values
+from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values, as_array, unlocked
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
@@ -122,7 +122,7 @@ class OpenVinoPart(EnginePart):
             model.give_back(request)
 
     def _shared(self, values: Values) -> Any:
-        return self._runtime.Tensor(values, shared_memory=True)
+        return self._runtime.Tensor(unlocked(as_array(values)), shared_memory=True)
 
     def _model(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
         """Returns the model for these inputs. Known ones are found without the lock, in which others are compiled."""

@@ -140,7 +140,7 @@ class Preprocess:
         """Resizes an image (H, W, channels) to (height, width, channels)."""
         if self.opencv or not self.antialias:
             return host_pixels.resize(image, height, width, "bilinear" if self.opencv else self.interpolation)
-        from split_infer_ros.models.antialiasing import resize_smoothly  # only here: it needs torch
+        from split_infer_ros.models.antialiasing import resize_smoothly  # only here: few models need it
 
         return resize_smoothly(image, height, width, self.interpolation)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.profiler import ProfilerActivity, profile
 
-from split_infer_ros.buffers.host_arrays import FLOAT32
-from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.host_arrays import FLOAT32, as_array
+from split_infer_ros.buffers.layout import Layout, TensorSpec, strides_of
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
@@ -46,7 +49,57 @@ def test_slot_has_the_features(shared: bool) -> None:
     assert isinstance(backbone, WritingPart) == shared
     compute_into_slot(backbone, images, slots, 0)
     for found, expected in zip(slots.views(0, 2), part(images), strict=True):
-        assert torch.equal(found, expected)
+        assert np.array_equal(found, expected)
+
+
+class Sums(nn.Module):
+    """Gives two sums, which can be written into given memory."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return images + images.sigmoid(), images * images.sigmoid()
+
+
+def copies_of(work: Callable[[], object]) -> int:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        work()
+    return sum(each.name == "aten::copy_" for each in found.events())  # type: ignore[union-attr]
+
+
+@torch.inference_mode()
+def test_a_module_of_torch_writes_into_slots_of_arrays_without_a_copy() -> None:
+    part, slots = fx.symbolic_trace(Sums()), slots_of(shared=True)
+    backbone = backbone_for(slots, part)
+    images = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    compute_into_slot(backbone, images, slots, 0)  # the forms are tried here
+    compute_into_slot(backbone, torch.zeros_like(images), slots, 0)
+    assert copies_of(lambda: compute_into_slot(backbone, images, slots, 0)) == 0
+    for found, expected in zip(slots.views(0, 2), part(images), strict=True):
+        assert isinstance(found, np.ndarray)
+        assert strides_of(found) == expected.stride()
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_part_of_another_engine_writes_arrays_into_the_slot(shared: bool) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from small_graphs import images, small_graph
+
+    from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+
+    part, given = OnnxRuntimePart(small_graph()), as_array(images(2))
+    layout = Layout([TensorSpec(each.name, each.shape[1:], each.dtype) for each in part.graph.outputs], 2)
+    slots = SlotMemory.allocate(
+        layout,
+        1,
+        Place(),
+        make=(lambda _, place: allocate(place.policy, layout.slot_bytes, place.device)) if shared else None,
+    )
+    assert backbone_for(slots, part) is part
+    compute_into_slot(part, given, slots, 0)
+    for found, expected in zip(slots.views(0, 2), part(given), strict=True):
+        assert isinstance(found, np.ndarray)
+        assert np.array_equal(found, expected)
 
 
 def test_log_names_what_is_copied(caplog: pytest.LogCaptureFixture) -> None:

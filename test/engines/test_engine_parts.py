@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from comparing import rounding
 from torch import Tensor
 
+from split_infer_ros.buffers.host_arrays import as_array
 from split_infer_ros.engines import model_source
 from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart, _spinning
@@ -103,6 +105,41 @@ def test_contiguous_inputs_are_read_in_place(make: MakePart, caplog: pytest.LogC
     assert message.startswith(f"small converts {images(2).nbytes} bytes of each batch")
 
 
+def test_arrays_give_arrays_and_tensors_give_tensors_of_the_same_bits(make: MakePart) -> None:
+    part, given = make(small_graph()), images(2)
+    tensors = part(given)
+    arrays = part(as_array(given))
+    for tensor, array in zip(tensors, arrays, strict=True):
+        assert isinstance(tensor, Tensor)
+        assert isinstance(array, np.ndarray)
+        assert np.array_equal(as_array(tensor), array)
+    assert_close(tensors, in_torch(given))
+
+
+def test_results_are_written_into_arrays(make: MakePart) -> None:
+    part, given = make(small_graph()), as_array(images(2))
+    expected = part(given)
+    places = [np.full(each.shape, np.nan, np.float32) for each in expected]
+    part.run_into(places, given)
+    assert all(np.array_equal(one, other) for one, other in zip(places, expected, strict=True))
+
+
+def test_read_only_arrays_are_read_in_place(make: MakePart) -> None:
+    part, given = make(small_graph()), as_array(images(2))
+    expected = part(given)
+    given.flags.writeable = False
+    assert all(np.array_equal(one, other) for one, other in zip(part(given), expected, strict=True))
+    assert part.conversions == 0
+
+
+def test_arrays_in_another_layout_are_converted(make: MakePart) -> None:
+    part, given = make(small_graph()), as_array(images(2).contiguous(memory_format=torch.channels_last))
+    expected = part(np.ascontiguousarray(given))
+    assert part.conversions == 0
+    assert all(np.array_equal(one, other) for one, other in zip(part(given), expected, strict=True))
+    assert part.conversions == 1
+
+
 def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
     part = make(small_graph())
     features, means = torch.zeros(2, CHANNELS, SIDE, SIDE), torch.zeros(2, CHANNELS)
@@ -114,8 +151,16 @@ def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
     ):
         with pytest.raises(SplitInferError, match=r"^small gives features float32 \(\?, 8, 12, 12\), which cannot be"):
             part.run_into((wrong, means), images(2))
-    with pytest.raises(SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given torch"):
+        with pytest.raises(SplitInferError, match=r"^small gives features float32 \(\?, 8, 12, 12\), which cannot be"):
+            part.run_into((as_array(wrong), as_array(means)), as_array(images(2)))
+    with pytest.raises(
+        SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."
+    ):
         part(images(1).double())
+    with pytest.raises(
+        SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given float64\."
+    ):
+        part(as_array(images(1).double()))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.precision import Precision
@@ -56,12 +56,12 @@ def test_other_values_are_ignored_and_segments_optional() -> None:
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        (ExecutionConfig(precision=Precision.BF16), torch.bfloat16),
-        (ExecutionConfig(precision=Precision.FP16), torch.float16),
-        (ExecutionConfig(precision=Precision.BF16, engine=Engine.OPENVINO), torch.float32),
-        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="TensorRT"), torch.float32),
-        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="CUDA"), torch.bfloat16),
+        (ExecutionConfig(precision=Precision.BF16), bfloat16()),
+        (ExecutionConfig(precision=Precision.FP16), FLOAT16),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.OPENVINO), FLOAT32),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="TensorRT"), FLOAT32),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="CUDA"), bfloat16()),
     ],
 )
-def test_features_have_the_dtype_that_engines_exchange(config: ExecutionConfig, dtype: torch.dtype) -> None:
+def test_features_have_the_dtype_that_engines_exchange(config: ExecutionConfig, dtype: DType) -> None:
     assert config.boundary_dtype == dtype

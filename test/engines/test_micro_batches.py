@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from onnx_nets import images as noise
 from onnx_nets import run as run_alone
 from small_graphs import CHANNELS, ROUNDING, SIDE, images, in_torch, small_graph
 
+from split_infer_ros.buffers.host_arrays import as_array
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -76,6 +78,14 @@ def test_config_says_how_many_images_run_at_once(engine: Engine) -> None:
         assert rounding(found, expected) <= ROUNDING  # another engine computes it
 
 
+@pytest.mark.parametrize(("batch", "num_images"), [("batch", 2), (2, 1)])
+def test_arrays_run_in_the_same_micro_batches(batch: str | int, num_images: int) -> None:
+    part, given = MicroBatchPart(OnnxRuntimePart(small_graph(batch)), num_images), images(5)
+    for tensor, array in zip(part(given), part(as_array(given)), strict=True):
+        assert isinstance(array, np.ndarray)
+        assert np.array_equal(as_array(tensor), array)
+
+
 def test_results_of_unknown_shape_are_computed_at_once() -> None:
     config = ExecutionConfig(engine=Engine.ONNXRUNTIME, micro_batch=2)
     assert not isinstance(make_executable(boxes_without_batch(), config), MicroBatchPart)
@@ -102,6 +112,7 @@ def test_results_of_different_lengths_are_padded_with_zeros() -> None:
     part = MicroBatchPart(OnnxRuntimePart(graph))
     assert not part.can_run_into
     boxes, scores = part(batch)
+    assert all(map(np.array_equal, part(as_array(batch)), map(as_array, (boxes, scores))))
     assert boxes.shape == (3, max(lengths), 4)
     assert scores.shape == (3, max(lengths))
     for index, (own_boxes, own_scores) in enumerate(alone):

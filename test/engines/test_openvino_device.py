@@ -8,6 +8,7 @@ from comparing import rounding
 from openvino_devices import Device, pretend_devices
 from small_graphs import ROUNDING, images, in_torch, small_graph
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.engines.engine import Engine, can_run_on, find_provider, parse_engine
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -123,4 +124,4 @@ def test_records_name_the_device() -> None:
     config = config_for("openvino:gpu", Precision.FP16)
     assert config.as_json()["engine"] == "openvino:GPU"
     assert ExecutionConfig.from_json(config.as_json()) == config
-    assert config.boundary_dtype == torch.float32  # the device converts values itself
+    assert config.boundary_dtype == FLOAT32  # the device converts values itself

@@ -11,6 +11,7 @@ import torch
 from gpu_frames import SETTINGS, check_scores, picture, running
 from real_gpu import GPU, need
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -54,8 +55,8 @@ TOLERANCE = {Precision.FP32: 2e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 )
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
-    on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32).load(images).images
-    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32, place=Place(policy, GPU))
+    on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=FLOAT32).load(images).images
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=7, dtype=FLOAT32, place=Place(policy, GPU))
     for _ in range(4):
         loaded = preprocessor.load(images)
         loaded.ready.wait()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, as_array, bfloat16, dtype_of
+from split_infer_ros.buffers.layout import strides_of
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
@@ -22,12 +24,12 @@ CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, a
 
 
 def on_host(preprocess: Preprocess, batch_size: int) -> Preprocessor:
-    return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=torch.float32)
+    return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=FLOAT32)
 
 
 def on_device(preprocess: Preprocess, batch_size: int, budget_bytes: float = math.inf) -> Preprocessor:
     return DevicePreprocessor.allocate(
-        preprocess, batch_size=batch_size, dtype=torch.float32, place=Place(), budget_bytes=budget_bytes
+        preprocess, batch_size=batch_size, dtype=FLOAT32, place=Place(), budget_bytes=budget_bytes
     )
 
 
@@ -78,12 +80,38 @@ def test_smaller_batch_follows_a_larger_one() -> None:
         assert len(preprocessor.load(images[:1]).images) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [FLOAT16, bfloat16()])
+def test_batch_has_the_backbones_precision(dtype: DType) -> None:
     preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=dtype, place=Place())
     loaded = preprocessor.load(pictures()[:2])
-    assert loaded.images.dtype == dtype
+    assert dtype_of(loaded.images) == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, bfloat16()])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_a_backbone_gets_arrays_or_tensors_of_the_same_bits(dtype: DType, channels_last: bool) -> None:
+    tensors, arrays = (
+        make_preprocessor(
+            DETECTOR, batch_size=2, dtype=dtype, place=Place(), channels_last=channels_last, gives_arrays=gives_arrays
+        )
+        .load(pictures()[:2])
+        .images
+        for gives_arrays in (False, True)
+    )
+    assert isinstance(tensors, torch.Tensor)
+    assert isinstance(arrays, np.ndarray)
+    assert arrays.dtype == dtype
+    assert strides_of(arrays) == strides_of(tensors)
+    assert as_array(tensors).tobytes() == arrays.tobytes()
+
+
+def test_each_batch_of_arrays_has_memory_of_its_own() -> None:
+    preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=FLOAT32, place=Place(), gives_arrays=True)
+    first = preprocessor.load(pictures()[:2]).images
+    kept = first.copy()
+    assert not np.shares_memory(first, preprocessor.load(pictures()[3:5]).images)
+    assert np.array_equal(first, kept)
 
 
 def test_images_beyond_the_budget_are_refused() -> None:
@@ -105,9 +133,9 @@ def test_both_layouts_have_the_same_bits(preprocess: Preprocess, make: Any) -> N
     """Each pixel is scaled by itself, by the same operation."""
     place = {"place": Place()} if make == DevicePreprocessor.allocate else {}
     found = []
-    for memory_format in (torch.channels_last, torch.contiguous_format):
-        preprocessor = make(preprocess, batch_size=6, dtype=torch.float32, memory_format=memory_format, **place)
+    for channels_last in (True, False):
+        preprocessor = make(preprocess, batch_size=6, dtype=FLOAT32, channels_last=channels_last, **place)
         images = preprocessor.load(pictures()).images
-        assert images.is_contiguous(memory_format=memory_format)
+        assert images.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         found.append(images)
     assert torch.equal(*found)

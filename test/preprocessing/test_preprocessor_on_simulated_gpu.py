@@ -11,6 +11,7 @@ import torch
 from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -36,7 +37,7 @@ def grey(value: int, height: int = 4) -> Pixels:
 
 
 def preprocessor_at(place: Place) -> DevicePreprocessor:
-    return DevicePreprocessor.allocate(PREPROCESS, batch_size=1, dtype=torch.float32, place=place)
+    return DevicePreprocessor.allocate(PREPROCESS, batch_size=1, dtype=FLOAT32, place=place)
 
 
 def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
@@ -129,9 +130,7 @@ def every_kind_of_frame() -> Iterator[Pixels]:
 @pytest.mark.parametrize("preprocess", PREPROCESSES)
 def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess) -> None:
     """A GPU may wait for all of its work when it loads one. Blank images have warmed the pre-processor up."""
-    preprocessor = DevicePreprocessor.allocate(
-        preprocess, batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
-    )
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
     preprocessor.load([Pixels.blank()]).ready.wait()
     loaded = set(gpu.kernels)
     for frame in every_kind_of_frame():
@@ -143,9 +142,7 @@ def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess)
 def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | None) -> None:
     """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
     preprocess = replace(PREPROCESS, letterbox=letterbox)
-    preprocessor = DevicePreprocessor.allocate(
-        preprocess, batch_size=1, dtype=torch.float32, place=Place(Policy.DEVICE, GPU)
-    )
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
     made = _constant.cache_info().misses
     for frame in every_kind_of_frame():
         preprocessor.load([frame]).ready.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,7 +25,6 @@ from split_infer_ros.runtime.captures import (
 )
 from split_infer_ros.runtime.streams import Stream, current_fence, work_apart
 from split_infer_ros.runtime.torch_pools import keeping_pools
-from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
@@ -105,7 +105,7 @@ def managed() -> list[Memory]:
 
 
 def registered() -> list[Memory]:
-    return [adopt(Policy.PINNED, byte_view(page_aligned(4096)), GPU)]
+    return [adopt(Policy.PINNED, memoryview(mmap.mmap(-1, 4096)), GPU)]
 
 
 def released() -> list[Memory]:
@@ -360,9 +360,9 @@ def test_a_copy_is_done_when_it_returns(gpu: Gpu) -> None:
 
 def test_memory_outlives_inference_mode(gpu: Gpu) -> None:
     for policy in (Policy.DEVICE, Policy.PINNED, Policy.MANAGED):
-        plain = page_aligned(4096)
+        plain = memoryview(mmap.mmap(-1, 4096))
         with torch.inference_mode():
-            made = allocate(policy, 64, GPU), adopt(policy, byte_view(plain), GPU)
+            made = allocate(policy, 64, GPU), adopt(policy, plain, GPU)
         for memory in made:
             memory.device.fill_(1)
             synchronize_device(GPU)

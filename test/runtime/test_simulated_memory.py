@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+
+import numpy as np
 import pytest
 import torch
 from simulated_gpu import CudaError, Gpu, simulated
@@ -11,7 +14,6 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 
 GPU = torch.device("cuda", 0)
 
@@ -70,20 +72,25 @@ def test_the_cache_is_freed_before_memory_is_refused() -> None:
         assert torch.cuda.mem_get_info()[1] == 1 << 20
 
 
+def a_page() -> memoryview:
+    """Returns memory of the host as ``adopt`` takes it."""
+    return memoryview(mmap.mmap(-1, 4096))
+
+
 def test_page_locking_can_be_refused(gpu: Gpu) -> None:
     gpu.runtime.refuse["cudaHostRegister"] = "cudaErrorNotSupported"
     with pytest.raises(ConfigurationError, match="cudaHostRegister failed: cudaErrorNotSupported"):
-        adopt(Policy.PINNED, byte_view(page_aligned(4096)), GPU)
+        adopt(Policy.PINNED, a_page(), GPU)
     gpu.page_lockable = 1000
     with pytest.raises(OutOfMemory):
         allocate(Policy.PINNED, 4096, GPU)
 
 
 def test_memory_is_not_page_locked_twice(gpu: Gpu) -> None:
-    plain = page_aligned(4096)
-    memory = adopt(Policy.PINNED, byte_view(plain), GPU)
+    plain = a_page()
+    memory = adopt(Policy.PINNED, plain, GPU)
     with pytest.raises(ConfigurationError):
-        adopt(Policy.PINNED, byte_view(plain), GPU)
+        adopt(Policy.PINNED, plain, GPU)
     memory.release()
     with pytest.raises(CudaError, match="no such memory"):
         memory.device.fill_(1)
@@ -112,7 +119,7 @@ def test_managed_memory_belongs_to_one_side_at_a_time(given: bool) -> None:
 def test_pageable_memory_needs_the_gpus_attribute() -> None:
     with simulated(Gpu(absent=["cudaDevAttrPageableMemoryAccess"])) as gpu:
         with pytest.raises(OutOfMemory, match="memory that the GPU cannot reach"):
-            adopt(Policy.MANAGED, byte_view(page_aligned(4096)), GPU)
+            adopt(Policy.MANAGED, a_page(), GPU)
         gpu.faults.clear()
 
 
@@ -135,14 +142,14 @@ def test_pages_of_managed_memory_go_to_who_touches_them(gpu: Gpu) -> None:
 
 
 def test_registered_memory_has_another_address_on_the_device(gpu: Gpu) -> None:
-    plain = page_aligned(4096)
-    adopted = adopt(Policy.PINNED, byte_view(plain), GPU)
+    plain = a_page()
+    adopted = adopt(Policy.PINNED, plain, GPU)
     with pytest.raises(CudaError, match="an address of the host"):
-        torch.as_tensor(AtAddress(plain.data_ptr()), device=GPU)
+        torch.as_tensor(AtAddress(np.frombuffer(plain, np.uint8).ctypes.data), device=GPU)
     gpu.faults.clear()
     adopted.device.fill_(3)
     torch.cuda.current_stream().synchronize()
-    assert plain.eq(3).all()
+    assert bytes(plain) == 4096 * b"\3"
     adopted.release()
 
 
