@@ -18,7 +18,6 @@ from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.split.model import SplitModel
 
 MAX_FRAMES = 256
-FEATURE_DTYPES = tuple(dict.fromkeys(precision.dtype for precision in Precision))
 
 
 def handle_message(handle: Handle, layout: Layout, features: Sequence[Values]) -> FeatureHandle:
@@ -89,7 +88,7 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
         split_point = model.split_point(message.split_point)
     except UnknownSplitPointError as error:
         raise HandleError("foreign", str(error)) from error
-    layouts = (Layout(split_point.in_precision(dtype).tensors, message.batch_capacity) for dtype in FEATURE_DTYPES)
+    layouts = (Layout(split_point.in_precision(each.dtype).tensors, message.batch_capacity) for each in Precision)
     received = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
     layout = next((layout for layout in layouts if _tensor_specs(layout) == received), None)
     if layout is None:
