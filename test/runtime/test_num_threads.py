@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -117,6 +118,17 @@ def test_two_processors_of_a_core_count_once(tmp_path: Path, monkeypatch: pytest
     assert num_threads.threads_at_start() == 2
     monkeypatch.setenv(num_threads.VARIABLE, "1,8")
     assert num_threads.threads_at_start() == 1
+
+
+def test_threads_are_set_while_another_thread_imports_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # its first lines have run
+
+    def numbers() -> tuple[int, int, int]:
+        before = num_threads.engine_threads()
+        num_threads.use_engine_threads(5, 3)
+        return before, num_threads.engine_threads(), num_threads.engine_lanes()
+
+    assert num_threads.run_with_threads(None, numbers) == (2, 5, 3)
 
 
 @pytest.mark.timeout(2 * CHILD_S)
