@@ -43,10 +43,14 @@ class Level(NamedTuple):
     scale: float = 1.0
 
 
+class Unit(nn.Sequential):
+    """A convolution, a batch norm and an activation. It is no plain chain, so that no split point lies within it."""
+
+
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, activation: Activation = LEAKY) -> nn.Sequential:
     """Builds a convolution with batch norm and an activation."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
+    return Unit(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
 
 
 class DarknetResidual(nn.Module):
