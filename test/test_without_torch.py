@@ -52,6 +52,25 @@ batch = preprocess.normalise(preprocess.gather([pixels], preprocess.staging(1)),
 print(batch.shape, batch.dtype, batch.std() > 0.1)
 """
 
+RUN_ON_A_CPU = """
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.runtime.captures import empty_cache, is_recording, synchronize_device
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.runtime.streams import Stream, work_apart
+from split_infer_ros.runtime.timing import Stopwatch
+
+prepare_process()
+stream = Stream(CPU)
+with stream.work("sum"), work_apart(CPU, "nothing"):
+    seconds = Stopwatch(CPU).time(lambda: sum(range(1000)))
+stream.wait_for(stream.fence())
+stream.fence().wait()
+synchronize_device(CPU)
+empty_cache()
+print(seconds > 0, is_recording(CPU), Key.here("cpu").target["device"])
+"""
+
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -78,6 +97,12 @@ def test_images_and_their_sources_are_imported_without_torch() -> None:
 def test_a_batch_is_prepared_without_torch(recipe: str) -> None:
     found = run(PREPARE_BATCH.replace("RECIPE", recipe))
     assert found.stdout == "(1, 3, 16, 16) float32 True\n", found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_work_runs_on_a_cpu_without_torch() -> None:
+    found = run(RUN_ON_A_CPU)
+    assert found.stdout == "True False cpu\n", found.stderr
 
 
 @pytest.mark.timeout(2 * CHILD_S)

@@ -7,10 +7,9 @@ may wake on a core that another thread uses. A network of fifty layers then take
 Therefore only the stage with the most work has a team, and every other thread computes alone. That includes the main
 thread from the first import on, so no module makes a large tensor while it is imported.
 
-This module does not import torch. While a process has no torch, the number of a thread is only noted, for other
-engines. Once torch is imported, each call of ``use_threads`` also sets torch's number for the calling thread. So a
-thread that imports torch, or computes with it for the first time, calls ``use_threads`` or ``use_one_thread`` before it
-computes. What it called before the import does not count for torch.
+This module does not import torch. While a process has none, what a thread asks for is only noted, for other engines.
+Once torch is imported, each call of ``use_threads`` also sets torch's number for the calling thread. What builds models
+of torch calls ``tell_torch`` first. So the thread computes as it asked for before torch was imported.
 
 Engines other than torch have threads of their own. A team of torch's keeps its cores for some milliseconds after each
 operation, so that its threads need not be woken. An engine's threads would have to wait for them. Therefore torch
@@ -55,7 +54,8 @@ def threads_at_start() -> int:
 
 
 _MAX_THREADS = threads_at_start()  # read before anything in this process changes it
-_engine = threading.local()  # num_threads: that an engine uses for the calling thread; num_lanes: see engine_lanes
+# torch_threads, num_threads: that torch and another engine use for the calling thread; num_lanes: see engine_lanes
+_engine = threading.local()
 
 
 def max_threads() -> int:
@@ -80,11 +80,17 @@ def use_threads(num_threads: int, num_lanes: int = 1) -> None:
         num_threads: at least 1.
         num_lanes: how many threads, this one included, compute at the same time with so many threads each.
     """
-    torch = _loaded_torch()
-    if torch is not None:
+    _engine.torch_threads = _engine.num_threads = num_threads
+    _engine.num_lanes = num_lanes
+    tell_torch()
+
+
+def tell_torch() -> None:
+    """Sets torch's number of threads for the calling thread to the last that it asked for, if torch is imported."""
+    torch, num_threads = _loaded_torch(), getattr(_engine, "torch_threads", 0)
+    if torch is not None and num_threads:
         torch.get_num_threads()  # the first call takes over what another thread set last; that must not come later
         torch.set_num_threads(num_threads)
-    _engine.num_threads, _engine.num_lanes = num_threads, num_lanes
 
 
 def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:

@@ -17,6 +17,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
+from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import tidy
 from split_infer_ros.split.onnx_batches import difference_of_rows
 from split_infer_ros.split.onnx_model import OnnxModel
@@ -43,6 +44,7 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
         ConfigurationError: the model takes no images or no batches, an operator cannot be converted, or the results
             differ.
     """
+    tell_torch()  # this thread may be the first that has torch
     original = OnnxModel(entry, graph)
     prepared = original.prepared
     if prepared.graph.inputs[0].shape[0] is not None:

@@ -13,6 +13,7 @@ from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU
+from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
@@ -32,6 +33,7 @@ def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or a user's model cannot be decoded.
     """
+    tell_torch()  # this thread may be the first that has torch
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)

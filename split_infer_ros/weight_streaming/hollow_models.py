@@ -10,6 +10,7 @@ from pathlib import Path
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.weights_source import weights_source
+from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
     """Returns the model on the CPU without weights, or None if there is no file from which to read them."""
+    tell_torch()  # this thread may be the first that has torch
     source = weights_source(spec.name, spec.weights)
     packed = list(_files_of(source, weights_file)) if source else []
     if not packed:

@@ -20,6 +20,7 @@ from split_infer_ros.runtime.captures import (
     CaptureError,
     capture,
     empty_cache,
+    is_recording,
     synchronize_device,
     without_collector,
 )
@@ -356,6 +357,13 @@ def test_a_copy_is_done_when_it_returns(gpu: Gpu) -> None:
     with torch.inference_mode():
         made_there = torch.zeros(64, dtype=torch.uint8, device=GPU)
     stream.copy(made_there, memory.host)  # by a thread that is not in that mode
+
+
+def test_a_thread_knows_whether_it_records(gpu: Gpu) -> None:
+    seen: list[bool] = []
+    capture(lambda: seen.append(is_recording(GPU)), Stream(GPU), warm_ups=1)
+    assert seen == [False, True]
+    assert not is_recording(GPU)
 
 
 def test_memory_outlives_inference_mode(gpu: Gpu) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -26,12 +27,17 @@ from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 use_threads(3, 2)
 assert (engine_threads(), engine_lanes()) == (3, 2)
 import torch
+tell_torch()
+assert torch.get_num_threads() == 3
 use_one_thread()
 assert torch.get_num_threads() == 1
 found = run_with_threads(2, lambda: (torch.get_num_threads(), engine_threads()))
 assert found == (2, 2), found
 assert torch.get_num_threads() == 1
 use_engine_threads(4)
+assert (torch.get_num_threads(), engine_threads()) == (1, 4)
+torch.set_num_threads(5)
+tell_torch()
 assert (torch.get_num_threads(), engine_threads()) == (1, 4)
 print("as promised")
 """
@@ -119,6 +125,17 @@ def test_two_processors_of_a_core_count_once(tmp_path: Path, monkeypatch: pytest
     assert num_threads.threads_at_start() == 1
 
 
+def test_threads_are_set_while_another_thread_imports_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # its first lines have run
+
+    def numbers() -> tuple[int, int, int]:
+        before = num_threads.engine_threads()
+        num_threads.use_engine_threads(5, 3)
+        return before, num_threads.engine_threads(), num_threads.engine_lanes()
+
+    assert num_threads.run_with_threads(None, numbers) == (2, 5, 3)
+
+
 @pytest.mark.timeout(2 * CHILD_S)
-def test_torch_that_is_imported_later_follows_the_next_call() -> None:
+def test_torch_that_is_imported_later_is_told() -> None:
     assert child(LATE_TORCH) == "as promised\n"
