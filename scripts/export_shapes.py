@@ -6,6 +6,8 @@
 The exporter folds each batch norm into its convolution. It multiplies the convolution's weights by a scale for each
 channel. The file holds the weights in half precision, as they were trained, and the scales. Engines multiply them when
 they load the file, and get the same bits. Run this again after scripts/train_shapes.py has written other weights.
+
+NNCF and onnx2torch want plain weights, so they do not take this file. A model in int8 is made from torch's network.
 """
 
 from __future__ import annotations
