@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from split_infer_ros.buffers.managed_bytes import MANAGED_BYTES
 from split_infer_ros.buffers.native_library import native_library
 from split_infer_ros.buffers.policy import Policy
@@ -44,6 +42,8 @@ def pool_allocator(policy: Policy) -> Any:
         ConfigurationError: this torch has no memory pools for single threads, or the library that allocates cannot be
             found or compiled.
     """
+    import torch  # only here: only a GPU has such pools
+
     if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
         raise ConfigurationError(
             f"torch {torch.__version__} has no memory pools for single threads: take torch 2.9 or later."
