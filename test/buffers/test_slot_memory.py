@@ -78,7 +78,6 @@ def test_what_fills_a_slot_gets_views_of_the_strides_that_it_asks_for() -> None:
 def test_a_slot_of_this_process_holds_arrays() -> None:
     slots, arrays = slot_memory(), arrays_of(2)
     slots.write(0, arrays)
-    assert all(view is not array and np.shares_memory(view, array) for view, array in zip(slots.views(0, 2), arrays, strict=True))
     assert [view.ctypes.data for view in slots.views(0, 2)] == [array.ctypes.data for array in arrays]
     assert [strides_of(view) for view in slots.views(0, 2)] == [strides_of(array) for array in arrays]
     assert [len(view) for view in slots.views(0, 1)] == [1, 1]
