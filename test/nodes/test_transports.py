@@ -35,6 +35,7 @@ from torch import Tensor
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.buffers import segment as segments
+from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.segment import PREFIX, Segment
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
@@ -234,8 +235,8 @@ def test_head_gets_the_backbones_strides(
 
         return compute
 
-    def read_so(partitions: HeadPartitions, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        read[:] = [feature.clone() for feature in features]
+    def read_so(partitions: HeadPartitions, split_point: str, features: Sequence[Values]) -> Sequence[Values]:
+        read[:] = [as_tensor(feature).clone() for feature in features]
         return run(partitions, split_point, features)
 
     monkeypatch.setattr(plan_making, "backbone_for", backbone_so)
@@ -397,7 +398,7 @@ def written(pool: SharedSlotPool) -> Lease:
     lease = pool.acquire()
     assert lease is not None
     for view in pool.views(lease, 2):
-        view.zero_()
+        view[...] = 0
     pool.publish(lease, time.monotonic())
     return lease
 
