@@ -27,6 +27,8 @@ def can_be_recorded(backbone: Backbone) -> bool:
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
     if isinstance(plain, StreamedPartition) or has_engine_part(plain):
         return False
+    if not hasattr(plain, "modules"):  # no module of torch, so nothing is placed
+        return True
     from split_infer_ros.operator_placement.placed_graph import has_copies  # only here: it imports torch
 
     return not has_copies(plain)
