@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.named_weights import NamedWeights
@@ -17,6 +16,9 @@ from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import content_digest, write_whole
 from split_infer_ros.runtime.user_files import is_regular, user_path
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 DATA = Path(__file__).with_name("data")
 CONNECT_TIMEOUT_S = 10.0
@@ -106,6 +108,9 @@ class Download:
         Raises:
             WeightsError: it cannot be downloaded, or is another file.
         """
+        import urllib.request  # only here: a start without a download does without it
+        from http.client import HTTPException
+
         try:
             with urllib.request.urlopen(self.url, timeout=CONNECT_TIMEOUT_S) as response:
                 return self._read(response)
