@@ -16,9 +16,10 @@ from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_b
 from split_infer_ros.onnx_graphs.cut import Cutter
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
+from split_infer_ros.onnx_graphs.shapes import ValueShape
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition
+from split_infer_ros.split.stored_shapes import stored_shapes
 from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
@@ -46,7 +47,7 @@ class PreparedGraph:
     @classmethod
     def of(cls, graph: OnnxGraph, image_shape: tuple[int, ...], note: str = "") -> PreparedGraph:
         """Infers what is to be known of a graph."""
-        shapes = dict(infer_shapes(graph, image_shape))
+        shapes = stored_shapes(graph, image_shape)
         return cls(graph, shapes, Dataflow(graph, shapes), note)
 
     @property

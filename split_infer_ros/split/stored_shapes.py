@@ -1,0 +1,67 @@
+"""Keeps the shapes that were inferred for a graph, since inferring them takes a fifth of a later start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
+from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache_pruning import write_cached
+
+FORMAT = 1  # of the file and of the inference; a change raises it, and shapes are then inferred again
+
+_log = logging.getLogger(__name__)
+
+
+def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, ValueShape]:
+    """Returns what ``infer_shapes`` returns, from the user's cache if an earlier process kept it there.
+
+    A file that is not as it was written counts as none.
+
+    Args:
+        graph: its first input is the images.
+        image_shape: (C, H, W) of an image.
+    """
+    path = _path(graph, image_shape)
+    found = _read(path)
+    if found is None:
+        found = dict(infer_shapes(graph, image_shape))
+        _keep(path, found)
+    return found
+
+
+def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
+    import onnx
+
+    facts = f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}"
+    return cache_folder() / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.shapes"
+
+
+def _read(path: Path) -> dict[str, ValueShape] | None:
+    mark_used(path)
+    try:
+        digest, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    if digest != _digest(content):
+        return None
+    values = json.loads(content).items()
+    return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values}
+
+
+def _keep(path: Path, shapes: Mapping[str, ValueShape]) -> None:
+    values = {name: (value.dimensions, value.element_type) for name, value in shapes.items()}
+    content = json.dumps(values).encode()
+    try:
+        write_cached(path, _digest(content) + b"\n" + content)
+    except OSError as error:
+        _log.warning("%s cannot be kept, so shapes are inferred again at each start: %s.", path, error)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
