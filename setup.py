@@ -178,7 +178,10 @@ ENGINES = {
     "onnx2torch": ["onnx", "onnx2torch", "onnxruntime"],
 }
 ALL_ENGINES = sorted({requirement for requirements in ENGINES.values() for requirement in requirements})
-QUANTISE = [*ALL_ENGINES, "nncf>=3.0"]  # for making models in int8; OpenVINO alone runs them
+# Models of torch, and GPUs. ONNX files run on a CPU without it. 2.13.0 can resolve to a build without CUDA, which
+# torchvision does not import with.
+TORCH = ["torch>=2.6,!=2.13.0", "torchvision"]
+QUANTISE = [*TORCH, *ALL_ENGINES, "nncf>=3.0"]  # for making models in int8; OpenVINO alone runs them
 
 package = ElementTree.parse(HERE / "package.xml").getroot()
 ros = sourced_ros()
@@ -203,9 +206,6 @@ setup(
         "rosbags>=0.11",
         "safetensors",
         "scikit-learn",
-        # 2.13.0 can resolve to a build without CUDA, which torchvision does not import with.
-        "torch>=2.6,!=2.13.0",
-        "torchvision",
         "tqdm",
         # A sourced ROS 2 brings an OpenCV that fits its NumPy.
         *([] if ros and importlib.util.find_spec("cv2") else ["opencv-python-headless"]),
@@ -214,6 +214,7 @@ setup(
     extras_require={
         **ENGINES,
         "engines": ALL_ENGINES,
+        "torch": TORCH,
         "quantise": QUANTISE,
         "bench": ["matplotlib", *QUANTISE],  # the engines alone are rivals of the pipeline
         "docs": ["furo", "myst-parser", "pygraphviz", "sphinx"],

@@ -127,7 +127,7 @@ def import_package(package: str, need: str, advice: str) -> ModuleType:
     """
     try:
         return importlib.import_module(package)
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # of a library that is missing
         reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
         raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error
 

@@ -21,7 +21,6 @@ from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.gpus import num_gpus
 from split_infer_ros.split.inspection import Inspected, inspect_files
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
@@ -29,6 +28,7 @@ from split_infer_ros.split.model_files import FilesState, files_state, named_fil
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.quantised_model import place
+from split_infer_ros.split.torch_needs import num_gpus, require_torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -153,6 +153,7 @@ def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Readin
         entry = find_model(spec.name, onnx_options=spec.onnx_options, read_outputs=read_outputs)
         built: Built = entry.build()
     else:
+        require_torch(spec.name)
         from split_infer_ros.split.torch_loading import build_with_torch  # only here: it imports torch
 
         entry, built = build_with_torch(spec)
@@ -161,6 +162,7 @@ def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Readin
     _check_weights(entry, spec.weights)
     if not spec.on_torch:
         return entry, built
+    require_torch(f"{entry.name} on engine torch")
     from split_infer_ros.split.onnx_to_torch import to_torch  # only here: it imports torch
 
     return to_torch(entry, built)

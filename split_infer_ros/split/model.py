@@ -15,9 +15,9 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.gpus import num_gpus
 from split_infer_ros.split.partition_cache import BackboneCache, Partition, PartitionCache
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point
+from split_infer_ros.split.torch_needs import num_gpus
 
 
 class SplitModel(ABC):

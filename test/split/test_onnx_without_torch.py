@@ -58,3 +58,56 @@ def test_an_onnx_file_is_inspected_split_run_and_decoded(engine: str, device: st
         check=False,
     )
     assert found.stdout == "cpu 3 True\n", found.stderr
+
+
+REFUSED = """
+from split_infer_ros import ConfigurationError, ModelSpec, load_model
+
+for device in ("cpu", "auto"):
+    try:
+        load_model(ModelSpec("shapes", device=device))
+    except ConfigurationError as error:
+        print(error)
+"""
+ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take an ONNX file.'
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_a_model_of_torch_is_refused_where_torch_is_not_installed() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys\nsys.modules['torch'] = None\n" + REFUSED],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    sentence = f"model shapes needs the Python package torch, which is not installed: {ADVICE}\n"
+    assert found.stdout == 2 * sentence, found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}('libcudart.so.12: no such file')\n")
+    path = tmp_path / "boxes.onnx"
+    onnx.save(network(21, 84, metadata=ultralytics(imgsz="[32, 32]"), transposed=True), path)
+    runs = f"print(load_model(ModelSpec({str(path)!r})).device)\n"
+    found = subprocess.run(
+        [sys.executable, "-c", REFUSED + runs],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}:{PACKAGE.parent}",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    sentence = (
+        "model shapes needs the Python package torch, which cannot be loaded (libcudart.so.12: no such file): "
+        f"{ADVICE}\n"
+    )
+    assert found.stdout == 2 * sentence + "cpu\n", found.stderr
