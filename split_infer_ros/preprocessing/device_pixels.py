@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 
 import torch
@@ -12,6 +13,8 @@ from split_infer_ros.images.encodings import RGB
 from split_infer_ros.models.fitting import Window
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.runtime.device import Device
+
+_making = threading.Lock()  # the constants
 
 
 def make_staging(preprocess: Preprocess, batch_size: int, device: Device) -> Tensor:
@@ -92,7 +95,12 @@ def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> N
             border[...] = colour[0] if len(set(colour)) == 1 else _constant(colour, torch.float32, target.device)
 
 
-@cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
+    with _making:  # orders those who use it after the copy that made it
+        return _made(values, dtype, device)
+
+
+@cache
+def _made(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
     """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

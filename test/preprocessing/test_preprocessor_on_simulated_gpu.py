@@ -18,7 +18,7 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import ENCODINGS, RGB, Pixels
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.preprocessing.device_pixels import _constant
+from split_infer_ros.preprocessing.device_pixels import _made
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
 from split_infer_ros.runtime.streams import Stream
@@ -143,7 +143,7 @@ def test_no_constant_is_made_while_frames_flow(gpu: Gpu, letterbox: Letterbox | 
     """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
     preprocess = replace(PREPROCESS, letterbox=letterbox)
     preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
-    made = _constant.cache_info().misses
+    made = _made.cache_info().misses
     for frame in every_kind_of_frame():
         preprocessor.load([frame]).ready.wait()
-    assert _constant.cache_info().misses == made
+    assert _made.cache_info().misses == made

@@ -75,6 +75,9 @@ class MeetingCore:
     def compile_model(self, *arguments: Any) -> Any:
         return self._core.compile_model(*arguments)
 
+    def get_property(self, *names: str) -> Any:
+        return self._core.get_property(*names)
+
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:

@@ -15,6 +15,7 @@ from split_infer_ros.engines.execution_config import Compiler, Convolutions, Exe
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server import stack_builder
 from split_infer_ros.server.stack_builder import MAX_MEMBERS, StackBuilder, groups_of
+from split_infer_ros.split import stacked_model
 from split_infer_ros.split.stacked_model import StackedModel
 from split_infer_ros.split.torch_model import TorchModel
 
@@ -141,7 +142,7 @@ def test_network_that_cannot_be_made_is_reported_once(error: Exception, monkeypa
     def refuse(members: object, split_point: str) -> StackedModel:
         raise error
 
-    monkeypatch.setattr(stack_builder, "StackedModel", refuse)
+    monkeypatch.setattr(stacked_model, "StackedModel", refuse)
     bench = Bench(a=served(plain()), b=served(plain()))
     assert bench.build() == bench.build() == []
     ((name, reason),) = bench.errors
@@ -154,7 +155,7 @@ def test_lost_device_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> Non
     def lose(members: object, split_point: str) -> StackedModel:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(stack_builder, "StackedModel", lose)
+    monkeypatch.setattr(stacked_model, "StackedModel", lose)
     bench = Bench(a=served(plain()), b=served(plain()))
     assert bench.build() == []
     assert bench.errors == [("a + b", "CUDA error: an illegal memory access was encountered")]

@@ -34,11 +34,21 @@ def test_this_machine_passes_its_check(tmp_path: Path) -> None:
     assert all(finding.advice for finding in findings if finding.level == Level.PROBLEM)
 
 
-def test_a_missing_module_is_a_problem_with_advice() -> None:
-    (finding,) = check_torch(ImportError("No module named 'torch'"), ImportError())
-    assert finding.level == Level.PROBLEM
-    assert "No module named 'torch'" in finding.found
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (ModuleNotFoundError("No module named 'torch'"), Level.NOTE),
+        (ImportError("libcudart.so.12: no such file"), Level.PROBLEM),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_has_advice(error: ImportError, level: Level) -> None:
+    (finding,) = check_torch(error, ImportError())
+    assert finding.level == level
+    assert str(error) in finding.found
     assert "pip install" in finding.advice
+
+
+def test_a_torchvision_that_does_not_fit_is_a_problem() -> None:
     torch = SimpleNamespace(__version__="2.11", version=SimpleNamespace(cuda=None))
     assert [finding.level for finding in check_torch(torch, ImportError("nms does not exist"))] == [
         Level.OK,
