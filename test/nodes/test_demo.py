@@ -148,7 +148,7 @@ def test_viewer_compares_results_with_truth_of_same_frame(context: Context) -> N
     boxes, labels = np.array([[10, 10, 50, 50], [60, 60, 80, 80]], np.float32), np.array([0, 2])
     for stamp in range(3):
         header = image(stamp=stamp).header
-        truth.publish(truth_message(boxes.numpy(), labels.numpy(), LABELS, header))
+        truth.publish(truth_message(boxes, labels, LABELS, header))
         if stamp != 1:  # whose frame was dropped
             seen = Detections(boxes[: 1 + stamp], np.ones(2, np.float32)[: 1 + stamp], labels[: 1 + stamp])
             found.publish(detections_message(seen, LABELS, header))

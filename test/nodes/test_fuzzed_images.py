@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import skimage.data
-import torch
 from damaged_images import FORMATS, damaged_image, real_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from ros_pipeline import Pipeline
 from ros_support import image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import ENCODINGS, Pixels, read_pixels
@@ -158,9 +158,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._preprocessor = HostPreprocessor.allocate(
-            find_model("shapes").preprocess, batch_size=1, dtype=torch.float32
-        )
+        self._preprocessor = HostPreprocessor.allocate(find_model("shapes").preprocess, batch_size=1, dtype=FLOAT32)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return True

@@ -63,7 +63,11 @@ def machine(ros_domain: int) -> Iterator[Machine]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
-    process = machine.start("pipeline", *QUICK)
+    ignored = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored, which a process hands down
+    try:
+        process = machine.start("pipeline", *QUICK)
+    finally:
+        signal.signal(number, ignored)
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
     process.record_segments()
     assert process.segments  # else nothing is looked at
