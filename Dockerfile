@@ -2,12 +2,13 @@
 FROM ros:jazzy-ros-base
 
 RUN apt-get update && apt-get install -y --no-install-recommends \
-    python3-colcon-common-extensions python3-opencv python3-pip python3-venv ros-jazzy-cv-bridge ros-jazzy-vision-msgs \
+    python3-colcon-common-extensions python3-opencv python3-pil python3-pip python3-venv ros-jazzy-cv-bridge \
+    ros-jazzy-vision-msgs \
     && rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's OpenCV was built with NumPy 1. setup.py says why the other versions are limited.
 RUN python3 -m venv --system-site-packages /opt/venv && /opt/venv/bin/pip install --no-cache-dir "numpy<2" \
-    "torch>=2.6,!=2.13.0" torchvision safetensors "rosbags>=0.11" scikit-learn tqdm \
+    "torch>=2.6,!=2.13.0" torchvision ml_dtypes safetensors "rosbags>=0.11" scikit-learn tqdm \
     onnx onnxscript onnx2torch onnxruntime openvino
 
 ENV PATH=/opt/venv/bin:$PATH

@@ -17,21 +17,30 @@ CHILD_S = 200  # a bound on the process that a test starts; the test's own bound
 
 
 @pytest.mark.timeout(2 * CHILD_S)
-def test_command_without_torch_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("pack", "error: pack needs the Python package torch, which is not there: pip install torch torchvision."),
+        (
+            "split_points",
+            "model shapes needs the Python package torch, which is not installed: "
+            'pip install "torch>=2.6,!=2.13.0" torchvision, or take an ONNX file.',
+        ),
+    ],
+)
+def test_command_without_torch_says_what_to_install(command: str, sentence: str, tmp_path: Path) -> None:
     """In a process in which torch cannot be found, as on a machine without it."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     path = os.pathsep.join([str(tmp_path), str(Path(__main__.__file__).parents[1])])
     found = subprocess.run(
-        [sys.executable, "-m", "split_infer_ros", "split_points", "shapes"],
+        [sys.executable, "-m", "split_infer_ros", command, "shapes"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=CHILD_S,
     )
     assert found.returncode == 1
-    assert found.stderr.splitlines()[-1] == (
-        "error: split_points needs the Python package torch, which is not there: pip install torch torchvision."
-    )
+    assert found.stderr.splitlines()[-1] == sentence
     assert "Traceback" not in found.stderr
 
 
