@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 from onnx_files import network, ultralytics
 
-HEAVY = ("torchvision", "torch._dynamo", "sympy", "sklearn", "scipy", "matplotlib", "onnxscript", "triton", "nncf")
+HEAVY = ("torch", "torchvision", "sympy", "sklearn", "scipy", "matplotlib", "onnxscript", "triton", "nncf")
 """What costs seconds or hundreds of megabytes, and no user asked for."""
 
 # Python imports it at each start. It writes the names of all modules once a file asks for them.

@@ -111,3 +111,29 @@ def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> N
         f"{ADVICE}\n"
     )
     assert found.stdout == 2 * sentence + "cpu\n", found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_torch_is_not_imported_to_find_no_gpu() -> None:
+    """A process asks for the device before it knows which models it gets."""
+    program = """
+import sys
+from pathlib import Path
+from split_infer_ros.split import torch_needs
+from split_infer_ros.split.load import choose_device
+
+torch_needs.DEVICES = (Path("/no/such/device"),)
+print(choose_device("auto"), "torch" in sys.modules)
+torch_needs.DEVICES = (Path("/dev"),)
+choose_device("auto")
+print("torch" in sys.modules)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    assert found.stdout == "cpu False\nTrue\n", found.stderr
