@@ -37,6 +37,7 @@ NEEDED = {  # what to install for each module
     "triton": "triton",
     "pytest": "pytest",
     "cv2": "opencv-python-headless",
+    "ml_dtypes": "ml_dtypes",
     "safetensors": "safetensors",
     "cuda.bindings": "cuda-bindings",
 }
