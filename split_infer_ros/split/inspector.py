@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from split_infer_ros.runtime.child_process import describe_status
 from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
 
 WITH_TORCH = "split_infer_ros.split.torch_loading"
+PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # what programs of torch.export need, and their operators
 PRELOADED = ("onnx.checker", "onnx.inliner", "onnx.reference", "onnxruntime", "openvino")
 
 
@@ -37,24 +39,29 @@ def main() -> int:
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
         return 1
-    for module in PRELOADED:
-        with contextlib.suppress(Exception):  # what is broken is said by the inspection that needs it
-            importlib.import_module(module)
+    _preload(PRELOADED)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
-        if _needs_torch(request["spec"]):
-            with contextlib.suppress(Exception):
-                importlib.import_module(WITH_TORCH)
+        _preload(_modules_for(request["spec"]))
         print(json.dumps(_inspect_in_fork(request)), file=answers)
     return 0
 
 
-def _needs_torch(spec: dict[str, Any]) -> bool:
-    """Returns whether a model's files are read by torch. An ONNX file is so only if it becomes a model of torch."""
-    from split_infer_ros.models.onnx_models import is_onnx_file
+def _preload(modules: Sequence[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):  # what is broken is said by the inspection that needs it
+            importlib.import_module(module)
 
-    return bool(spec["on_torch"]) or not is_onnx_file(spec["name"])
+
+def _modules_for(spec: dict[str, Any]) -> Sequence[str]:
+    """Returns what reads a model's files, beyond ``PRELOADED``. An import is no part of the time that a file gets."""
+    from split_infer_ros.models.onnx_models import is_onnx_file
+    from split_infer_ros.models.user_names import PROGRAM_SUFFIX
+
+    if is_onnx_file(spec["name"]) and not spec["on_torch"]:
+        return ()
+    return (WITH_TORCH, *(PROGRAMS if spec["name"].endswith(PROGRAM_SUFFIX) else ()))
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
     import onnx
 
     facts = f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}"
-    return cache_folder() / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.shapes"
+    return cache_folder() / "shapes" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.json"
 
 
 def _read(path: Path) -> dict[str, ValueShape] | None:

@@ -36,7 +36,7 @@ def inferences(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def kept(folder: Path) -> Path:
-    (path,) = folder.rglob("*.shapes")
+    (path,) = folder.rglob("shapes/*.json")
     return path
 
 
