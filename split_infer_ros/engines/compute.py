@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from split_infer_ros.buffers.host_arrays import Values
+from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.module_state import is_module
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
     Slots that hold tensors need no other form. Otherwise the last operators are kept apart from the rest, so that they
     can write into a slot themselves. The log names the features for which that is not possible.
     """
-    if slots.holds_tensors or isinstance(backbone, EnginePart) or not hasattr(backbone, "named_modules"):
-        return backbone  # it is no module of torch, or needs none
+    if slots.holds_tensors or not is_module(backbone):
+        return backbone
     from split_infer_ros.engines.writing_part import WritingPart, writing_part  # only here: it imports torch
 
     writing = writing_part(backbone)
@@ -64,9 +65,11 @@ def start_backbone(backbone: Backbone, images: Images, batched: bool = False) ->
         What runs the last operators, so that they write into a slot. The features of a backbone without such operators
         are put there as they are.
     """
-    start = getattr(backbone, "start", None)  # a ``WritingPart`` has it
-    if start is None:
-        features = backbone(images)
-        return lambda slots, slot: slots.write(slot, features, batched)
-    started, count = start(images, batched=batched), len(images)
-    return lambda slots, slot: slots.fill(slot, count, started.finish, started.strides)
+    if is_module(backbone):
+        from split_infer_ros.engines.writing_part import WritingPart  # only here: it imports torch
+
+        if isinstance(backbone, WritingPart):
+            started, count = backbone.start(as_tensor(images), batched=batched), len(images)
+            return lambda slots, slot: slots.fill(slot, count, started.finish, started.strides)
+    features = backbone(images)
+    return lambda slots, slot: slots.write(slot, features, batched)

@@ -6,12 +6,13 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import DType, Values, as_array, as_tensor, dtype_of, empty_array
 from split_infer_ros.buffers.layout import strides_of
+from split_infer_ros.engines.module_state import is_module
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -132,9 +133,9 @@ class EnginePart(ABC):
         self.conversions += 1
 
 
-def has_engine_part(partition: object) -> bool:
+def has_engine_part(partition: Any) -> bool:
     """Returns whether a partition is an ``EnginePart``, or a module of torch that holds one."""
-    if isinstance(partition, EnginePart) or not hasattr(partition, "modules"):
+    if not is_module(partition):
         return isinstance(partition, EnginePart)
     held = (value for module in partition.modules() for value in vars(module).values())
     lists = (value if isinstance(value, tuple) else (value,) for value in held)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class Device(str):
     """A CPU or a GPU by its name: ``cpu``, or ``cuda:0`` for the first GPU.
@@ -11,6 +16,11 @@ class Device(str):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Device:
+        """Returns the device of a tensor."""
+        return cls(str(tensor.device))
 
     @property
     def type(self) -> str:

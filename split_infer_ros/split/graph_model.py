@@ -128,11 +128,9 @@ class GraphModel(SplitModel):
         *,
         is_whole: bool = False,
         gives_results: bool = False,
-    ) -> Partition:
+    ) -> EnginePart:
         executable = make_executable(part, config, device=device, is_whole=is_whole, gives_results=gives_results)
-        return (
-            executable if self.takes_batches or not isinstance(executable, EnginePart) else MicroBatchPart(executable)
-        )
+        return executable if self.takes_batches else MicroBatchPart(executable)
 
     def _parameters_of(self, first: int, last: int) -> int:
         weights = {str(tensor.name): tensor for tensor in self.prepared.graph.proto.graph.initializer}

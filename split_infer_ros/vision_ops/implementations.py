@@ -76,7 +76,7 @@ def run_fastest(
         return implementations[forced]()
     key = cache_key(operator, values, sizes)
     if key not in _cache:
-        device = Device(str(values.device))
+        device = Device.of(values)
         if is_recording(device):
             return implementations[ImplementationChoice.PLAIN]()
         task = record_task(operator, values, sizes)

@@ -113,7 +113,7 @@ def best_schedule(
     key = cache_key(template.value, values, sizes)
     if key in _cache:
         return _cache[key]
-    device = Device(str(values.device))
+    device = Device.of(values)
     if is_recording(device):
         return SPACES[template].default
     space = replace(SPACES[template], rule=rule)

@@ -85,7 +85,7 @@ def _profile(
 
     @torch.inference_mode()
     def run() -> StreamingProfile:
-        with Stream(Device(str(inputs[0].device))).work("profile weights"):
+        with Stream(Device.of(inputs[0])).work("profile weights"):
             return profile_partition(
                 open_partition,
                 packed.block_sizes,

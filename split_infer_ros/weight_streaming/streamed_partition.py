@@ -106,7 +106,7 @@ class StreamedPartition:
             steps = len(packed.step_blocks)
             timer = StepTimer(supply, steps) if mark is None else DeviceStepTimer(supply, steps, mark)
             graph = bind_weights(packed, places, timer)
-            set_device(graph, Device(str(ring_memory.ring.device)))
+            set_device(graph, Device.of(ring_memory.ring))
             supply.open()
             undo.pop_all()
         return cls(graph, supply, timer, kept_memory=kept_memory, ring_memory=ring_memory, note=file.note)

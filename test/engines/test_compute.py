@@ -52,6 +52,28 @@ def test_slot_has_the_features(shared: bool) -> None:
         assert np.array_equal(found, expected)
 
 
+class Named(nn.Module):
+    """Has a module of the name of ``WritingPart.start``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Conv2d(3, 3, 1)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        found = self.start(images)
+        return found, found.neg()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@torch.inference_mode()
+def test_a_model_may_call_a_module_start(shared: bool) -> None:
+    part, slots = fx.symbolic_trace(Named()), slots_of(shared)
+    images = torch.randn(2, 3, 4, 4)
+    compute_into_slot(backbone_for(slots, part), images, slots, 0)
+    for found, expected in zip(slots.views(0, 2), part(images), strict=True):
+        assert np.array_equal(found, expected)
+
+
 class Sums(nn.Module):
     """Gives two sums, which can be written into given memory."""
 

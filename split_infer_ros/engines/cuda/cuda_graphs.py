@@ -109,7 +109,7 @@ class SizedGraphs(Generic[Results]):
         graph = self._graphs[bisect_left(self._sizes, count)]
         graph.launch()
         if self.input.images.is_cuda:
-            self.input.unused = current_fence(Device(str(self.input.images.device)))
+            self.input.unused = current_fence(Device.of(self.input.images))
         return graph.results
 
 
@@ -165,7 +165,7 @@ class GraphedBackbone:
             torch.OutOfMemoryError: the device has no room for the graphs.
             CaptureError: the backbone cannot be recorded.
         """
-        device = Device(str(example.device))
+        device = Device.of(example)
         memory = memory or MemoryPool(Policy.DEVICE, device)
         stream = Stream(device)  # one of its own, because frames may be flowing on the backbone's stream
         pool = memory.graph_pool()  # shared by all graphs, because only one of them runs at a time

@@ -11,6 +11,7 @@ from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import has_engine_part
+from split_infer_ros.engines.module_state import is_module
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
@@ -27,7 +28,7 @@ def can_be_recorded(backbone: Backbone) -> bool:
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
     if isinstance(plain, StreamedPartition) or has_engine_part(plain):
         return False
-    if not hasattr(plain, "modules"):  # no module of torch, so nothing is placed
+    if not is_module(plain):  # nothing is placed
         return True
     from split_infer_ros.operator_placement.placed_graph import has_copies  # only here: it imports torch
 
