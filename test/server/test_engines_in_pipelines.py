@@ -261,7 +261,8 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
     database, config = Database(tmp_path / "costs"), ExecutionConfig(engine=Engine.OPENVINO)
     table = CostTable(Key.here("cpu"), database, max_batch_size=2, graphs=False)
     for key in ("one", "two"):
-        table.add_model(key, two_roads(config), "left, from pixels")
+        model = two_roads(config)
+        table.add_model(key, model, f"{model.split_point('default').name}, from pixels")
     while (combination := table.next_to_measure()) is not None:
         table.add_measured(combination, [0.01 + 0.001 * sum(count for _, count in combination)] * 3)
     use_lanes(monkeypatch, False)
