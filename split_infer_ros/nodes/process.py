@@ -105,7 +105,10 @@ def _run_nodes(
     nodes: list[AnyNode] = []
     executor = SingleThreadedExecutor()
     spin_end: Future[None] = Future()
-    spinning = threading.Thread(target=_spin, args=(executor, spin_end, process_exit), name="executor", daemon=True)
+    spun = threading.Event()
+    spinning = threading.Thread(
+        target=_spin, args=(executor, spin_end, spun, process_exit), name="executor", daemon=True
+    )
     try:
         with _as_configuration_errors():
             for make in node_types() if callable(node_types) else node_types:
@@ -118,8 +121,7 @@ def _run_nodes(
         spinning.start()
         if main_task is not None:
             return main_task(nodes)
-        while spinning.is_alive():
-            spinning.join(1.0)
+        spun.wait()  # not `join`: Python 3.11 takes a thread for ended once a signal interrupts that
         raise ConfigurationError("ROS has ended in this process, and nobody asked it to.")
     except Exception as error:
         if is_sticky(error):
@@ -138,22 +140,27 @@ def _run_nodes(
         rclpy.try_shutdown()
 
 
-def _spin(executor: SingleThreadedExecutor, spin_end: Future[None], process_exit: ProcessExit) -> None:
-    """Calls callbacks until the end. One that fails is logged, and the others go on."""
+def _spin(
+    executor: SingleThreadedExecutor, spin_end: Future[None], spun: threading.Event, process_exit: ProcessExit
+) -> None:
+    """Calls callbacks until the end, and then sets ``spun``. A callback that fails is logged, and the others go on."""
     logger = TextLogger("split_infer_ros")
-    while not spin_end.done():
-        try:
-            executor.spin_until_future_complete(spin_end)
-        except Exception as error:
-            if is_sticky(error):
-                process_exit.start()
-                process_exit.interrupt_main_thread()
-                raise
-            if not rclpy.ok():
-                return
-            logger.error(f"A callback failed: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)
-            logger.debug(traceback.format_exc())
-            time.sleep(RETRY_S)
+    try:
+        while not spin_end.done():
+            try:
+                executor.spin_until_future_complete(spin_end)
+            except Exception as error:
+                if is_sticky(error):
+                    process_exit.start()
+                    process_exit.interrupt_main_thread()
+                    raise
+                if not rclpy.ok():
+                    return
+                logger.error(f"A callback failed: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)
+                logger.debug(traceback.format_exc())
+                time.sleep(RETRY_S)
+    finally:
+        spun.set()
 
 
 @contextmanager

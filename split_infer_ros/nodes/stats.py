@@ -68,7 +68,7 @@ class StatsNode(ManagedNode[StatsParameters]):
         self._reports: IntraProcessSubscription | None = None
         self._ended: Any = None  # the subscription to it, while active
         self._ended_source = ""
-        self._timers: list[Timer] = []
+        self._own_timers: list[Timer] = []
         self._diagnostics: Any = None  # the publisher, while configured
 
     def configure(self) -> None:
@@ -89,12 +89,12 @@ class StatsNode(ManagedNode[StatsParameters]):
         )
         self._ended_source = ""
         self._ended = create_subscription(self, String, ENDED_TOPIC, self._receive_end, LATCHED)
-        self._timers = [self.create_steady_timer(self.values.period_s, self._publish)]
+        self._own_timers = [self.create_steady_timer(self.values.period_s, self._publish)]
         if not math.isnan(total_watts(self._sensors.read())):
-            self._timers.append(self.create_steady_timer(POWER_PERIOD_S, self._sample_power))
+            self._own_timers.append(self.create_steady_timer(POWER_PERIOD_S, self._sample_power))
 
     def deactivate(self) -> None:
-        for timer in self._timers:
+        for timer in self._own_timers:
             self.destroy_timer(timer)
         if self._reports is not None:
             self._reports.destroy()

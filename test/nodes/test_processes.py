@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -120,6 +122,42 @@ def test_each_node_runs_alone(machine: Machine) -> None:
     assert report.published == 0
     assert "no_head" in {entry.reason for entry in report.dropped}
     machine.end(signal.SIGTERM)
+
+
+SLOW_CALLBACK = """
+import sys, time
+from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.stats import StatsNode
+
+class Slow(StatsNode):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.create_timer(0.1, self.wait)
+
+    def wait(self):
+        print("waits", flush=True)
+        time.sleep(1.0)
+        print("has waited", flush=True)
+
+    def close(self):
+        super().close()
+        print("closed", flush=True)
+
+sys.exit(run([Slow]))
+"""
+
+
+def test_running_callback_ends_before_the_nodes_close(ros_domain: int) -> None:
+    """Python 3.11 takes a thread for ended after a signal has interrupted a call that joins it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_CALLBACK], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=START_S)
+    assert printed.splitlines()[-2:] == ["has waited", "closed"]
+    assert process.returncode == 0
 
 
 def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None:
