@@ -51,6 +51,7 @@ TESTS = [
     "preprocessing/test_preprocessor_on_simulated_gpu.py",
     "engines/cuda/test_forks_on_simulated_gpu.py",
     "buffers/test_memory.py",
+    "buffers/test_slot_memory.py",
     "weight_streaming/test_streaming_on_simulated_gpu.py",
     "server/test_pipeline_on_simulated_gpu.py",
     "server/test_tenants_on_simulated_gpu.py",

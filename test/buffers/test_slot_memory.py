@@ -13,6 +13,7 @@ from split_infer_ros.buffers.host_arrays import FLOAT32, Array, Values, as_array
 from split_infer_ros.buffers.layout import Layout, TensorSpec, strides_of
 from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.memory_allocation import allocate
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 
 SPECS = (TensorSpec("maps", (3, 4, 5), FLOAT32), TensorSpec("ids", (7,), np.dtype(np.int64)))
@@ -160,3 +161,19 @@ def test_a_slot_is_lent_once_however_often_it_is_asked_for(monkeypatch: pytest.M
     with pytest.raises(ValueError, match="no work"), slots.lent_to_device(0):
         raise ValueError("no work")
     assert calls == ["device", "work", "host", "device", "host"]
+
+
+def test_a_slot_of_the_device_is_given_back_once_its_bytes_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, the CPU may not touch memory that only one side at a time may use."""
+    calls: list[str] = []
+    monkeypatch.setattr(Memory, "give_to_device", lambda memory: calls.append("device"))
+    monkeypatch.setattr(Memory, "give_to_host", lambda memory: calls.append("host"))
+    layout = Layout(SPECS, 3)
+    host, device = (np.zeros(layout.slot_bytes, np.uint8) for _ in range(2))
+    slots = SlotMemory(layout, [Memory(Policy.DEVICE, host, device)])
+    given = arrays_of(2)
+    slots.write(0, given)
+    assert calls == ["device"]
+    slots.fetch(0, 2)
+    assert calls == ["device", "host"]
+    assert all(map(np.array_equal, slots.views(0, 2), given))

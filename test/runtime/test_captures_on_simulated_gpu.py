@@ -65,7 +65,19 @@ def record_another() -> None:
     capture(lambda: values + 1, Stream(GPU))
 
 
-@pytest.mark.parametrize("do", [lambda: synchronize_device(GPU), record_another])
+def record_compiled_work() -> None:
+    """Records work that is benchmarked at its first run, which synchronises the device."""
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> Tensor:
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(GPU)
+        return values + 1
+
+    capture(run, Stream(GPU))
+
+
+@pytest.mark.parametrize("do", [lambda: synchronize_device(GPU), record_another, record_compiled_work])
 def test_other_threads_wait_until_a_recording_is_over(do: Callable[[], object], gpu: Gpu) -> None:
     beside, values = Beside(do), torch.zeros(4, device=GPU)
 
