@@ -16,7 +16,9 @@ from split_infer_ros.server.settings import StageSettings
 def plan_of(lanes: bool = True) -> Plan:
     given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
     settings = StageSettings(lanes=lanes)
-    return Plan(settings=settings, pool=cast(Any, object()), memory_reason="", weight_bytes=0, warm_up_sizes=(), **given)
+    return Plan(
+        settings=settings, pool=cast(Any, object()), memory_reason="", weight_bytes=0, warm_up_sizes=(), **given
+    )
 
 
 class Model:

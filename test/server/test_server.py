@@ -172,6 +172,15 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) ->
     assert run.counts("b").published == 2
 
 
+def test_freed_memory_is_given_back_at_the_first_start_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(server, "trim", lambda: given_back.append(True))
+    run = serve(A, one=BrightModel("one"))
+    run.pipeline.stop(LONG_S)
+    run.pipeline.start()
+    assert given_back == [True]
+
+
 def test_a_model_is_measured_once_for_all(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (server, warm_up):
         monkeypatch.setattr(module, "max_threads", lambda: 2)

@@ -13,6 +13,8 @@ from split_infer_ros.server.schedule.lane_trial import LaneTrial
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
 
+BESIDE = 0.8  # share of its time for which all lanes are at work beside an execution that shows what lanes cost
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledExecution:
@@ -34,6 +36,15 @@ class ScheduledExecution:
     def sources(self) -> set[tuple[str, str]]:
         """The sources of its frames: tenants and their cameras."""
         return {request.source for request in self.decision.requests}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """When an execution began and is expected to end, and for how long all lanes had been at work until it began."""
+
+    began: float
+    expected_end: float
+    full_s: float
 
 
 class LaneScheduler:
@@ -59,8 +70,8 @@ class LaneScheduler:
         self._free_lanes = list(range(num_lanes))
         self._use: tuple[float, float | None] | None = None  # time and processor time at the last change
         self._depth = depth
-        self._running: dict[ScheduledExecution, tuple[float, float]] = {}  # when each began, and is expected to end
-        self._beside: set[ScheduledExecution] = set()  # those that began while all other lanes were at work
+        self._running: dict[ScheduledExecution, _Running] = {}
+        self._full_s = 0.0  # for which all lanes were at work so far
         self._trials: defaultdict[str, LaneTrial] = defaultdict(lambda: LaneTrial(num_lanes))
         self._latest_begin_s = math.inf
         self._rule = LaneRule()
@@ -113,24 +124,22 @@ class LaneScheduler:
         """
         self._note_use(now, processor_s)
         self._rule.begin(now, on_lane=execution.lane is not None, is_idle=self.is_idle)
-        self._running[execution] = now, now + execution.seconds
+        self._running[execution] = _Running(now, now + execution.seconds, self._full_s)
         self._latest_begin_s = now
         if execution.lane is not None:
             self._free_lanes.remove(execution.lane)
-            if not self._free_lanes:
-                self._beside.add(execution)
 
     def end(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
         """Notes that the execution ended; arguments as for ``begin``."""
         self._note_use(now, processor_s)
-        began, _ = self._running.pop(execution)
-        on_lane, was_beside = execution.lane is not None, execution in self._beside and not self._free_lanes
-        self._rule.end(now - began, on_lane=on_lane)
-        if len(execution.decision.batches) == 1 and on_lane == was_beside:
+        running = self._running.pop(execution)
+        took_s, on_lane = now - running.began, execution.lane is not None
+        self._rule.end(took_s, on_lane=on_lane)
+        is_alone = on_lane and self._full_s - running.full_s < BESIDE * took_s
+        if self._num_lanes and len(execution.decision.batches) == 1 and not is_alone:
             (batch,) = execution.decision.batches
-            self._trials[batch.model].note(now - began, num_images=len(batch.requests), on_lane=on_lane)
+            self._trials[batch.model].note(took_s, num_images=len(batch.requests), on_lane=on_lane)
         if execution.lane is not None:
-            self._beside.discard(execution)
             self._free_lanes.append(execution.lane)
 
     def lanes_pay(self, model: str) -> bool:
@@ -142,12 +151,13 @@ class LaneScheduler:
         self._trials.pop(model, None)
 
     def _note_use(self, now: float, processor_s: float | None) -> None:
-        """Notes how much processor time the process got since the last change, if all lanes were at work."""
+        """Notes the time since the last change, and the processor time that the process got, if all lanes were at work."""
         before, self._use = self._use, (now, processor_s)
-        if before is None or processor_s is None or before[1] is None:
+        if before is None or not self._num_lanes or self._free_lanes or now <= before[0]:
             return
         seconds = now - before[0]
-        if self._num_lanes and not self._free_lanes and seconds > 0:
+        self._full_s += seconds
+        if processor_s is not None and before[1] is not None:
             self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds, now)
 
     def _needs_all_cores(self, window: Sequence[Request], modes: ExecutionModes, now: float) -> bool:
@@ -158,7 +168,7 @@ class LaneScheduler:
         if not modes.lanes_serve_more or (self.is_idle and self._rule.is_paused(now)):
             return True
         first = window[0]
-        expected_ends_s = [end for _, end in self._running.values()]
+        expected_ends_s = [running.expected_end for running in self._running.values()]
         whole_end_s = max([now, *expected_ends_s]) + modes.whole.batch_s(first.model, 1)
         if whole_end_s <= first.deadline_s < now + modes.lane.batch_s(first.model, 1):
             return True
