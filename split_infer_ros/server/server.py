@@ -275,8 +275,8 @@ class Server:
         """Accepts frames; may be started again. Unknown costs of models are measured meanwhile."""
         with self._changing:
             if not self._running:
-                if not self._was_running:  # not while frames flow: it takes as long as a batch
-                    trim()  # models leave much of it when they are compiled and warmed up
+                if not self._was_running:
+                    trim()  # compiling and warming up leaves megabytes; while frames flow, they are used again and again
                     self._was_running = True
                 if self._settings.measures:  # else whoever has the only model moves its split point
                     self._splits.start()

@@ -15,10 +15,8 @@ from split_infer_ros.server.settings import StageSettings
 
 def plan_of(lanes: bool = True) -> Plan:
     given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
-    settings = StageSettings(lanes=lanes)
-    return Plan(
-        settings=settings, pool=cast(Any, object()), memory_reason="", weight_bytes=0, warm_up_sizes=(), **given
-    )
+    settings, pool = StageSettings(lanes=lanes), cast(Any, object())
+    return Plan(settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given)
 
 
 class Model:

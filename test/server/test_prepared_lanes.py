@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ NUM_LANES = 2
 
 
 @pytest.fixture(autouse=True)
-def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Has every batch want a lane from the first one on. Gives the plans that were prepared, once for each lane."""
     use_lanes(monkeypatch, True)
     monkeypatch.setattr(lane_use, "MISSED", len(PICTURES))
@@ -50,7 +50,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
         found.append(plan)
 
     monkeypatch.setattr(Plan, "warm_up_beside", note)
-    yield found
+    return found
 
 
 def scores(results: Sequence[Detections]) -> list[list[float]]:

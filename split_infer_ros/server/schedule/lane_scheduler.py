@@ -151,7 +151,7 @@ class LaneScheduler:
         self._trials.pop(model, None)
 
     def _note_use(self, now: float, processor_s: float | None) -> None:
-        """Notes the time since the last change, and the processor time that the process got, if all lanes were at work."""
+        """Notes how much time passed, and how much processor time the process got, while all lanes were at work."""
         before, self._use = self._use, (now, processor_s)
         if before is None or not self._num_lanes or self._free_lanes or now <= before[0]:
             return
