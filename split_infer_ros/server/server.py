@@ -276,7 +276,7 @@ class Server:
         with self._changing:
             if not self._running:
                 if not self._was_running:
-                    trim()  # compiling and warming up leaves megabytes; while frames flow, they are used again and again
+                    trim()  # of what compiling and warming up leaves; what frames leave is used again by the next ones
                     self._was_running = True
                 if self._settings.measures:  # else whoever has the only model moves its split point
                     self._splits.start()
