@@ -58,6 +58,7 @@ class OnnxRuntimePart(EnginePart):
         self._provider = find_provider(Engine.ONNXRUNTIME, provider)
         self._device = device
         self._sessions: PerThreadCount[Any] = PerThreadCount()
+        self._found: dict[int, Any] = {}  # sessions by threads
         self._making = threading.Lock()
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
@@ -115,11 +116,15 @@ class OnnxRuntimePart(EnginePart):
         return session, binding
 
     def _session(self, num_threads: int) -> Any:
+        """Returns the session for so many threads. Known ones are found without the lock, in which others are made."""
+        if num_threads in self._found:
+            return self._found[num_threads]
         with self._making:
             session = self._sessions.find(num_threads)
             if session is None:
                 session = self._make_session(num_threads)
                 self._sessions.keep(num_threads, session)
+            self._found[num_threads] = session
             return session
 
     def _make_session(self, num_threads: int) -> Any:

@@ -13,21 +13,17 @@ from pathlib import Path
 
 HEAD, BACKBONE = 4, 6  # added to the nice value; what the head finishes is older
 
-_given = threading.local()  # by: what the thread has added to its nice value
-
 
 def give_way(by: int) -> None:
-    """Adds to the calling thread's nice value, and so to those of the threads that it starts; 19 is the most.
+    """Raises the calling thread's nice value above the process's, and so those of the threads that it starts.
 
     Linux alone has a value for each thread. Elsewhere nothing changes.
 
     Args:
-        by: so much in all, however often this is called.
+        by: so much in all, however often this is called, and whatever the thread has inherited; 19 is the most.
     """
     if not hasattr(os, "setpriority") or not Path("/proc/self/task").is_dir():
         return
-    thread = threading.get_native_id()
     with suppress(OSError):
-        usual = os.getpriority(os.PRIO_PROCESS, thread) - getattr(_given, "by", 0)
-        os.setpriority(os.PRIO_PROCESS, thread, usual + by)
-        _given.by = by
+        usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the first thread, which gives way to none
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + by)

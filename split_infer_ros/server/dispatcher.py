@@ -113,8 +113,16 @@ class Dispatcher:
 
         Stacks that end at another split point than this plan are released.
         """
-        self._tables.add_model(model.key, model.model, model.plan.cost_key, model.plan.pixels)
+        plan = model.plan
+        self._executor.lanes.forget(model.key)
+        self._tables.add_model(model.key, model.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
         self.use_stacks(list(self.stacks.values()))
+
+    def note_lanes(self, model: ServedModel) -> None:
+        """Notes that batches of a model may have a lane from now on (lock held)."""
+        if self.models.get(model.key) is model:
+            self.note_plan(model)
+            self.renew()
 
     def remove(self, model: ServedModel) -> None:
         """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""

@@ -70,7 +70,7 @@ class ExecutionChooser:
             due = due_at(queue, modes.whole, rules)
             wake_at = min((at for at in due.values() if at > now), default=math.inf)
             queue = [request for request in queue if due[request.model] <= now]
-        on_lanes = {key for key in able if self._models[key].may_use_lanes}
+        on_lanes = {key for key in able if self._models[key].lanes.may_be_used}
         execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules, on_lanes=on_lanes)
         decision = execution.decision
         costs, pair = modes.whole, []
@@ -88,6 +88,9 @@ class ExecutionChooser:
             )
         if not decision.batches:
             return Choice(wake_at=wake_at)
+        for each in decision.batches:
+            pays = self._lane_scheduler.lanes_pay(each.model)
+            self._models[each.model].lanes.note_batch(now, misses_lane=execution.misses_lane, lanes_pay=pays)
         batches = [self._start_batch(batch, now) for batch in decision.batches]
         if len(batches) > 1:
             fusion = FusionKind.STACKED if decision.stack in stacks else FusionKind.FUSED

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.engines.compute import Backbone, compute_into_slot
+from split_infer_ros.engines.compute import Backbone, compute_into_slot, start_backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import ModelMemory
 from split_infer_ros.images.encodings import Pixels
@@ -43,6 +43,7 @@ class Plan:
         weight_bytes: of the backbone, on both sides.
         graphs: the recorded backbone; None if it is not recorded.
         graph_note: why the backbone is not recorded although the settings ask for it.
+        has_lanes: whether its batches can be computed side by side at once, because that was prepared.
     """
 
     settings: StageSettings
@@ -56,6 +57,7 @@ class Plan:
     warm_up_sizes: tuple[int, ...]
     graphs: GraphedBackbone | None = None
     graph_note: str = ""
+    has_lanes: bool = False
 
     @property
     def streamed(self) -> StreamedPartition | None:
@@ -163,3 +165,10 @@ class Plan:
                         self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
         finally:
             self.pool.revoke(lease)
+
+    def warm_up_beside(self) -> None:
+        """Runs blank batches on a CPU, without a slot: frames that come meanwhile have all of them."""
+        with inference_mode():
+            for count in self.warm_up_sizes:
+                for _ in range(WARM_UP_RUNS):
+                    start_backbone(self.backbone, self.preprocessor.load([Pixels.blank()] * count).images)

@@ -24,6 +24,7 @@ from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.co_run_plans import CoRunPlans
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.lane_use import LaneUse
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights, make_tried_plan
 from split_infer_ros.server.model_instance import ModelInstance
@@ -49,11 +50,13 @@ class Callbacks:
         deliver: a model, a batch's handle, the index of a frame in it and its detections; must not raise.
         watch: a model and each batch that its head was at.
         on_error: the model's name and an exception that cost frames, or a notice.
+        note_lanes: a model whose batches may have a lane from now on; called with the server's lock held.
     """
 
     deliver: Callable[[ServedModel, Handle, int, Detections], None]
     watch: Callable[[ServedModel, Batch], None]
     on_error: Callable[[str, Exception], None]
+    note_lanes: Callable[[ServedModel], None]
 
 
 class ServedModel:
@@ -75,6 +78,7 @@ class ServedModel:
         split: as given.
         instance: its plan and its batches in flight.
         head: its head's threads; None if it is elsewhere.
+        lanes: whether its batches may have lanes.
         failed: it could not run even once, though it could be loaded.
         num_threads: of its backbone on all cores; 0: all.
         co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
@@ -105,8 +109,7 @@ class ServedModel:
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
         self._warm_up = WarmUp(model, opened.num_threads, num_lanes)
-        self._tries_lanes = not settings.measures
-        self._lanes_pay = False
+        self._is_measured = settings.measures
         self.head: HeadStage | None = None
         transport = opened.transport
         if transport is None:
@@ -132,6 +135,14 @@ class ServedModel:
             num_threads=opened.num_threads,
             ring_memory=ring_memory,
         )
+        self.lanes = LaneUse(
+            self.instance,
+            self._warm_up,
+            changed,
+            ready=lambda: callbacks.note_lanes(self),
+            on_error=self._report,
+            tries=not settings.measures,
+        )
 
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:
         """Allocates slots and staging, and runs blank images.
@@ -151,12 +162,6 @@ class ServedModel:
             raise
         self.instance.use(plan)
         self.instance.report_notes()
-        self._lanes_pay = self._warm_up.lanes_serve_more(plan) if self._tries_lanes else self._warm_up.can_use_lanes
-
-    @property
-    def may_use_lanes(self) -> bool:
-        """Whether its batches may have a lane."""
-        return self._lanes_pay and self.plan.may_use_lanes
 
     @property
     def plan(self) -> Plan:
@@ -203,7 +208,7 @@ class ServedModel:
         Raises:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
-        return make_tried_plan(self.instance, settings, taken_bytes, self._warm_up)
+        return self.lanes.follow(make_tried_plan(self.instance, settings, taken_bytes, self._warm_up))
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
@@ -288,8 +293,8 @@ class ServedModel:
         plan = before.with_settings(settings)
         if plan is not None:
             return plan
-        if is_running and self._tries_lanes and not isinstance(before.backbone, EnginePart):
-            plan = self.instance.make_plan(settings, taken_bytes)
+        if is_running and not self._is_measured and not isinstance(before.backbone, EnginePart):
+            plan = self.lanes.follow(self.instance.make_plan(settings, taken_bytes))
         else:
             plan = self.make_plan(settings, taken_bytes)
         try:

@@ -13,6 +13,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission
 from split_infer_ros.server.batch import Batch
@@ -129,14 +130,14 @@ class Server:
             waiting=self._waiting,
             dispatcher=self._dispatcher,
             tables=self._tables,
-            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
+            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed, self._dispatcher.note_lanes),
             open_model=open_model,
             database=database,
             splits=self._splits,
             num_lanes=self.executor.num_lanes,
             ring_memory=ring_memory,
         )
-        self._running = False
+        self._running = self._was_running = False
 
     @property
     def settings(self) -> SharedSettings:
@@ -274,6 +275,9 @@ class Server:
         """Accepts frames; may be started again. Unknown costs of models are measured meanwhile."""
         with self._changing:
             if not self._running:
+                if not self._was_running:
+                    trim()  # of what compiling and warming up leaves; what frames leave is used again by the next ones
+                    self._was_running = True
                 if self._settings.measures:  # else whoever has the only model moves its split point
                     self._splits.start()
                 self._dispatcher.start()

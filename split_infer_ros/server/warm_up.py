@@ -1,9 +1,7 @@
-"""Blank batches before frames come: the first ones compile, choose kernels and pack weights. And a trial of lanes."""
+"""Blank batches before frames come: the first ones compile, choose kernels and pack weights."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,11 +14,7 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.split.model import SplitModel
 
-LANES_LIMIT = 1.1  # times the time on all cores: lanes usually need less, but a machine that starts up is busy
-TRIALS = 3  # of lanes and of all cores
-TRIALS_S = 1.0  # for those of all cores; where a batch takes longer than a third of this, there are fewer
 NUM_LANES = 2  # of a server that measures no costs: with more, each batch would take longer for little gain
-MAX_TRIAL_S = 1.5  # if a warm-up takes longer, lanes are not tried: that would delay the start too much
 
 
 class WarmUp:
@@ -48,42 +42,24 @@ class WarmUp:
         """Whether two batches of the model may be computed side by side."""
         return self._num_lanes > 1
 
+    @property
+    def prepares_lanes(self) -> bool:
+        """Whether ``run_on_lanes`` makes anything. What torch needs on a lane, it has from all cores."""
+        return self._engine is not Engine.TORCH
+
     def run(self, plan: Plan) -> None:
-        """Warms a plan up as it will be used. Raises what the model raises."""
-        self._seconds(plan, 1, self._on_all_cores)
-        if self._num_lanes > 1 and plan.may_use_lanes and self._engine is not Engine.TORCH:
-            self._seconds(plan, self._num_lanes, self._on_lane)
+        """Warms a plan up on all cores, or on the GPU. Raises what the model raises."""
+        self._run(1, self._on_all_cores, lambda: plan.warm_up(Stream(self._device), Stream(self._device)))
 
-    def lanes_serve_more(self, plan: Plan) -> bool:
-        """Tries lanes, all of them at work, against all cores, in turns. The fastest of each counts.
+    def run_on_lanes(self, plan: Plan) -> None:
+        """Warms a plan up on all lanes, also while its batches are computed. Raises what the model raises."""
+        if self.prepares_lanes:
+            self._run(self._num_lanes, self._on_lane, plan.warm_up_beside)
 
-        Usually one turn shows that lanes serve more. No more than that delays the start then.
-        """
-        if not (self._num_lanes > 1 and plan.may_use_lanes):
-            return False
-        whole_s = self._seconds(plan, 1, self._on_all_cores)
-        if whole_s > MAX_TRIAL_S:
-            return False
-        if self._engine is Engine.TORCH:  # whose lanes ``run`` leaves cold
-            self._seconds(plan, self._num_lanes, self._on_lane)
-        lanes_s = math.inf
-        for _ in range(max(1, min(TRIALS, int(TRIALS_S / whole_s)))):
-            lanes_s = min(lanes_s, self._seconds(plan, self._num_lanes, self._on_lane))
-            if lanes_s < self._num_lanes * whole_s:
-                return True
-            whole_s = min(whole_s, self._seconds(plan, 1, self._on_all_cores))
-        return lanes_s < LANES_LIMIT * self._num_lanes * whole_s
-
-    def _seconds(self, plan: Plan, num_threads: int, set_up: Callable[[], None]) -> float:
-        """Warms the plan up on so many new threads at the same time; returns the seconds that it took."""
+    def _run(self, num_threads: int, set_up: Callable[[], None], work: Callable[[], None]) -> None:
         with ThreadPoolExecutor(num_threads, initializer=set_up) as executor:
-            begin = time.monotonic()
-            runs = [
-                executor.submit(plan.warm_up, Stream(self._device), Stream(self._device)) for _ in range(num_threads)
-            ]
-            for each in runs:
+            for each in [executor.submit(work) for _ in range(num_threads)]:
                 each.result()
-            return time.monotonic() - begin
 
 
 def _set_up(engine: Engine, num_threads: int, num_lanes: int = 1) -> None:

@@ -28,6 +28,7 @@ from onnx import TensorProto, helper
 from small_graphs import CHANNELS, ROUNDING, SIDE, graph_of, images, in_torch, small_graph
 
 GUARD = 12345.0
+WAIT_S = 30.0
 
 MakePart = Callable[[OnnxGraph], EnginePart]
 
@@ -274,6 +275,29 @@ def test_several_threads_may_call_at_once(make: MakePart) -> None:
         for seed, results in enumerate(executor.map(run, range(4))):
             for found in results:
                 assert_close(found, in_torch(images(1 + seed % 2, seed)))
+
+
+def test_calls_go_on_while_another_number_of_threads_is_prepared(make: MakePart) -> None:
+    part = make(small_graph())
+    name = "_make_session" if isinstance(part, OnnxRuntimePart) else "_compile"
+    original, begun, gate = getattr(part, name), threading.Event(), threading.Event()
+
+    def wait(threads: object, *others: object) -> object:
+        if getattr(threads, "num_threads", threads) == 2:
+            begun.set()
+            assert gate.wait(WAIT_S)
+        return original(threads, *others)
+
+    setattr(part, name, wait)
+    run_with_threads(1, lambda: part(images(1)))
+    with ThreadPoolExecutor(1) as executor:
+        other = executor.submit(run_with_threads, 2, lambda: part(images(1)))
+        assert begun.wait(WAIT_S)
+        found = run_with_threads(1, lambda: [part(images(1, seed)) for seed in range(20)])
+        assert not other.done()
+        gate.set()
+        assert_close(other.result(WAIT_S), in_torch(images(1)))
+    assert_close(found[-1], in_torch(images(1, 19)))
 
 
 def test_results_of_unknown_length_are_returned(make: MakePart) -> None:

@@ -39,6 +39,15 @@ def test_a_thread_gives_way_once_and_the_others_do_not() -> None:
     assert nice() == usual
 
 
+def test_a_thread_that_was_started_by_such_a_thread_gives_way_no_further() -> None:
+    def work() -> list[int]:
+        give_way(BACKBONE)
+        return [nice()]
+
+    usual = nice()
+    assert on_a_thread(lambda: [*work(), *on_a_thread(work)]) == [min(19, usual + BACKBONE)] * 2
+
+
 def test_threads_that_it_starts_give_way_as_well() -> None:
     def work() -> list[int]:
         give_way(BACKBONE)

@@ -93,7 +93,7 @@ class Bench:
         router = ResultRouter(
             changed=self.changed, tenants=self.tenants, models=self.models, deliver=self.deliver, on_error=self.note
         )
-        callbacks = Callbacks(router.deliver, router.watch, self.note)
+        callbacks = Callbacks(router.deliver, router.watch, self.note, lambda model: None)
         for name, model in models.items():
             settings = SharedSettings(device="cpu")
             opened = OpenedModel(model)

@@ -12,11 +12,12 @@ from bright import LONG_S
 from stages import Start
 
 from split_infer_ros.errors import SplitInferError
-from split_infer_ros.server import warm_up
+from split_infer_ros.server import lane_use, warm_up
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.schedule.lane_rule import LaneRule
+from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler
 from split_infer_ros.server.settings import DropPolicy
-from split_infer_ros.server.warm_up import NUM_LANES, WarmUp
+from split_infer_ros.server.warm_up import NUM_LANES
 
 COUNT = 60
 
@@ -52,7 +53,9 @@ class SlowPlan:
 def on_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes are always used, whatever this machine is and whatever the tests' threads are."""
     monkeypatch.setattr(warm_up, "count_lanes", lambda model, num_threads, num_lanes: NUM_LANES)
-    monkeypatch.setattr(WarmUp, "lanes_serve_more", lambda trial, plan: plan.may_use_lanes)
+    monkeypatch.setattr(lane_use, "MISSED", 1)
+    monkeypatch.setattr(lane_use, "MISSED_S", 0.0)
+    monkeypatch.setattr(LaneScheduler, "lanes_pay", lambda scheduler, model: True)
     monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: True)
 
 

@@ -14,7 +14,7 @@ from running import SETTINGS, A, B, C, Serve, until
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.server import served_model, server
+from split_infer_ros.server import served_model, server, warm_up
 from split_infer_ros.server.costs import cost_table
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.schedule.execution_costs import Combination
@@ -172,8 +172,18 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) ->
     assert run.counts("b").published == 2
 
 
+def test_freed_memory_is_given_back_at_the_first_start_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(server, "trim", lambda: given_back.append(True))
+    run = serve(A, one=BrightModel("one"))
+    run.pipeline.stop(LONG_S)
+    run.pipeline.start()
+    assert given_back == [True]
+
+
 def test_a_model_is_measured_once_for_all(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "max_threads", lambda: 2)
+    for module in (server, warm_up):
+        monkeypatch.setattr(module, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
     modes = run.pipeline.costs

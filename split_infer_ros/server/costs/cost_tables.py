@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CostTables:
-    """The costs of the loaded models in every execution mode; a model is ready once all tables know its costs.
+    """The costs of the loaded models in every execution mode. Those of lanes count only for models that have lanes.
 
     Args:
         key: the device and the versions under which costs are kept.
@@ -50,15 +50,25 @@ class CostTables:
         for table in self._tables:
             table.load_costs()
 
-    def add_model(self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None) -> None:
-        """Adds a model to every table; ``CostTable.add_model`` explains the arguments."""
-        for table in self._tables:
-            table.add_model(name, model, variant, pixels)
+    def add_model(
+        self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None, *, has_lanes: bool
+    ) -> None:
+        """Adds a model, or one whose plan is another now; ``CostTable.add_model`` explains the other arguments.
+
+        Args:
+            has_lanes: whether it can be computed on lanes. If not, what that costs is not measured.
+        """
+        self.whole.add_model(name, model, variant, pixels)
+        if self.lane is not None and has_lanes:
+            self.lane.add_model(name, model, variant, pixels)
+        elif self.lane is not None and name in self.lane.models:
+            self.lane.remove_model(name)
 
     def remove_model(self, name: str) -> None:
         """Removes a model; its costs stay for a later ``add_model``."""
         for table in self._tables:
-            table.remove_model(name)
+            if name in table.models:
+                table.remove_model(name)
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
         """Replaces the stacks by exactly these, in every table."""

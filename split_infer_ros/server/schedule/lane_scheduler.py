@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.lane_rule import LaneRule
+from split_infer_ros.server.schedule.lane_trial import LaneTrial
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
+
+BESIDE = 0.8  # share of its time for which all lanes are at work beside an execution that shows what lanes cost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,16 +24,27 @@ class ScheduledExecution:
         decision: what is executed; without batches nothing starts.
         lane: the index of the lane; None for all cores, or the GPU.
         seconds: the expected duration; 0 if it is not known.
+        misses_lane: whether it has all cores only because its first request's model may have no lane.
     """
 
     decision: Decision = field(default_factory=Decision)
     lane: int | None = None
     seconds: float = 0.0
+    misses_lane: bool = False
 
     @property
     def sources(self) -> set[tuple[str, str]]:
         """The sources of its frames: tenants and their cameras."""
         return {request.source for request in self.decision.requests}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """When an execution began and is expected to end, and for how long all lanes had been at work until it began."""
+
+    began: float
+    expected_end: float
+    full_s: float
 
 
 class LaneScheduler:
@@ -55,7 +70,9 @@ class LaneScheduler:
         self._free_lanes = list(range(num_lanes))
         self._use: tuple[float, float | None] | None = None  # time and processor time at the last change
         self._depth = depth
-        self._running: dict[ScheduledExecution, tuple[float, float]] = {}  # when each began, and is expected to end
+        self._running: dict[ScheduledExecution, _Running] = {}
+        self._full_s = 0.0  # for which all lanes were at work so far
+        self._trials: defaultdict[str, LaneTrial] = defaultdict(lambda: LaneTrial(num_lanes))
         self._latest_begin_s = math.inf
         self._rule = LaneRule()
 
@@ -86,10 +103,13 @@ class LaneScheduler:
         has_room = bool(self._free_lanes) if lanes_run else len(self._running) < self._depth
         if not has_room or not len(queue):
             return ScheduledExecution()
-        if self._needs_all_cores(queue[: rules.window], modes, now, on_lanes):
+        wants_lane = not self._needs_all_cores(queue[: rules.window], modes, now)
+        misses_lane = wants_lane and on_lanes is not None and queue[0].model not in on_lanes
+        if misses_lane or not wants_lane:
             if lanes_run:
                 return ScheduledExecution()
-            return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes)
+            on_all = _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes)
+            return replace(on_all, misses_lane=misses_lane)
         able = queue if on_lanes is None else [request for request in queue if request.model in on_lanes]
         decision = decide(able, modes.lane, now=now, rules=replace(rules, fuse=False), fastest_costs=modes.whole)
         return _scheduled(decision, min(self._free_lanes), modes)
@@ -104,7 +124,7 @@ class LaneScheduler:
         """
         self._note_use(now, processor_s)
         self._rule.begin(now, on_lane=execution.lane is not None, is_idle=self.is_idle)
-        self._running[execution] = now, now + execution.seconds
+        self._running[execution] = _Running(now, now + execution.seconds, self._full_s)
         self._latest_begin_s = now
         if execution.lane is not None:
             self._free_lanes.remove(execution.lane)
@@ -112,31 +132,43 @@ class LaneScheduler:
     def end(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
         """Notes that the execution ended; arguments as for ``begin``."""
         self._note_use(now, processor_s)
-        began, _ = self._running.pop(execution)
-        self._rule.end(now - began, on_lane=execution.lane is not None)
+        running = self._running.pop(execution)
+        took_s, on_lane = now - running.began, execution.lane is not None
+        self._rule.end(took_s, on_lane=on_lane)
+        is_alone = on_lane and self._full_s - running.full_s < BESIDE * took_s
+        if self._num_lanes and len(execution.decision.batches) == 1 and not is_alone:
+            (batch,) = execution.decision.batches
+            self._trials[batch.model].note(took_s, num_images=len(batch.requests), on_lane=on_lane)
         if execution.lane is not None:
             self._free_lanes.append(execution.lane)
 
+    def lanes_pay(self, model: str) -> bool:
+        """Returns whether lanes serve a model's requests faster than all cores, as far as executions showed."""
+        return self._trials[model].lanes_pay is not False
+
+    def forget(self, model: str) -> None:
+        """Forgets what executions of a model showed, because it is computed otherwise from now on."""
+        self._trials.pop(model, None)
+
     def _note_use(self, now: float, processor_s: float | None) -> None:
-        """Notes how much processor time the process got since the last change, if all lanes were at work."""
+        """Notes how much time passed, and how much processor time the process got, while all lanes were at work."""
         before, self._use = self._use, (now, processor_s)
-        if before is None or processor_s is None or before[1] is None:
+        if before is None or not self._num_lanes or self._free_lanes or now <= before[0]:
             return
         seconds = now - before[0]
-        if self._num_lanes and not self._free_lanes and seconds > 0:
+        self._full_s += seconds
+        if processor_s is not None and before[1] is not None:
             self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds, now)
 
-    def _needs_all_cores(
-        self, window: Sequence[Request], modes: ExecutionModes, now: float, on_lanes: Collection[str] | None
-    ) -> bool:
-        if not self._free_lanes or (on_lanes is not None and window[0].model not in on_lanes):
+    def _needs_all_cores(self, window: Sequence[Request], modes: ExecutionModes, now: float) -> bool:
+        if not self._free_lanes:
             return True
         if not all(modes.knows(request.model) for request in window):
             return not self._rule.wants_lanes(now, is_idle=self.is_idle)
         if not modes.lanes_serve_more or (self.is_idle and self._rule.is_paused(now)):
             return True
         first = window[0]
-        expected_ends_s = [end for _, end in self._running.values()]
+        expected_ends_s = [running.expected_end for running in self._running.values()]
         whole_end_s = max([now, *expected_ends_s]) + modes.whole.batch_s(first.model, 1)
         if whole_end_s <= first.deadline_s < now + modes.lane.batch_s(first.model, 1):
             return True

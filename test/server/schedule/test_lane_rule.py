@@ -48,6 +48,7 @@ def serve(
     processor_share: float = 1.0,  # that the process gets of both cores
     num_lanes: int = NUM_LANES,
     running: list[tuple[float, ScheduledExecution]] | None = None,
+    lane_s: float = LANE_S,
 ) -> Served:
     """Serves requests in order. Returns for each when it began, when it ended, and its lane.
 
@@ -71,7 +72,7 @@ def serve(
             while len(waiting) > 1 and waiting[1] <= now:
                 waiting.pop(0)
         waiting.pop(0)
-        end = now + (WHOLE_S if begun.lane is None else LANE_S)
+        end = now + (WHOLE_S if begun.lane is None else lane_s)
         running.append((end, begun))
         served.append((now, end, begun.lane))
     return served
@@ -130,6 +131,41 @@ def test_a_model_that_has_no_lanes_waits_until_it_has_all_cores() -> None:
     whole = next_of(scheduler, now + LANE_S, on_lanes=False)
     assert whole is not None
     assert whole.lane is None
+
+
+def test_a_fast_model_without_lanes_misses_them() -> None:
+    scheduler, now, missed = LaneScheduler(NUM_LANES), 0.0, []
+    for interval_s in [*[WHOLE_S] * 5, *[3 * WHOLE_S] * 5]:
+        whole = next_of(scheduler, now, on_lanes=False)
+        assert whole is not None
+        assert whole.lane is None
+        missed.append(whole.misses_lane)
+        scheduler.end(whole, now + WHOLE_S)
+        now += interval_s
+    assert missed == [False, *[True] * 6, *[False] * 3]
+
+
+def test_lanes_that_are_slower_side_by_side_do_not_pay() -> None:
+    scheduler = LaneScheduler(NUM_LANES)
+    serve(scheduler, every(0.01), lane_s=LANE_S)
+    assert scheduler.lanes_pay("m")
+    scheduler = LaneScheduler(NUM_LANES)
+    serve(scheduler, every(0.01), lane_s=1.2 * NUM_LANES * WHOLE_S)
+    assert not scheduler.lanes_pay("m")
+    assert scheduler.lanes_pay("another")
+    scheduler.forget("m")
+    assert scheduler.lanes_pay("m")
+
+
+def test_an_execution_alone_on_a_lane_shows_nothing() -> None:
+    """Each is as slow as all cores twice, but nothing runs beside it."""
+    scheduler, now = LaneScheduler(NUM_LANES), 0.0
+    for _ in range(100):
+        begun = next_of(scheduler, now)
+        assert begun is not None
+        now += WHOLE_S if begun.lane is None else 1.2 * NUM_LANES * WHOLE_S
+        scheduler.end(begun, now)
+    assert scheduler.lanes_pay("m")
 
 
 def test_a_gpu_takes_as_many_executions_as_it_is_deep() -> None:

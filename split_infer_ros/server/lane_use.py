@@ -1,0 +1,110 @@
+"""Whether the batches of a model may have lanes, which are prepared once frames come fast."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from split_infer_ros.errors import Notice
+from split_infer_ros.runtime.shortage import summarize_error
+from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.warm_up import WarmUp
+
+# Batches in a row that miss a lane before lanes are prepared, and for how long. A busy machine delays the first few.
+MISSED, MISSED_S = 8, 1.0
+
+
+class LaneUse:
+    """Prepares lanes once batches come faster than all cores serve them, and gives them up if they do not pay.
+
+    An engine compiles a network once more for lanes. That takes time, and nearly as much memory again. A camera that is
+    slower than the model does without. Meanwhile frames are served on all cores.
+
+    Args:
+        instance: the model's.
+        warm_up: of its plans.
+        changed: guards what is shared with other threads.
+        ready: called once the plan in force has lanes (lock held).
+        on_error: takes a notice if lanes cannot be prepared.
+        tries: whether batches tell if lanes pay. If not, costs that are measured do.
+    """
+
+    def __init__(
+        self,
+        instance: ModelInstance,
+        warm_up: WarmUp,
+        changed: threading.Condition,
+        *,
+        ready: Callable[[], object],
+        on_error: Callable[[Exception], object],
+        tries: bool,
+    ) -> None:
+        self._instance = instance
+        self._warm_up = warm_up
+        self._changed = changed
+        self._ready = ready
+        self._on_error = on_error
+        self._tries = tries
+        self._are_in_use = not tries and not warm_up.prepares_lanes
+        self._are_given_up = self._is_preparing = False
+        self._missed, self._missed_since = 0, 0.0
+
+    @property
+    def may_be_used(self) -> bool:
+        """Whether batches of the plan in force may have a lane (lock held)."""
+        return self._instance.plan.has_lanes and self._can_have(self._instance.plan)
+
+    def note_batch(self, now: float, *, misses_lane: bool, lanes_pay: bool) -> None:
+        """Notes that a batch begins (lock held). It may begin to prepare lanes, on a thread of its own.
+
+        Args:
+            now: seconds of the steady clock.
+            misses_lane: whether the batch would have a lane if its plan had lanes.
+            lanes_pay: False if the model's batches on lanes have shown that all cores serve more.
+        """
+        if self._tries and not lanes_pay:
+            self._give_up()
+        plan = self._instance.plan
+        if not misses_lane or plan.has_lanes or not self._can_have(plan):
+            self._missed = 0
+            return
+        self._missed_since = self._missed_since if self._missed else now
+        self._missed += 1
+        if self._missed >= MISSED and now - self._missed_since >= MISSED_S and not self._is_preparing:
+            self._is_preparing = True
+            threading.Thread(target=self._prepare, args=(plan,), name="prepare lanes").start()
+
+    def follow(self, plan: Plan) -> Plan:
+        """Returns a new plan as it is to take effect: with lanes prepared, if the plan in force uses them."""
+        if self._are_in_use and self._can_have(plan) and self._prepared(plan):
+            return replace(plan, has_lanes=True)
+        return plan
+
+    def _can_have(self, plan: Plan) -> bool:
+        return self._warm_up.can_use_lanes and plan.may_use_lanes and not self._are_given_up
+
+    def _give_up(self) -> None:
+        self._are_in_use, self._are_given_up = False, True
+
+    def _prepare(self, plan: Plan) -> None:
+        is_prepared = self._prepared(plan)
+        with self._changed:
+            self._is_preparing = False
+            current = self._instance.plan
+            if is_prepared and current.pool is plan.pool:  # else batches may miss lanes of the next plan
+                self._are_in_use = True
+                self._instance.use(replace(current, has_lanes=True))
+                self._ready()
+
+    def _prepared(self, plan: Plan) -> bool:
+        """Warms a plan up on lanes; returns whether that worked."""
+        try:
+            self._warm_up.run_on_lanes(plan)
+        except Exception as error:
+            self._give_up()
+            key = self._instance.key
+            self._on_error(Notice(f"{key} computes no two batches at the same time ({summarize_error(error)})."))
+            return False
+        return True
