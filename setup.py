@@ -92,7 +92,7 @@ class BuildWithCMake(build_ext):
     def run(self) -> None:
         if self.editable_mode:
             raise SystemExit("split_infer_ros has generated messages: it has no editable install; use scripts/run.")
-        build = Path(self.build_temp).resolve()
+        build = Path(self.build_temp).resolve() / Path(sys.prefix).name  # environments beside each other keep theirs
         stage = build / "stage"
         prefixes = ros_prefixes()
         if not sourced_ros():

@@ -42,8 +42,8 @@ def _check_weights(model: GraphModel) -> None:
     for node in model.graph.proto.graph.node:
         if node.op_type == "Conv" and node.input[1] in made:
             raise ConfigurationError(
-                f"{model.entry.name} cannot be quantised: its ONNX file computes the weights {node.input[1]}. Export it "
-                "with the weights that it uses; shapes is quantised where torch is installed."
+                f"{model.entry.name} cannot be quantised: its ONNX file computes the weights {node.input[1]}. Export "
+                "it with the weights that it uses; shapes is quantised where torch is installed."
             )
 
 

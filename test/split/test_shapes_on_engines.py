@@ -1,4 +1,4 @@
-"""``shapes`` by its ONNX file and by torch's network: which of them a spec means, and that one finds what the other does."""
+"""``shapes`` by its ONNX file and by torch's network: which of them a spec means; both find the same."""
 
 from __future__ import annotations
 
