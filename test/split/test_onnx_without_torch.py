@@ -118,6 +118,7 @@ def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> N
 @pytest.mark.timeout(2 * CHILD_S)
 def test_torch_is_not_imported_to_find_no_gpu() -> None:
     """A process asks for the device before it knows which models it gets."""
+    pytest.importorskip("torch")
     program = """
 import sys
 from pathlib import Path
