@@ -92,7 +92,7 @@ class BuildWithCMake(build_ext):
     def run(self) -> None:
         if self.editable_mode:
             raise SystemExit("split_infer_ros has generated messages: it has no editable install; use scripts/run.")
-        build = Path(self.build_temp).resolve()
+        build = Path(self.build_temp).resolve() / Path(sys.prefix).name  # environments beside each other keep theirs
         stage = build / "stage"
         prefixes = ros_prefixes()
         if not sourced_ros():
@@ -169,18 +169,19 @@ class CMakeDistribution(Distribution):
         return True
 
 
-# An engine beside torch takes ONNX models. torch exports its own to ONNX by onnxscript. With onnx2torch, torch takes
-# ONNX models as well; the results are compared with ONNX Runtime's.
-ONNX = ["onnx", "onnxscript"]
+# An engine beside torch takes ONNX models. With onnx2torch, torch takes them as well; the results are compared with
+# ONNX Runtime's.
 ENGINES = {
-    "onnxruntime": [*ONNX, "onnxruntime"],
-    "openvino": [*ONNX, "openvino"],
+    "onnxruntime": ["onnx", "onnxruntime"],
+    "openvino": ["onnx", "openvino"],
     "onnx2torch": ["onnx", "onnx2torch", "onnxruntime"],
 }
 ALL_ENGINES = sorted({requirement for requirements in ENGINES.values() for requirement in requirements})
 # Models of torch, and GPUs. ONNX files run on a CPU without it. 2.13.0 can resolve to a build without CUDA, which
-# torchvision does not import with.
-TORCH = ["torch>=2.6,!=2.13.0", "torchvision"]
+# torchvision does not import with. torch exports its models by onnxscript, for other engines to run.
+TORCH = ["torch>=2.6,!=2.13.0", "torchvision", "onnxscript"]
+# What checks the package where torch is not installed.
+QUICK_TEST = ["hypothesis", "psutil", "pytest>=7", "pytest-timeout", "pytest-xdist"]
 QUANTISE = [*TORCH, *ALL_ENGINES, "nncf>=3.0"]  # for making models in int8; OpenVINO alone runs them
 
 package = ElementTree.parse(HERE / "package.xml").getroot()
@@ -205,7 +206,6 @@ setup(
         "pyyaml",
         "rosbags>=0.11",
         "safetensors",
-        "scikit-learn",
         "tqdm",
         # A sourced ROS 2 brings an OpenCV that fits its NumPy.
         *([] if ros and importlib.util.find_spec("cv2") else ["opencv-python-headless"]),
@@ -219,14 +219,12 @@ setup(
         "bench": ["matplotlib", *QUANTISE],  # the engines alone are rivals of the pipeline
         "docs": ["furo", "myst-parser", "pygraphviz", "sphinx"],
         "power": ["nvidia-ml-py"],
+        "tune": ["scikit-learn"],  # the cost model of the command tune
+        "quick-test": QUICK_TEST,
         "test": [
-            "hypothesis",
+            *QUICK_TEST,
             "mypy",
-            "pytest>=7",
             "pytest-cov",
-            "pytest-timeout",
-            "pytest-xdist",
-            "psutil",
             "ruff>=0.17,<0.18",  # its formatter's style is checked
             "scikit-image",
             "timm",

@@ -32,16 +32,18 @@ from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.onnx_export import export  # noqa: E402
 from split_infer_ros.models import shapes  # noqa: E402
 from split_infer_ros.models.catalogue import find_model  # noqa: E402
+from split_infer_ros.models.shapes_file import FILE, LABELS, NAME  # noqa: E402
 from split_infer_ros.models.weights import load_weights  # noqa: E402
+from split_infer_ros.split.load import load_model  # noqa: E402
+from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
+from split_infer_ros.split.split_points import INPUT, OUTPUT  # noqa: E402
 
-OUTPUT = shapes.WEIGHTS.with_suffix(".onnx")
-NAMES = ("images", "classes", "boxes")  # of the input and the outputs
 SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter notes the modules from which a node comes
 
 
 def trained_network() -> nn.Module:
     """Returns the network with its weights in float32."""
-    entry = find_model("shapes")
+    entry = find_model(NAME)
     network = entry.build()
     load_weights(network, entry, "default")
     return network.eval()
@@ -50,15 +52,17 @@ def trained_network() -> nn.Module:
 def exported(network: nn.Module) -> onnx.ModelProto:
     """Returns the network as it is exported for the engines.
 
-    The last node of a block, and what it gives, have the name of the block. So split points have the names that they
-    have in torch.
+    The last node of a block has the name of the block, by which torch knows its split points too. What crosses there
+    has the names that it has in torch. So a backbone of the file fits a head of torch, and the other way round.
     """
     images = TensorSpec("images", (3, shapes.HEIGHT, shapes.WIDTH), FLOAT32)
-    proto: onnx.ModelProto = export(network, [images], name="shapes", engine=Engine.ONNXRUNTIME)
+    proto: onnx.ModelProto = export(network, [images], name=NAME, engine=Engine.ONNXRUNTIME)
     graph = proto.graph
     last = {_block_of(node): node for node in graph.node}
-    names = {node.output[0]: block for block, node in last.items()}
-    names |= dict(zip([value.name for value in (*graph.input, *graph.output)], NAMES, strict=True))
+    tensors = _tensors_of_blocks()
+    names = {node.output[0]: tensors[block][-1] for block, node in last.items() if block in tensors}
+    ends = [*tensors[INPUT], *tensors[OUTPUT]]
+    names |= dict(zip([value.name for value in (*graph.input, *graph.output)], ends, strict=True))
     for value in (*graph.input, *graph.output):
         value.name = names[value.name]
     for block, node in last.items():
@@ -69,6 +73,12 @@ def exported(network: nn.Module) -> onnx.ModelProto:
     return proto
 
 
+def _tensors_of_blocks() -> dict[str, tuple[str, ...]]:
+    """Returns the names of the tensors at each of torch's split points, by the block that ends there."""
+    points = load_model(ModelSpec(NAME, device="cpu", on_torch=True)).split_points
+    return {(point.name, *point.aliases)[-1]: tuple(tensor.name for tensor in point.tensors) for point in points}
+
+
 def without_notes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Removes what the exporter notes about its work, such as paths of this machine, and adds the class names."""
     graph = proto.graph
@@ -76,7 +86,7 @@ def without_notes(proto: onnx.ModelProto) -> onnx.ModelProto:
     for part in (proto, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
         part.doc_string = ""
-    helper.set_model_props(proto, {"names": str(dict(enumerate(shapes.LABELS)))})
+    helper.set_model_props(proto, {"names": str(dict(enumerate(LABELS)))})
     return proto
 
 
@@ -131,7 +141,7 @@ def _block_of(node: onnx.NodeProto) -> str:
 def main() -> None:
     """Writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=Path, default=FILE)
     path = parser.parse_args().output
     network = trained_network()
     proto = without_notes(halved(exported(network), network))

@@ -6,7 +6,7 @@ import gc
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ SECONDS_PER_SLOW_TEST = 1500
 
 # What a folder of tests cannot do without. (Where it is missing, its files are not even imported.)
 NEEDED = {"nodes": "rclpy", "launch": "launch_ros"}
+LARGE = ("torch", "torchvision", "skimage")  # what an environment may lack; a file that imports it is then skipped
 
 
 class SkippedFile(pytest.Module):
@@ -35,6 +36,21 @@ class SkippedFile(pytest.Module):
 
     def collect(self) -> list[pytest.Item]:
         pytest.skip(f"{self.path.relative_to(HERE)} needs {NEEDED[self.path.parent.name]}", allow_module_level=True)
+
+
+class TestFile(pytest.Module):
+    """A file of tests. Where it imports a large package that is not installed, it is reported as skipped."""
+
+    __test__ = False
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ModuleNotFoundError) or str(cause.name).partition(".")[0] not in LARGE:
+                raise
+            pytest.skip(f"{self.path.relative_to(HERE)} needs {cause.name}", allow_module_level=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,7 +61,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if module_path.parent == HERE / "launch":
         return LaunchFile.from_parent(parent, path=module_path)
     # launch_testing's plugin would import the file by its bare name, which files of two folders may share.
-    return pytest.Module.from_parent(parent, path=module_path)
+    return TestFile.from_parent(parent, path=module_path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ CHILD_S = 200  # a bound on the process that a test starts; the test's own bound
         ("pack", "error: pack needs the Python package torch, which is not there: pip install torch torchvision."),
         (
             "split_points",
-            "model shapes needs the Python package torch, which is not installed: "
+            "model mobilenet_v2 needs the Python package torch, which is not installed: "
             'pip install "torch>=2.6,!=2.13.0" torchvision, or take an ONNX file.',
         ),
     ],
@@ -33,7 +33,7 @@ def test_command_without_torch_says_what_to_install(command: str, sentence: str,
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     path = os.pathsep.join([str(tmp_path), str(Path(__main__.__file__).parents[1])])
     found = subprocess.run(
-        [sys.executable, "-m", "split_infer_ros", command, "shapes"],
+        [sys.executable, "-m", "split_infer_ros", command, "mobilenet_v2"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

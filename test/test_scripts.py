@@ -47,7 +47,9 @@ def machine(tmp_path: Path) -> Machine:
             pytest.skip(f"{tool} is missing here")
         (path / tool).symlink_to(found)
 
-    def run(*, without: str = "", python: str | None = "", free_gb: int = 100) -> subprocess.CompletedProcess[str]:
+    def run(
+        *options: str, without: str = "", python: str | None = "", free_gb: int = 100
+    ) -> subprocess.CompletedProcess[str]:
         for name in NAMES:
             if name != without:
                 executable(name, "#!/bin/sh\n")
@@ -56,7 +58,7 @@ def machine(tmp_path: Path) -> Machine:
         (path / "df").unlink()
         executable("df", f"#!/bin/sh\necho Filesystem\necho x x x {free_gb}000000\n")
         return subprocess.run(
-            ["bash", project / "scripts/run", "true"],
+            ["bash", project / "scripts/run", *options, "true"],
             env={"PATH": str(path), "HOME": os.environ.get("HOME", "/")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -91,6 +93,14 @@ def test_what_is_lacking_is_said_in_a_sentence(machine: Machine, lacking: dict[s
     assert last.startswith("split_infer_ros: ")
     for word in words:
         assert word in last
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_the_light_environment_needs_less_space(machine: Machine) -> None:
+    assert "could not make the environment" in machine("--light", free_gb=3).stderr
+    result = machine("--light", free_gb=1)
+    assert result.returncode == 1
+    assert "needs 2 GB of disk space" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.timeout(2 * CHILD_S)

@@ -9,8 +9,8 @@ from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision, parse_precision
+from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.server.auto_split import DEFAULT
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
@@ -124,7 +124,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = ignore) -> 
             weights=tenant.weights,
             device=settings.device,
             allow_user_code=settings.allow_user_code,
-            on_torch=settings.engine == Engine.TORCH.value,
+            on_torch=wants_torch(settings.engine, parse_precision(settings.precision)),
             **asdict(tenant.onnx_options),
         )
         opened = open_model(spec, settings.stage, database, engine=settings.engine, precision=settings.precision)

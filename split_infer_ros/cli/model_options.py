@@ -6,7 +6,9 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_options import AUTO, DECODERS, OnnxOptions
+from split_infer_ros.models.shapes_file import NAME as SHAPES
 from split_infer_ros.split.model_spec import ModelSpec
 
 
@@ -27,6 +29,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--input-size", default="", metavar="HEIGHTxWIDTH", help="for FILE.onnx, like the parameter of this name"
     )
     parser.add_argument("--preprocessing", default=AUTO, metavar="WORDS", help=for_files)
+
+
+def weights_of(chosen: argparse.Namespace, untrained: NamedWeights) -> str:
+    """Returns the weights that the user chose. By default, they are untrained ones, which need no download.
+
+    Those of ``shapes`` are part of the package, and its ONNX file has no others.
+
+    Args:
+        chosen: the parsed arguments.
+        untrained: the weights by default.
+    """
+    return str(chosen.weights or (NamedWeights.DEFAULT if chosen.model == SHAPES else untrained).value)
 
 
 def model_spec_of(chosen: argparse.Namespace, *, weights: str, device: str = "cpu", **more: Any) -> ModelSpec:

@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 
 from split_infer_ros.autotuning.opening import open_model
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of, weights_of
 from split_infer_ros.cli.numbers import whole
 from split_infer_ros.engines.engine import AUTO
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.planner import Objective, plan
@@ -31,7 +32,7 @@ def main() -> int:
     chosen = make_parser().parse_args()
     prepare_process()
     try:
-        spec = model_spec_of(chosen, weights=chosen.weights, device=chosen.device)
+        spec = model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.RANDOM), device=chosen.device)
         database = Database(chosen.database)
         opened = open_model(spec, WeightsSettings(), database, engine=AUTO, precision=chosen.precision)  # as nodes do
         model = opened.model
@@ -56,9 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_model(parser)
-    parser.add_argument(
-        "--weights", default="random", help="like the parameter of this name; times hardly depend on them"
-    )
+    parser.add_argument("--weights", help="like the parameter of this name; times hardly depend on them")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument(
         "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"

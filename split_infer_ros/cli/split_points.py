@@ -7,10 +7,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of, weights_of
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.split_points import SplitPoint, describe
 
@@ -20,7 +21,9 @@ def main() -> int:
     chosen = make_parser().parse_args()
     try:
         config = ExecutionConfig(precision=Precision(chosen.precision))
-        model = load_model(model_spec_of(chosen, weights=chosen.weights, execution_config=config))
+        model = load_model(
+            model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.NONE), execution_config=config)
+        )
         default = model.split_point("default")
     except SplitInferError as error:
         print(error, file=sys.stderr)
@@ -48,9 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="split_points", description=__doc__)
     add_model(parser)
-    parser.add_argument(
-        "--weights", default="none", help="like the parameter of this name; split points do not depend on them"
-    )
+    parser.add_argument("--weights", help="like the parameter of this name; split points do not depend on them")
     parser.add_argument(
         "--precision", choices=[each.value for each in Precision], default="fp32", help="of the backbone; default: fp32"
     )

@@ -20,13 +20,15 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
+from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of, weights_of
 from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
-from split_infer_ros.engines.engine import AUTO, Engine, check_engine
+from split_infer_ros.engines.engine import AUTO, check_engine
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
@@ -48,13 +50,13 @@ def main() -> int:
 
 def _tune(chosen: argparse.Namespace) -> int:
     check_engine(chosen.engine)
-    spec = model_spec_of(
-        chosen, weights=chosen.weights, device=chosen.device, on_torch=chosen.engine == Engine.TORCH.value
-    )
+    precisions = tuple(dict.fromkeys((Precision.FP32, *map(Precision, chosen.allow))))
+    on_torch = wants_torch(chosen.engine, precisions)
+    weights = weights_of(chosen, NamedWeights.RANDOM)
+    spec = model_spec_of(chosen, weights=weights, device=chosen.device, on_torch=on_torch)
     model = load_model(spec)
     database = Database(chosen.database)
     engines = () if chosen.engine == AUTO else (chosen.engine,)
-    precisions = tuple(dict.fromkeys((Precision.FP32, *map(Precision, chosen.allow))))
     for precision in precisions:
         choose_precision(model, (precision,), AUTO)  # raises an error if no engine has it
     bar = _Bar(chosen.seconds)
@@ -122,8 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
     parser.add_argument(
         "--weights",
-        default="random",
-        help="like the parameter of this name; times hardly depend on them; default: %(default)s",
+        help="like the parameter of this name; times hardly depend on them; default: random, and for shapes default",
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument(

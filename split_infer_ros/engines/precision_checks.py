@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from split_infer_ros.engines.engine import Engine, engine_text, is_for_gpu
+from split_infer_ros.engines.engine import AUTO, Engine, engine_text, is_for_gpu, parse_engine
 from split_infer_ros.engines.openvino_device import check_on_device
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
@@ -68,6 +68,29 @@ def check_precision(precision: Precision, engine: Engine, provider: str, *, is_f
         raise ConfigurationError(
             f"engine {name} computes in bf16 on processors with {' or '.join(OPENVINO_BF16)}, and {reason}."
         )
+
+
+def wants_torch(engine: str, precisions: Iterable[Precision]) -> bool | None:
+    """Says whether a user's choices need a model of torch or an ONNX file, where there are both.
+
+    Args:
+        engine: as ``parse_engine`` reads it, or ``auto``.
+        precisions: those that the user accepts.
+
+    Returns:
+        None if the choices leave it open. They do so with ``auto``, and with a precision that the engine has for models
+        of torch alone: in int8 it runs what was quantised from one.
+
+    Raises:
+        ConfigurationError: there is no such engine.
+    """
+    if engine == AUTO:
+        return None
+    name, provider = parse_engine(engine)
+    if name is Engine.TORCH:
+        return True
+    of_torch = {*precisions_of(name, provider)} - {*precisions_of(name, provider, is_file=True)} | {Precision.INT8}
+    return False if of_torch.isdisjoint(precisions) else None
 
 
 def has_vnni() -> bool:

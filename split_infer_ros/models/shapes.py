@@ -7,8 +7,6 @@ it, and where that object's box is. The default split point lies before the head
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,14 +15,11 @@ from split_infer_ros.models.candidates import Candidates, suppress
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.shapes_file import DEFAULT_SPLIT_POINT, LABELS, NAME, STRIDE, SUMMARY, WEIGHTS
 
-LABELS = ("circle", "square", "triangle")
 HEIGHT, WIDTH = 480, 640
 MEAN = (0.5, 0.5, 0.5)
 STD = (0.25, 0.25, 0.25)
-STRIDE = 8
-DEFAULT_SPLIT_POINT = "neck"
-WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
 
 
 def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
@@ -141,8 +136,8 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
 
 ENTRIES = (
     ModelEntry(
-        name="shapes",
-        summary="finds circles, squares and triangles; its weights are part of this package",
+        name=NAME,
+        summary=SUMMARY,
         build=ShapesNet,
         weights=Weights(path=WEIGHTS),
         preprocess=Preprocess(HEIGHT, WIDTH, mean=MEAN, std=STD),

@@ -22,7 +22,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.images.encodings import read_message
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.evaluation import Matcher
-from split_infer_ros.models.shapes import LABELS
+from split_infer_ros.models.shapes_file import LABELS, NAME
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
@@ -151,7 +151,7 @@ def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -
     _wait_until(lambda: backbone.stage.ledger.counts().in_flight == 0, DRAIN_S)
     report = backbone.stage.report(time.monotonic())
     score = viewer.matcher.score()
-    objects = score.true_positives + score.false_negatives if backbone.values.model.name == "shapes" else 0
+    objects = score.true_positives + score.false_negatives if backbone.values.model.name == NAME else 0
     f1 = score.f1 if objects else None
     summary = json.dumps(summarise(report, seconds, f1), indent=2)
     print(summary)

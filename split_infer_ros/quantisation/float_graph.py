@@ -11,6 +11,7 @@ from split_infer_ros.split.model import SplitModel
 if TYPE_CHECKING:
     import onnx
 
+MAKING = ("Cast", "Mul")  # of weights; NNCF reads those alone that a file holds as they are used
 MIN_OPSET = 13  # before it, scales belong to whole tensors, and weights need one for each channel
 
 
@@ -18,9 +19,11 @@ def float_graph(model: SplitModel) -> onnx.ModelProto:
     """Returns a model as an ONNX graph that the caller may change. Each node has a name of its own.
 
     Raises:
-        ConfigurationError: torch cannot export the model, or the file is of an ONNX version that cannot be converted.
+        ConfigurationError: torch cannot export the model, the file is of an ONNX version that cannot be converted, or
+            it computes its weights.
     """
     if isinstance(model, GraphModel):
+        _check_weights(model)
         proto = _copy_of(model)
     else:
         from split_infer_ros.quantisation.exported_graph import exported_graph  # only here: it imports torch
@@ -32,6 +35,16 @@ def float_graph(model: SplitModel) -> onnx.ModelProto:
             node.name = f"{node.op_type}_split_infer_ros_{index}"
         taken.add(node.name)
     return proto
+
+
+def _check_weights(model: GraphModel) -> None:
+    made = {node.output[0] for node in model.graph.proto.graph.node if node.op_type in MAKING}
+    for node in model.graph.proto.graph.node:
+        if node.op_type == "Conv" and node.input[1] in made:
+            raise ConfigurationError(
+                f"{model.entry.name} cannot be quantised: its ONNX file computes the weights {node.input[1]}. Export "
+                "it with the weights that it uses; shapes is quantised where torch is installed."
+            )
 
 
 def _copy_of(model: GraphModel) -> onnx.ModelProto:

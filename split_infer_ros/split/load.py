@@ -17,7 +17,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
 from split_infer_ros.models.onnx_options import AUTO
-from split_infer_ros.models.user_names import is_user_model
+from split_infer_ros.models.shapes_file import NAME, as_shapes, is_shapes_file
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
@@ -28,7 +28,7 @@ from split_infer_ros.split.model_files import FilesState, files_state, named_fil
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.quantised_model import place
-from split_infer_ros.split.torch_needs import num_gpus, require_torch
+from split_infer_ros.split.torch_needs import AN_ONNX_FILE, num_gpus, require_torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,6 +40,7 @@ Built = Union["nn.Module", OnnxGraph]
 """What an entry builds: a module in eval mode with its weights, or an ONNX graph."""
 
 AUTO_DEVICE = "auto"
+HAS_FILE = "engine onnxruntime and weights default"  # by which ``shapes`` is its ONNX file
 
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
 _beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # a model's files of weights, by what names them
@@ -61,8 +62,6 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
     """
     device = CPU if spec.device == AUTO_DEVICE else choose_device(spec.device)  # auto depends on the model
     spec = located(spec)
-    if not (is_onnx_file(spec.name) or is_user_model(spec.name)):  # a model of torch is one anyway, and is shared
-        spec = replace(spec, on_torch=False)
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share it either.
     source_spec = replace(spec, device="cpu", execution_config=folding_only)
@@ -151,9 +150,10 @@ def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Readin
     """
     if is_onnx_file(spec.name):
         entry = find_model(spec.name, onnx_options=spec.onnx_options, read_outputs=read_outputs)
+        entry = as_shapes(entry) if is_shapes_file(spec.name) else entry
         built: Built = entry.build()
     else:
-        require_torch(spec.name)
+        require_torch(spec.name, instead=HAS_FILE if spec.name == NAME else AN_ONNX_FILE)
         from split_infer_ros.split.torch_loading import build_with_torch  # only here: it imports torch
 
         entry, built = build_with_torch(spec)
@@ -162,7 +162,7 @@ def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Readin
     _check_weights(entry, spec.weights)
     if not spec.on_torch:
         return entry, built
-    require_torch(f"{entry.name} on engine torch")
+    require_torch(f"{entry.name} on engine torch", instead=AN_ONNX_FILE)
     from split_infer_ros.split.onnx_to_torch import to_torch  # only here: it imports torch
 
     return to_torch(entry, built)

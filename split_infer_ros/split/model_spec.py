@@ -16,7 +16,8 @@ class ModelSpec(OnnxOptions):
 
     Attributes:
         execution_config: how both partitions are executed, as far as the device allows.
-        on_torch: whether an ONNX file becomes a model of torch, which engine torch runs.
+        on_torch: true makes an ONNX file a model of torch, which engine torch runs. False takes the ONNX file of
+            ``shapes``. None does neither, except that ``shapes`` is its file where torch is not installed.
 
     Raises:
         ConfigurationError: what it says about an ONNX file is unknown.
@@ -39,7 +40,7 @@ class ModelSpec(OnnxOptions):
         False, "Whether a factory or an exported program may be loaded. Both can run any code.", purpose=LOADING
     )
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
-    on_torch: bool = False
+    on_torch: bool | None = None
 
     @property
     def onnx_options(self) -> OnnxOptions:

@@ -82,11 +82,13 @@ class OnnxModel(GraphModel):
 
     @property
     def default_split_point(self) -> str:
-        """The last one before ``output``, or ``output`` if less crosses there.
+        """The one that the entry names, else the last one before ``output``, or ``output`` if less crosses there.
 
         In a YOLO, the branches of its maps give nearly twice as much as the boxes that are made of them.
         """
-        return min(self.split_points[-2:], key=lambda point: point.bytes_per_image).name
+        return (
+            self.entry.default_split_point or min(self.split_points[-2:], key=lambda point: point.bytes_per_image).name
+        )
 
     @property
     def note(self) -> str:

@@ -97,7 +97,7 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
         level = Level.NOTE if isinstance(torch, ModuleNotFoundError) else Level.PROBLEM  # not installed, or broken
-        found = f"cannot be imported ({torch}); ONNX files run on a CPU without it, and nothing else does"
+        found = f"cannot be imported ({torch}); ONNX files and shapes run on a CPU without it, and nothing else does"
         return [Finding(level, "torch", found, advice=advice)]
     findings = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
     if isinstance(torchvision, ImportError):

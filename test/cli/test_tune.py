@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.spaces import PIPELINE, SEGMENTS, network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task

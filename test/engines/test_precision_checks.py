@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.precision import Precision
-from split_infer_ros.engines.precision_checks import check_precision, is_made_for, precisions_of
+from split_infer_ros.engines.precision import Precision, parse_precision
+from split_infer_ros.engines.precision_checks import check_precision, is_made_for, precisions_of, wants_torch
 from split_infer_ros.errors import ConfigurationError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -50,3 +50,20 @@ def test_tensorrt_alone_converts_what_a_file_holds() -> None:
     sentence = r"^engine onnxruntime:CUDA computes an ONNX file in fp32, not in fp16\.$"
     with pytest.raises(ConfigurationError, match=sentence):
         check_precision(Precision.FP16, Engine.ONNXRUNTIME, "CUDA", is_file=True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "wanted"),
+    [
+        ("auto", "fp32", None),
+        ("torch", "fp32", True),
+        ("onnxruntime", "fp32", False),
+        ("onnxruntime", "bf16 or fp32", False),
+        ("onnxruntime:CUDA", "fp16", None),
+        ("openvino", "bf16", False),
+        ("openvino:GPU", "fp16", False),
+        ("openvino", "int8 or fp32", None),
+    ],
+)
+def test_an_engine_wants_torch_or_a_file(engine: str, precision: str, wanted: bool | None) -> None:
+    assert wants_torch(engine, parse_precision(precision)) is wanted

@@ -3,13 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
+from one_thread import one_thread
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tests compute with one thread: equal bits need equal threads, and a busy machine delays one thread least."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
+def compute_with_one_thread() -> Iterator[None]:
+    with one_thread():
+        yield

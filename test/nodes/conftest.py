@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
+from one_thread import one_thread
 
 from split_infer_ros.autotuning.spaces import network_space
 from split_infer_ros.autotuning.tasks import network_task
@@ -33,16 +33,15 @@ def model(cache_folder: Path) -> Iterator[SplitModel]:
 
     Nodes need not compare the engines. They take the one that is usually the fastest.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = load_model(ModelSpec("shapes", "none", "auto"))
-    engines = engines_for(model)
-    engine = Engine.OPENVINO.value if Engine.OPENVINO.value in engines else engines[0]
-    config = {**network_space(num_cores(), engines=engines).default, "engine": engine}
-    key = Key.here(str(model.device))
-    Database().add(key.record(network_task(model, size), config, (1.0,), time=0.0) for size in BATCH_SIZES)
-    yield model
-    torch.set_num_threads(threads)
+    weights = "none" if Engine.TORCH.is_installed else "default"
+    with one_thread():
+        model = load_model(ModelSpec("shapes", weights, "auto"))
+        engines = engines_for(model)
+        engine = Engine.OPENVINO.value if Engine.OPENVINO.value in engines else engines[0]
+        config = {**network_space(num_cores(), engines=engines).default, "engine": engine}
+        key = Key.here(str(model.device))
+        Database().add(key.record(network_task(model, size), config, (1.0,), time=0.0) for size in BATCH_SIZES)
+        yield model
 
 
 @pytest.fixture(scope="module")

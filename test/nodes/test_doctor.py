@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -18,7 +19,9 @@ def test_doctor_approves_this_machine() -> None:
     result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     shown = ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge")
-    for what in (*shown, "Instruction sets", "Precisions of torch on the CPU: fp32"):
+    engines = ("torch", "onnxruntime", "openvino")
+    precisions = [f"Precisions of {name} on the CPU: fp32" for name in engines if importlib.util.find_spec(name)]
+    for what in (*shown, "Instruction sets", *precisions):
         assert f"  {what}" in result.stdout
     assert result.stdout.endswith("The pipeline can run.\n")
 

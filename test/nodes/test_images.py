@@ -21,7 +21,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.images.encodings import read_message
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.evaluation import Matcher
-from split_infer_ros.models.shapes import LABELS
+from split_infer_ros.models.shapes_file import LABELS
 from split_infer_ros.sources import draw_scene
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel

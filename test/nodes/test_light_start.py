@@ -47,15 +47,26 @@ def parameters(executable: str, model: Path, engine: str) -> list[str]:
     return [word for name, value in chosen.items() for word in ("-p", f"{name}:={value}")]
 
 
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedModules:
+    """The modules of the processes that are started from now on."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    return WatchedModules(tmp_path)
+
+
+def assert_light(watched: WatchedModules, process: Process, name: str) -> None:
+    wait_until(lambda: watched.heavy(process.pid) is not None, f"the modules of {name}")
+    assert watched.heavy(process.pid) == [], name
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_nothing_heavy_is_imported_until_the_first_detection(
-    client: Client, name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, name: str, engine: str, watched: WatchedModules, tmp_path: Path
 ) -> None:
     pytest.importorskip(engine)
-    model, watched = tmp_path / "mine.onnx", WatchedModules(tmp_path)
+    model = tmp_path / "mine.onnx"
     write_detector(model)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with ExitStack() as stack:
         started = [
             stack.enter_context(Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments))
@@ -64,5 +75,13 @@ def test_nothing_heavy_is_imported_until_the_first_detection(
         client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
         watched.ask()
         for process, (executable, *_) in zip(started, PROCESSES[name], strict=True):
-            wait_until(lambda pid=process.pid: watched.heavy(pid) is not None, f"the modules of {executable}")
-            assert watched.heavy(process.pid) == [], executable
+            assert_light(watched, process, executable)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_the_built_in_model_starts_light_too(client: Client, engine: str, watched: WatchedModules) -> None:
+    pytest.importorskip(engine)
+    with Process("pipeline", "--ros-args", "-p", f"engine:={engine}") as pipeline:
+        client.subscribe(Detection2DArray, "detections").wait_for(1, START_S)
+        watched.ask()
+        assert_light(watched, pipeline, "pipeline")

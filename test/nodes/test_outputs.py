@@ -17,7 +17,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.images.encodings import read_message
-from split_infer_ros.models.shapes import LABELS
+from split_infer_ros.models.shapes_file import LABELS
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import overlay
 from split_infer_ros.nodes.conversions import counts_of

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch")
 from bright import LONG_S, BrightModel
 from running import SETTINGS, Running, Serve
 from stages import Stages, Start

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
+from one_thread import one_thread
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -15,9 +15,6 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Sums are bit for bit the same only with the same number of threads. One thread is not delayed by other tests."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
+def compute_with_one_thread() -> Iterator[None]:
+    with one_thread():
+        yield

@@ -61,21 +61,23 @@ def test_an_onnx_file_is_inspected_split_run_and_decoded(engine: str, device: st
 
 
 REFUSED = """
+import sys
+
 from split_infer_ros import ConfigurationError, ModelSpec, load_model
 
 for device in ("cpu", "auto"):
     try:
-        load_model(ModelSpec("shapes", device=device))
+        load_model(ModelSpec("shapes", sys.argv[1], device))
     except ConfigurationError as error:
         print(error)
 """
-ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take an ONNX file.'
+ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take engine onnxruntime and weights default.'
 
 
 @pytest.mark.timeout(2 * CHILD_S)
 def test_a_model_of_torch_is_refused_where_torch_is_not_installed() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "import sys\nsys.modules['torch'] = None\n" + REFUSED],
+        [sys.executable, "-c", "import sys\nsys.modules['torch'] = None\n" + REFUSED, "none"],
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
         capture_output=True,
         text=True,
@@ -95,7 +97,7 @@ def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> N
     onnx.save(network(21, 84, metadata=ultralytics(imgsz="[32, 32]"), transposed=True), path)
     runs = f"print(load_model(ModelSpec({str(path)!r})).device)\n"
     found = subprocess.run(
-        [sys.executable, "-c", REFUSED + runs],
+        [sys.executable, "-c", REFUSED + runs, "default"],
         env={
             **os.environ,
             "PYTHONPATH": f"{tmp_path}:{PACKAGE.parent}",
@@ -116,6 +118,7 @@ def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> N
 @pytest.mark.timeout(2 * CHILD_S)
 def test_torch_is_not_imported_to_find_no_gpu() -> None:
     """A process asks for the device before it knows which models it gets."""
+    pytest.importorskip("torch")
     program = """
 import sys
 from pathlib import Path

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from odd_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel
 
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.weight_streaming.pack import pack_model
+torch = pytest.importorskip("torch")
+from odd_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel  # noqa: E402
+
+from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
+from split_infer_ros.weight_streaming.pack import pack_model  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from split_infer_ros.engines.engine import Engine, check_engine
+from split_infer_ros.engines.engine import check_engine
+from split_infer_ros.engines.precision import parse_precision
+from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.nodes.parameters.table import NodeParameters, part
 from split_infer_ros.runtime.cache_pruning import DEFAULT_BYTES
@@ -61,7 +63,7 @@ class ModelParameters(LoadParameters):
     @property
     def model_spec(self) -> ModelSpec:
         """The model as the node loads it: on its device and for its engine."""
-        return replace(self.model, on_torch=self.engine == Engine.TORCH.value)
+        return replace(self.model, on_torch=wants_torch(self.engine, parse_precision(self.precision)))
 
 
 @dataclass(frozen=True)
