@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.engines.engine import CPU, Engine, import_for
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -43,7 +43,12 @@ class CompiledBlob:
         graph: from which it is compiled.
         shapes: of its inputs; None if it takes all batch sizes.
         pixels: the form of the images that it takes; None if it takes what the graph takes.
+
+    Attributes:
+        are_kept: False in a process for whose compiled models no other one will ask.
     """
+
+    are_kept: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class CompiledBlob:
 
     def keep(self, compiled: Any) -> None:
         """Writes the compiled model. Other processes may do the same at the same time."""
-        if self._device != CPU:
+        if self._device != CPU or not self.are_kept:
             return
         path = self.path
         try:

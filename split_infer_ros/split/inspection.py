@@ -31,6 +31,7 @@ from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular, user_path
 from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
+from split_infer_ros.split.inspector import modules_for, preload
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
@@ -86,12 +87,19 @@ class Inspector:
         Raises:
             ConfigurationError: the process cannot be started.
         """
-        if self._process is None or not self._process.is_running:
+        is_new = self._process is None or not self._process.is_running
+        if is_new:
             self.__exit__()
-            self._process = _started()
+            self._process = _start()
+        process = self._process
+        assert process is not None
         request = {"spec": _plain(spec), "memory_bytes": limits.memory_bytes, "seconds": limits.seconds}
         try:
-            answer = self._process.ask(request, limits.seconds + MAX_START_S)  # it keeps to the limit by itself
+            process.send(request)
+            preload(modules_for(request["spec"]))  # this process needs them next, and has nothing else to do
+            if is_new:
+                self._wait_for_start(process)
+            answer = process.next_answer(limits.seconds + MAX_START_S)  # it keeps to the limit by itself
         except BaseException:  # Ctrl-C too: the next one would get this one's answer
             self.__exit__()
             raise
@@ -99,6 +107,26 @@ class Inspector:
             process, self._process = self._process, None
             answer = {"died": process.end(MAX_EXIT_S), "peak_bytes": 0}
         return answer
+
+    def _wait_for_start(self, process: ChildProcess) -> None:
+        """Waits until the process is ready.
+
+        Raises:
+            ConfigurationError: it does not become ready.
+        """
+        try:
+            answer = process.next_answer(MAX_START_S)
+        except TimeoutError:
+            raise ConfigurationError(
+                f"The process that inspects model files was not ready within {MAX_START_S:g} s; try again."
+            ) from None
+        if answer is None:
+            self._process = None
+            raise ConfigurationError(
+                f"The process that inspects model files ended with {process.end(MAX_EXIT_S)} before it saw a file."
+            )
+        if "error" in answer:
+            raise ConfigurationError(f"The process that inspects model files cannot start ({answer['error']}).")
 
 
 def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspected:
@@ -157,26 +185,11 @@ def inspected_paths(spec: ModelSpec) -> list[Path]:
     return [path for path in map(user_path, names) if is_regular(path)]
 
 
-def _started() -> ChildProcess:
+def _start() -> ChildProcess:
     try:
-        process = ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
+        return ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
     except OSError as error:
         raise ConfigurationError(f"No process can be started that inspects model files ({error}).") from error
-    try:
-        answer = process.next_answer(MAX_START_S)
-    except TimeoutError:
-        process.end()
-        raise ConfigurationError(
-            f"The process that inspects model files was not ready within {MAX_START_S:g} s; try again."
-        ) from None
-    if answer is None:
-        raise ConfigurationError(
-            f"The process that inspects model files ended with {process.end(MAX_EXIT_S)} before it saw a file."
-        )
-    if "error" in answer:
-        process.end(MAX_EXIT_S)
-        raise ConfigurationError(f"The process that inspects model files cannot start ({answer['error']}).")
-    return process
 
 
 def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimits) -> None:
