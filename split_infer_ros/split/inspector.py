@@ -26,6 +26,7 @@ PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # what programs of 
 READERS = ("onnx.checker", "onnx.inliner")
 ENGINES = ("onnxruntime", "openvino")
 PRELOADED = (*READERS, "onnx.reference.ops._op_list", "numpy.random", *ENGINES)
+MAX_IDLE_S = 60.0  # without a request, once it is ready: it may have been started for nothing
 NUM_THREADS = 2  # of an engine that runs a file
 
 
@@ -34,21 +35,23 @@ def main() -> int:
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     try:
         from split_infer_ros.engines.compiled_blobs import CompiledBlob
+        from split_infer_ros.models.user_names import PROGRAM_SUFFIX
         from split_infer_ros.runtime.num_threads import use_one_thread
-        from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
         importlib.import_module("split_infer_ros.split.inspected_model")
         use_one_thread()
-        stop_usage_reports()
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
         return 1
     CompiledBlob.are_kept = False  # a node's models have other batch sizes and numbers of threads
     preload(PRELOADED)
     print(json.dumps({"ready": True}), file=answers)
+    if not select.select([sys.stdin], [], [], MAX_IDLE_S)[0]:
+        return 0
     for line in sys.stdin:
         request = json.loads(line)
         preload(modules_for(request["spec"]))
+        preload(PROGRAMS if request["spec"]["name"].endswith(PROGRAM_SUFFIX) else ())
         print(json.dumps(_inspect_in_fork(request)), file=answers)
     return 0
 
@@ -56,7 +59,9 @@ def main() -> int:
 def preload(modules: Sequence[str]) -> None:
     """Imports modules as far as they can be imported. What needs a broken one says so later."""
     from split_infer_ros.engines.engine import import_package
+    from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
+    stop_usage_reports()
     for module in modules:
         with contextlib.suppress(Exception):
             import_package(module, "an inspection", "")
@@ -65,11 +70,10 @@ def preload(modules: Sequence[str]) -> None:
 def modules_for(spec: dict[str, Any]) -> Sequence[str]:
     """Returns what reads and runs a model's files, here and in a node. An import is no part of a file's time."""
     from split_infer_ros.models.onnx_models import is_onnx_file
-    from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 
     if is_onnx_file(spec["name"]) and not spec["on_torch"]:
         return (*READERS, *({spec["engine"]} & set(ENGINES)))
-    return (WITH_TORCH, *(PROGRAMS if spec["name"].endswith(PROGRAM_SUFFIX) else ()))
+    return (WITH_TORCH,)
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:
