@@ -33,5 +33,5 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, damaged: bytes) -> None:
 def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_checked(tmp_path / "none")
-    with pytest.raises(OSError, match=str(tmp_path)):
+    with pytest.raises(OSError, match="it is a folder"):
         read_checked(tmp_path)
