@@ -17,6 +17,7 @@ from vision_msgs.msg import Detection2DArray
 ENGINES = OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
 FIRST, TWO_PROCESSES, SHAPES = "pipeline_first_start", "backbone_and_head", "pipeline_shapes_on_torch"
 START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS = "start_s", "processor_s", "resident_mb", "anonymous_mb"
+OURS = ("-m", "split_infer_ros")  # as the executables start
 CAMERA_HZ = 30.0
 QUIET_S = 0.3  # for the camera to hear that it is to pause, and for the last image to be processed
 POLL_S = 0.002
@@ -104,11 +105,11 @@ class Starts:
             return [run([node, rival.removeprefix("usual_"), self._model], name=rival)]
         if rival == TWO_PROCESSES:
             transport = {"transport": "shared_memory"}
-            head = run(["-m", "split_infer_ros.nodes.head"], **model, **transport)
-            return [head, run(["-m", "split_infer_ros.nodes.backbone"], **model, **transport, engine=OPENVINO)]
+            head = run([*OURS, "head"], **model, **transport)
+            return [head, run([*OURS, "backbone"], **model, **transport, engine=OPENVINO)]
         engine = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
         model = {"model": "shapes", "engine": "torch"} if rival == SHAPES else {**model, "engine": engine}
-        return [run(["-m", "split_infer_ros.nodes.pipeline"], **model, source="none")]
+        return [run([*OURS, "pipeline"], **model, source="none")]
 
     def _receive(self, rival: str, _: bytes) -> None:
         self._detected.setdefault(rival, time.monotonic())

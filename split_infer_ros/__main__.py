@@ -16,6 +16,7 @@ import io
 from pathlib import Path
 
 from split_infer_ros.runtime.home import ensure_home
+from split_infer_ros.split.early_inspector import start_early
 
 PACKAGE = "split_infer_ros"
 ROS = ("rclpy", "ament_index_python", "builtin_interfaces", "rcl_interfaces")
@@ -40,6 +41,7 @@ def main() -> int:
 def run(name: str) -> int:
     """Run an executable with the arguments of this process; return its exit code."""
     ensure_home()
+    start_early(sys.argv[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: any file's name can be printed
     try:

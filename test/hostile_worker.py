@@ -32,8 +32,9 @@ def main() -> int:
     from hostile_files import formats
 
     from split_infer_ros.split import load
-    from split_infer_ros.split.inspection import Inspector, inspect_files
+    from split_infer_ros.split.inspection import inspect_files
     from split_infer_ros.split.inspection_limits import InspectionLimits
+    from split_infer_ros.split.inspector_process import Inspector
     from split_infer_ros.split.model_spec import ModelSpec
 
     torch.set_num_threads(1)

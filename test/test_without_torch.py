@@ -15,7 +15,8 @@ CHILD_S = 60  # a bound on the process that a test starts
 PACKAGES = ("images", "measurements", "onnx_graphs", "runtime", "sources", "telemetry")
 MODULES = (
     *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
-    *("split.controller", "split.inspected_model", "split.inspector", "split.load", "split.model_engines"),
+    *("split.controller", "split.early_inspector", "split.inspected_model", "split.inspector"),
+    *("split.inspector_process", "split.load", "split.model_engines"),
     *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
     *("split.stage_timer", "split.verdict"),
     *("autotuning.opening", "autotuning.trials", "autotuning.tune", "memory_cost.machine"),

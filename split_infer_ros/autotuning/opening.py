@@ -9,9 +9,12 @@ from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.engines.engine import AUTO, parse_engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.server.auto_split import DEFAULT
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.profiling.profiler import ignore
@@ -81,7 +84,7 @@ def open_model(
     Raises:
         ConfigurationError: as for ``load_model``; or the model cannot run in that precision or by that engine.
     """
-    model = load_streamable(spec, weights)
+    model = load_streamable(_by_named_engine(spec, engine), weights)
     wanted = parse_precision(precision) if accepts is None else accepts(model)
     chosen, reason = choose_precision(model, wanted, engine)
     engines = open_engines(engine, weights.weights_residency)
@@ -105,6 +108,17 @@ def open_model(
     config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
     model = load_streamable(replace(spec, execution_config=config), weights)
     return Opened(model, found, tuple(note for note in (reason, model.note) if note))
+
+
+def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
+    """Returns the spec with the engine that the user named, if the model is an ONNX file that such an engine runs.
+
+    By that engine the file is inspected. Without it, the file would also be inspected for the native engine.
+    """
+    if engine == AUTO or spec.on_torch or not is_onnx_file(spec.name):
+        return spec
+    named, provider = parse_engine(engine)
+    return replace(spec, execution_config=ExecutionConfig(engine=named, provider=provider))
 
 
 def tenant_opener(database: Database, say: Callable[[str], object] = ignore) -> OpenModel:

@@ -9,19 +9,19 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.engines.engine import CPU, Engine, import_for
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
-from split_infer_ros.runtime.user_files import open_regular
+from split_infer_ros.runtime.checked_files import HEADER_BYTES, header_of, read_checked
 from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
 
 if TYPE_CHECKING:
     from split_infer_ros.images.pixel_input import PixelInput
 
-FORMAT = 1  # of the file, and of how a graph is prepared before it is compiled; a change raises it
+FORMAT = 2  # of the file, and of how a graph is prepared before it is compiled; a change raises it
 FOLDER = "blobs"
 PRIVATE = 0o700
 DEVICE_FACTS = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE")
@@ -43,7 +43,12 @@ class CompiledBlob:
         graph: from which it is compiled.
         shapes: of its inputs; None if it takes all batch sizes.
         pixels: the form of the images that it takes; None if it takes what the graph takes.
+
+    Attributes:
+        are_kept: False in a process for whose compiled models no other one will ask.
     """
+
+    are_kept: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class CompiledBlob:
 
     def keep(self, compiled: Any) -> None:
         """Writes the compiled model. Other processes may do the same at the same time."""
-        if self._device != CPU:
+        if self._device != CPU or not self.are_kept:
             return
         path = self.path
         try:
@@ -113,29 +118,23 @@ class CompiledBlob:
         Raises:
             OSError: the file cannot be read.
         """
-        expected = len(_header(b""))
-        with open(path, "rb", opener=open_regular) as file:
-            size = os.fstat(file.fileno()).st_size - expected
-            if size <= 0:
-                return None
-            header, blob = file.read(expected), self._runtime.Tensor(self._runtime.Type.u8, [size])
-            file.readinto(blob.data)
-        return blob if header == _header(blob.data) else None
+        made: list[Any] = []
+
+        def make_room(num_bytes: int) -> Any:
+            made.append(self._runtime.Tensor(self._runtime.Type.u8, [num_bytes]))
+            return made[0].data
+
+        return None if read_checked(path, make_room) is None else made[0]
 
 
 def _exported(compiled: Any) -> Any:
     """Returns the content of the file of a compiled model. It is in memory only once."""
-    content, start = io.BytesIO(), len(_header(b""))
-    content.write(bytes(start))
+    content = io.BytesIO()
+    content.write(bytes(HEADER_BYTES))
     compiled.export_model(content)
     view = content.getbuffer()
-    view[:start] = _header(view[start:])
+    view[:HEADER_BYTES] = header_of(view[HEADER_BYTES:])
     return view
-
-
-def _header(blob: Any) -> bytes:
-    """Returns what stands in front of exported bytes. It has the same length for all."""
-    return f"split_infer_ros {FORMAT:04} {hashlib.sha256(blob).hexdigest()}\n".encode()
 
 
 def _check_private(folder: Path) -> None:

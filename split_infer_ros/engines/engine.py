@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
+from split_infer_ros.engines import openvino_import
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads, use_threads
@@ -126,7 +127,8 @@ def import_package(package: str, need: str, advice: str) -> ModuleType:
         ConfigurationError: it is not installed, or cannot be loaded.
     """
     try:
-        return importlib.import_module(package)
+        is_openvino = package == openvino_import.PACKAGE
+        return openvino_import.import_openvino() if is_openvino else importlib.import_module(package)
     except (ImportError, OSError) as error:  # of a library that is missing
         reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
         raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error

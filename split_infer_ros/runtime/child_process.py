@@ -61,13 +61,15 @@ class ChildProcess:
         Raises:
             TimeoutError: there was no answer within ``limit_s``.
         """
+        self.send(request)
+        return self.next_answer(limit_s)
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Sends a request, whose answer comes later. Nothing is raised if the process ended: then no answer comes."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        return self.next_answer(limit_s)
 
     def next_answer(self, limit_s: float) -> dict[str, Any] | None:
         """Returns the next answer, or None if the process ended.

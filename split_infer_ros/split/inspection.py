@@ -25,20 +25,17 @@ from split_infer_ros.models.onnx_models import description_files, is_onnx_file
 from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
-from split_infer_ros.runtime.child_process import ChildProcess
 from split_infer_ros.runtime.files import content_digest
-from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular, user_path
+from split_infer_ros.split.early_inspector import file_digits
 from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
+from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version
 
 FORMAT = 4  # of what an inspection does; a change raises it, and files are then inspected again
-PROGRAM = "split_infer_ros.split.inspector"
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
 MAX_DESCRIPTION_BYTES = 2**26  # of a file of labels or anchors; one that is larger is not read
-MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
 _ENGINES = ("onnxruntime", "openvino")
 
@@ -56,49 +53,6 @@ class Inspected:
 
     beside: tuple[Path, ...] = ()
     reading: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Inspector:
-    """The process that inspects files, one after the other. It starts at the first one.
-
-    It is a context, which ends the process.
-    """
-
-    def __init__(self) -> None:
-        self._process: ChildProcess | None = None
-
-    def __enter__(self) -> Inspector:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
-    def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
-        """Has a model's files inspected and returns what was found.
-
-        Returns:
-            ``files`` that were read beside the model, and the ``reading`` of an ONNX file's outputs. Else an ``error``
-            and its ``kind``, how the process ``died``, or ``late``. ``peak_bytes`` is the most memory that the
-            inspection took, with its imports.
-
-        Raises:
-            ConfigurationError: the process cannot be started.
-        """
-        if self._process is None or not self._process.is_running:
-            self.__exit__()
-            self._process = _started()
-        request = {"spec": _plain(spec), "memory_bytes": limits.memory_bytes, "seconds": limits.seconds}
-        try:
-            answer = self._process.ask(request, limits.seconds + MAX_START_S)  # it keeps to the limit by itself
-        except BaseException:  # Ctrl-C too: the next one would get this one's answer
-            self.__exit__()
-            raise
-        if answer is None:
-            process, self._process = self._process, None
-            answer = {"died": process.end(MAX_EXIT_S), "peak_bytes": 0}
-        return answer
 
 
 def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspected:
@@ -120,7 +74,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
-    known = cache_folder() / "inspected" / f"{_key(spec, paths)}.json"
+    known = cache_folder() / "inspected" / f"{file_digits(paths[0])}.{_key(spec, paths)}.json"
     folder = paths[0].absolute().parent
     if (found := _read_known(known, folder)) is not None:
         mark_used(known)
@@ -155,28 +109,6 @@ def inspected_paths(spec: ModelSpec) -> list[Path]:
     if is_file and not is_onnx_file(spec.name) and not spec.weights.endswith(SAFETENSORS_SUFFIX):
         names.append(spec.weights)
     return [path for path in map(user_path, names) if is_regular(path)]
-
-
-def _started() -> ChildProcess:
-    try:
-        process = ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
-    except OSError as error:
-        raise ConfigurationError(f"No process can be started that inspects model files ({error}).") from error
-    try:
-        answer = process.next_answer(MAX_START_S)
-    except TimeoutError:
-        process.end()
-        raise ConfigurationError(
-            f"The process that inspects model files was not ready within {MAX_START_S:g} s; try again."
-        ) from None
-    if answer is None:
-        raise ConfigurationError(
-            f"The process that inspects model files ended with {process.end(MAX_EXIT_S)} before it saw a file."
-        )
-    if "error" in answer:
-        process.end(MAX_EXIT_S)
-        raise ConfigurationError(f"The process that inspects model files cannot start ({answer['error']}).")
-    return process
 
 
 def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimits) -> None:
@@ -232,11 +164,6 @@ def _read_known(known: Path, folder: Path) -> Inspected | None:
         return Inspected(tuple(digests), dict(found["reading"])) if is_same else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _plain(spec: ModelSpec) -> dict[str, Any]:
-    fields = {name: getattr(spec, name) for name in ("name", "weights", "allow_user_code", "on_torch")}
-    return fields | asdict(spec.onnx_options) | {"engine": spec.execution_config.engine.value}
 
 
 def _version(package: str) -> str:

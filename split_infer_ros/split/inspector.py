@@ -23,45 +23,57 @@ from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
 
 WITH_TORCH = "split_infer_ros.split.torch_loading"
 PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # what programs of torch.export need, and their operators
-PRELOADED = ("onnx.checker", "onnx.inliner", "onnx.reference", "onnxruntime", "openvino")
+READERS = ("onnx.checker", "onnx.inliner")
+ENGINES = ("onnxruntime", "openvino")
+PRELOADED = (*READERS, "onnx.reference.ops._op_list", "numpy.random", *ENGINES)
+MAX_IDLE_S = 60.0  # without a request, once it is ready: it may have been started for nothing
+NUM_THREADS = 2  # of an engine that runs a file
 
 
 def main() -> int:
     """Serves until there are no more requests. The argument is the answers' file descriptor."""
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     try:
+        from split_infer_ros.engines.compiled_blobs import CompiledBlob
+        from split_infer_ros.models.user_names import PROGRAM_SUFFIX
         from split_infer_ros.runtime.num_threads import use_one_thread
-        from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
         importlib.import_module("split_infer_ros.split.inspected_model")
         use_one_thread()
-        stop_usage_reports()
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
         return 1
-    _preload(PRELOADED)
+    CompiledBlob.are_kept = False  # a node's models have other batch sizes and numbers of threads
+    preload(PRELOADED)
     print(json.dumps({"ready": True}), file=answers)
+    if not select.select([sys.stdin], [], [], MAX_IDLE_S)[0]:
+        return 0
     for line in sys.stdin:
         request = json.loads(line)
-        _preload(_modules_for(request["spec"]))
+        preload(modules_for(request["spec"]))
+        preload(PROGRAMS if request["spec"]["name"].endswith(PROGRAM_SUFFIX) else ())
         print(json.dumps(_inspect_in_fork(request)), file=answers)
     return 0
 
 
-def _preload(modules: Sequence[str]) -> None:
+def preload(modules: Sequence[str]) -> None:
+    """Imports modules as far as they can be imported. What needs a broken one says so later."""
+    from split_infer_ros.engines.engine import import_package
+    from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
+    stop_usage_reports()
     for module in modules:
-        with contextlib.suppress(Exception):  # what is broken is said by the inspection that needs it
-            importlib.import_module(module)
+        with contextlib.suppress(Exception):
+            import_package(module, "an inspection", "")
 
 
-def _modules_for(spec: dict[str, Any]) -> Sequence[str]:
-    """Returns what reads a model's files, beyond ``PRELOADED``. An import is no part of the time that a file gets."""
+def modules_for(spec: dict[str, Any]) -> Sequence[str]:
+    """Returns what reads and runs a model's files, here and in a node. An import is no part of a file's time."""
     from split_infer_ros.models.onnx_models import is_onnx_file
-    from split_infer_ros.models.user_names import PROGRAM_SUFFIX
 
     if is_onnx_file(spec["name"]) and not spec["on_torch"]:
-        return ()
-    return (WITH_TORCH, *(PROGRAMS if spec["name"].endswith(PROGRAM_SUFFIX) else ()))
+        return (*READERS, *({spec["engine"]} & set(ENGINES)))
+    return (WITH_TORCH,)
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:
@@ -103,8 +115,10 @@ def _read_until(descriptor: int, end: float) -> tuple[bytes, bool]:
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     """Inspects files in this process, whose memory is limited."""
+    from split_infer_ros.runtime.num_threads import use_engine_threads
     from split_infer_ros.split.inspected_model import describe_objection, files_beside, inspect_model, parse_spec
 
+    use_engine_threads(NUM_THREADS)
     spec = parse_spec(request["spec"])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out after all, this process goes first

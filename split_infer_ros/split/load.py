@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
@@ -26,7 +27,7 @@ from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.onnx_model import OnnxModel, of_onnx
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.torch_needs import AN_ONNX_FILE, num_gpus, require_torch
 
@@ -43,12 +44,15 @@ AUTO_DEVICE = "auto"
 HAS_FILE = "engine onnxruntime and weights default"  # by which ``shapes`` is its ONNX file
 
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
+_engines: WeakKeyDictionary[SplitModel, set[Engine]] = WeakKeyDictionary()  # by which each source's files may run
 _beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # a model's files of weights, by what names them
 _loading = threading.Lock()
 
 
 def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitModel:
     """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
+
+    An ONNX file is inspected once for each engine that runs it. The first inspection also allows to read it.
 
     If a file of the model changed since, the model is loaded anew. Who uses the old one keeps it.
 
@@ -73,11 +77,16 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
         if source is None:
             source = make_hollow(source_spec) if make_hollow is not None else None
             if source is None:
-                found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
+                found = _inspect(spec)
                 _beside[model] = found.beside
                 state = named + files_state(found.beside)
                 source = _make_source(spec, found, folding_only)
+                _engines[source] = {_engine_of(spec)}
             _loaded[source_spec, state] = source
+        engines = _engines.setdefault(source, set())
+        if isinstance(source, OnnxModel) and _engine_of(spec) not in engines:
+            _inspect(spec)
+            engines.add(_engine_of(spec))
         if spec.device == AUTO_DEVICE:
             device = source.best_device()
         placed_spec = replace(spec, device=str(device))
@@ -85,11 +94,21 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
             return source
         placed = _loaded.get((placed_spec, state))
         if placed is None:
-            if isinstance(source, OnnxModel):  # other models go to another engine by way of an export
-                inspect_files(spec)
             placed = place(source, device, spec.execution_config)
             _loaded[placed_spec, state] = placed
         return placed
+
+
+def _inspect(spec: ModelSpec) -> Inspected:
+    """Inspects the files of a model for the engine that will run them."""
+    return inspect_files(replace(spec, execution_config=ExecutionConfig(engine=_engine_of(spec))))
+
+
+def _engine_of(spec: ModelSpec) -> Engine:
+    """Returns the engine that runs a model's files. Models of torch go to another engine by way of an export."""
+    if spec.on_torch or not is_onnx_file(spec.name):
+        return Engine.TORCH
+    return of_onnx(spec.execution_config).engine
 
 
 def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionConfig) -> SplitModel:
@@ -109,8 +128,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
     spec = located(spec)
-    found = inspect_files(replace(spec, execution_config=ExecutionConfig()))
-    return build_uninspected(spec, _reader_of(found))
+    return build_uninspected(spec, _reader_of(_inspect(spec)))
 
 
 def _reader_of(found: Inspected) -> Callable[[OnnxFile], Reading]:

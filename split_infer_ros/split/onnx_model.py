@@ -53,7 +53,7 @@ class OnnxModel(GraphModel):
                 f"{graph.name} has the inputs {found}; a model takes one input, float32 images (N, C, height, width)."
             )
         self.native_engine = _native_engine()
-        config = _of_onnx(execution_config or ExecutionConfig())
+        config = of_onnx(execution_config or ExecutionConfig())
         verdict = Verdict.on_batches(graph, entry.image_shape, config)
         make = partial(make_executable, config=replace(config, micro_batch=0))  # whole batches are compared
         prepared = prepare_batches(graph, entry.image_shape, make, verdict)
@@ -65,7 +65,7 @@ class OnnxModel(GraphModel):
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
         other.device = device
-        config = self.execution_config if execution_config is None else _of_onnx(execution_config)
+        config = self.execution_config if execution_config is None else of_onnx(execution_config)
         if device.type != "cpu" and config.engine is Engine.ONNXRUNTIME and not config.provider:
             config = replace(config, provider=GPU_PROVIDER)
         other.execution_config = config
@@ -106,7 +106,7 @@ class OnnxModel(GraphModel):
     @property
     def _head_execution_config(self) -> ExecutionConfig:
         """The backbone's configuration, or that of the same engine on the CPU."""
-        return self.execution_config if self.device.type == "cpu" else _of_onnx(ExecutionConfig())
+        return self.execution_config if self.device.type == "cpu" else of_onnx(ExecutionConfig())
 
 
 def _native_engine() -> Engine:
@@ -115,7 +115,7 @@ def _native_engine() -> Engine:
     return Engine.OPENVINO if has_only_openvino else Engine.ONNXRUNTIME
 
 
-def _of_onnx(config: ExecutionConfig) -> ExecutionConfig:
+def of_onnx(config: ExecutionConfig) -> ExecutionConfig:
     """Returns a config of an engine that runs ONNX models, in the same precision if there is one."""
     if config.engine is not Engine.TORCH:
         return config

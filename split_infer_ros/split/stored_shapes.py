@@ -12,6 +12,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.checked_files import header_of, read_checked
 
 FORMAT = 1  # of the file and of the inference; a change raises it, and shapes are then inferred again
 
@@ -45,10 +46,10 @@ def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
 def _read(path: Path) -> dict[str, ValueShape] | None:
     mark_used(path)
     try:
-        digest, _, content = path.read_bytes().partition(b"\n")
+        content = read_checked(path)
     except OSError:
         return None
-    if digest != _digest(content):
+    if content is None:
         return None
     values = json.loads(content).items()
     return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values}
@@ -58,10 +59,6 @@ def _keep(path: Path, shapes: Mapping[str, ValueShape]) -> None:
     values = {name: (value.dimensions, value.element_type) for name, value in shapes.items()}
     content = json.dumps(values).encode()
     try:
-        write_cached(path, _digest(content) + b"\n" + content)
+        write_cached(path, header_of(content) + content)
     except OSError as error:
         _log.warning("%s cannot be kept, so shapes are inferred again at each start: %s.", path, error)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()

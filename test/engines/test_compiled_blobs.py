@@ -121,6 +121,12 @@ def test_all_batch_sizes_in_one_file() -> None:
             assert np.array_equal(one, other)
 
 
+def test_a_process_may_keep_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompiledBlob, "are_kept", False)
+    blob().keep(compiled())
+    assert not folder.exists()
+
+
 def test_a_later_part_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for_images, for_pixels = OpenVinoPart(small_graph()), OpenVinoPart(small_graph()).for_pixels(PIXELS)
     assert for_pixels is not None

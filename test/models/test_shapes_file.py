@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 
 from test_without_torch import PACKAGE  # noqa: E402
 
-from split_infer_ros.models.shapes_file import FILE, LABELS, NAME, as_shapes, is_shapes_file  # noqa: E402
+from split_infer_ros.models.shapes_file import DEFAULT_SPLIT_POINT, FILE, LABELS, NAME, as_shapes, is_shapes_file  # noqa: E402
 
 CHILD_S = 100  # a bound on the process that a test starts
 RUN = """
@@ -44,7 +45,7 @@ print(load_model(spec) is load_model(ModelSpec("shapes", device="cpu", on_torch=
 @pytest.mark.parametrize(
     ("wanted", "used"), [("auto", "onnxruntime"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino")]
 )
-def test_it_finds_shapes_where_torch_is_not_installed(wanted: str, used: str, tmp_path: object) -> None:
+def test_it_finds_shapes_where_torch_is_not_installed(wanted: str, used: str, tmp_path: Path) -> None:
     pytest.importorskip(used)
     found = subprocess.run(
         [sys.executable, "-c", RUN, wanted, f"{tmp_path}/tuning.jsonl"],
@@ -56,6 +57,25 @@ def test_it_finds_shapes_where_torch_is_not_installed(wanted: str, used: str, tm
     )
     lines = [f"shapes neck {used}", "0 ['circle', 'square']", "1 ['square', 'triangle']", "True"]
     assert found.stdout.splitlines() == lines, found.stderr
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_commands_take_it_where_torch_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "split_infer_ros", "split_points", NAME],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}:{PACKAGE.parent}",
+            "XDG_CACHE_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    assert found.stdout.startswith(f"{NAME}: finds circles, squares and triangles; "), found.stderr
+    assert f"* {DEFAULT_SPLIT_POINT}  " in found.stdout
 
 
 def test_the_file_is_known_by_its_path() -> None:

@@ -10,17 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
+from onnx_files import network, ultralytics
 from safetensors.torch import save_file
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split import inspection_limits
-from split_infer_ros.split.inspection import Inspector, inspect_files, inspected_paths
+from split_infer_ros.split import inspection_limits, load
+from split_infer_ros.split.inspection import Inspected, inspect_files, inspected_paths
 from split_infer_ros.split.inspection_limits import InspectionLimits
+from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
@@ -192,6 +195,27 @@ def test_a_killed_process_is_made_again(inspector: Inspector, state: Path) -> No
     answer = inspector.ask(spec, limits)
     assert "files" in answer or answer["died"] == "SIGKILL"
     assert inspector.ask(spec, limits)["files"] == []
+
+
+def test_an_onnx_file_is_inspected_once_for_each_engine_that_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "m.onnx", list[Engine]()
+    onnx.save(network(84, 21, metadata=ultralytics()), path)
+
+    def note(spec: ModelSpec) -> Inspected:
+        asked.append(spec.execution_config.engine)
+        return inspect_files(spec)
+
+    monkeypatch.setattr(load, "inspect_files", note)
+    openvino, plain = (
+        ModelSpec(str(path), device="cpu", execution_config=ExecutionConfig(engine=engine))
+        for engine in (Engine.OPENVINO, Engine.TORCH)
+    )
+    models = [load_model(spec) for spec in (openvino, openvino, plain, plain)]
+    assert asked == [Engine.OPENVINO, Engine.ONNXRUNTIME]
+    assert models[0] is models[1]
+    assert models[2] is models[3]
 
 
 def test_user_weights_are_inspected_when_a_model_is_loaded(state: Path, cache: Path) -> None:

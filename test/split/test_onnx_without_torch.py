@@ -89,6 +89,35 @@ def test_a_model_of_torch_is_refused_where_torch_is_not_installed() -> None:
 
 
 @pytest.mark.timeout(2 * CHILD_S)
+def test_streamed_weights_are_refused_where_torch_is_not_installed() -> None:
+    program = """
+import sys
+
+sys.modules["torch"] = None
+from split_infer_ros import ConfigurationError, ModelSpec
+from split_infer_ros.weight_streaming.hollow_loading import load_streamable
+from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.settings import WeightsSettings
+
+try:
+    load_streamable(ModelSpec("shapes", device="cpu"), WeightsSettings(weights_residency=Residency.TWO_STAGE))
+except ConfigurationError as error:
+    print(error)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+    sentence = "model shapes with streamed weights needs the Python package torch, which is not installed: "
+    assert found.stdout.startswith(sentence), found.stderr
+    assert found.stdout.endswith(", or take weights_residency resident.\n")
+
+
+@pytest.mark.timeout(2 * CHILD_S)
 @pytest.mark.parametrize("error", ["ImportError", "OSError"])
 def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()

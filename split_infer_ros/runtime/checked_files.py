@@ -1,0 +1,40 @@
+"""Files that begin with a digest of their content. One that is damaged, or written by half, counts as none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros.runtime.user_files import open_regular
+
+HEADER_BYTES = 65  # a SHA-256 in hexadecimal digits, and the end of the line
+
+
+def header_of(content: Any) -> bytes:
+    """Returns what stands in front of a content, bytes or memory of bytes. It has ``HEADER_BYTES`` bytes."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def read_checked(path: Path, make_room: Callable[[int], Any] = bytearray) -> Any:
+    """Reads the content of a file, in the memory that ``make_room`` gives for so many bytes.
+
+    Args:
+        path: of the file.
+        make_room: returns writable memory.
+
+    Returns:
+        That memory; None if the file is not as it was written.
+
+    Raises:
+        OSError: the file cannot be read, or is no regular file.
+    """
+    with open(path, "rb", opener=open_regular) as file:
+        num_bytes = os.fstat(file.fileno()).st_size - HEADER_BYTES
+        if num_bytes <= 0:
+            return None
+        header, memory = file.read(HEADER_BYTES), make_room(num_bytes)
+        file.readinto(memory)
+    return memory if header == header_of(memory) else None

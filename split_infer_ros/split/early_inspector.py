@@ -1,0 +1,84 @@
+"""Starts the process that inspects model files while this one still imports what it needs.
+
+This module imports nothing that takes long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from split_infer_ros.runtime.cache import cache_folder
+from split_infer_ros.runtime.child_process import ChildProcess
+from split_infer_ros.runtime.files import content_digest
+from split_infer_ros.runtime.python_child import python_command
+from split_infer_ros.runtime.user_files import is_regular, read_regular, user_path
+
+PROGRAM = "split_infer_ros.split.inspector"
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
+PARAMETERS = "--params-file"
+MAX_PARAMETERS_BYTES = 2**16
+MAX_AGE_S = 30.0  # of a process without a request. It ends by itself a while later.
+
+_MODEL = re.compile(r"[^\s:='\"]+\.onnx(?![^\s'\"])", re.IGNORECASE)
+
+_early: list[tuple[float, ChildProcess]] = []  # the process that was started early, and when; none, or one
+
+
+def start_early(arguments: Sequence[str]) -> None:
+    """Starts the process if arguments of this one name an ONNX file that was not inspected before.
+
+    Nothing is raised: whoever needs the process and finds none starts it.
+
+    Args:
+        arguments: of an executable. Files of ROS parameters that they name count as well.
+    """
+    with suppress(Exception):
+        paths = [path for text in _texts(arguments) for path in map(user_path, _MODEL.findall(text))]
+        if not all(map(was_inspected, filter(is_regular, paths))):
+            _early.append((time.monotonic(), start_process()))
+
+
+def start_process() -> ChildProcess:
+    """Starts a process that inspects files. It says that it is ready, and takes requests before that.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
+
+
+def take_process() -> ChildProcess:
+    """Returns the process that was started early, or one that is started now. It belongs to the caller.
+
+    Raises:
+        OSError: none can be started.
+    """
+    while _early:
+        begin, process = _early.pop()
+        if process.is_running and time.monotonic() - begin < MAX_AGE_S:
+            return process
+        process.end()
+    return start_process()
+
+
+def was_inspected(path: Path) -> bool:
+    """Returns whether a file's content was ever inspected. The versions of libraries may have been others then."""
+    return any((cache_folder() / "inspected").glob(f"{file_digits(path)}.*"))
+
+
+def file_digits(path: Path) -> str:
+    """Returns hexadecimal digits that stand for a file's content: with them begin the names of what is kept of it."""
+    return content_digest(path)[:32]
+
+
+def _texts(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the arguments, and what the files of parameters say that they name."""
+    yield from arguments
+    for option, value in itertools.pairwise(arguments):
+        if option == PARAMETERS:
+            yield read_regular(Path(value), MAX_PARAMETERS_BYTES).decode(errors="replace")
