@@ -16,9 +16,16 @@ from vision_msgs.msg import Detection2DArray
 
 ENGINES = OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
 FIRST, TWO_PROCESSES, SHAPES = "pipeline_first_start", "backbone_and_head", "pipeline_shapes_on_torch"
-START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS = "start_s", "processor_s", "resident_mb", "anonymous_mb"
+START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS, BUSY = (
+    "start_s",
+    "processor_s",
+    "resident_mb",
+    "anonymous_mb",
+    "busy_anonymous_mb",
+)
 OURS = ("-m", "split_infer_ros")  # as the executables start
-CAMERA_HZ = 30.0
+CAMERA_HZ = 30.0  # too fast for the network on a few cores
+CALM_HZ = 5.0
 QUIET_S = 0.3  # for the camera to hear that it is to pause, and for the last image to be processed
 POLL_S = 0.002
 
@@ -46,7 +53,7 @@ class Starts:
         feed: sends the images.
         model: the ONNX file.
         cache: the user's cache folder of all starts but the first ones, which have an empty one.
-        settle_s: how long after the first detection memory is measured.
+        settle_s: how long images come slowly before memory is measured, and then fast before it is measured again.
     """
 
     def __init__(
@@ -89,11 +96,15 @@ class Starts:
                     raise RuntimeError(f"{rival} has published nothing {START_S:g} s after its start.")
                 time.sleep(POLL_S)
             processor_s = processor_seconds(family_of(started))
+            self._feed.rate(f"/{rival}/image", CALM_HZ)
             time.sleep(self._settle_s)
             resident, anonymous = memory_mb(family_of(started))
+            self._feed.rate(f"/{rival}/image", CAMERA_HZ)
+            time.sleep(self._settle_s)
+            _, busy = memory_mb(family_of(started))
             self._feed.rate(f"/{rival}/image", 0.0)
             time.sleep(QUIET_S)
-        figures = self._detected[rival] - begin, processor_s, resident, anonymous
+        figures = self._detected[rival] - begin, processor_s, resident, anonymous, busy
         return dict(zip(START_FIGURES, figures, strict=True))
 
     def _start(self, rival: str, processes: Processes, cache: Path) -> list[int]:

@@ -3,7 +3,9 @@
 All rivals run the same ONNX file of the size of YOLOv8n in float32, except one pipeline with the model `shapes` in
 torch. A camera sends 640x480 images from before the start. Time is from the start of the process to the arrival of the
 first message of detections at an observer. Processor time is that of the process and all that it started up to then.
-Memory is taken five seconds later, while images come. Shared pages count for each process. The rivals:
+Memory is taken after five seconds in which images come slowly, and again after five more in which the camera is too
+fast for the network: a second compiled model then serves two batches at once. Shared pages count for each process. The
+rivals:
 
 - `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process, with that engine, and the measurements of an
   earlier start in its cache.
@@ -32,6 +34,7 @@ from _ros import Observer, set_up_middleware
 from _rows import measured
 from _start_turns import (
     ANONYMOUS,
+    BUSY,
     ENGINES,
     FIRST,
     OPENVINO,
@@ -57,8 +60,9 @@ TITLES = {
     PROCESSOR: ("processor time until then", "s"),
     RESIDENT: ("resident memory", "MB"),
     ANONYMOUS: ("anonymous memory", "MB"),
+    BUSY: ("anonymous memory, camera too fast", "MB"),
 }
-GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7}  # of the usual node's
+GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # of the usual node's
 
 
 def run(chosen: argparse.Namespace) -> Report:
