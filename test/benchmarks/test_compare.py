@@ -204,7 +204,12 @@ def test_a_benchmark_ends_with_the_comparison(root: Path, tmp_path: Path, told: 
     command += ["HEAD", "pipeline", "--folder", str(tmp_path / "kept")]
     calls = tmp_path / "calls"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), *filter(None, sys.path)])}
-    with subprocess.Popen(command, cwd=root, env=environment) as comparison:
+    ignored = signal.signal(told, signal.SIG_DFL)  # a shell's background has SIGINT ignored, which a process hands down
+    try:
+        started = subprocess.Popen(command, cwd=root, env=environment)
+    finally:
+        signal.signal(told, ignored)
+    with started as comparison:
         wait_until(lambda: calls.exists() and calls.read_text() != "")
         benchmark = int(calls.read_text())
         comparison.send_signal(told)
