@@ -172,10 +172,8 @@ class LaneScheduler:
         whole_end_s = max([now, *expected_ends_s]) + modes.whole.batch_s(first.model, 1)
         if whole_end_s <= first.deadline_s < now + modes.lane.batch_s(first.model, 1):
             return True
-        if not self.is_idle or self._rule.wants_lanes(now, is_idle=True):
-            return False
         more_arrive = any(request.arrival_s > self._latest_begin_s for request in window)
-        return modes.all_cores_finish_sooner(window, more_arrive=more_arrive)
+        return self.is_idle and modes.all_cores_finish_sooner(window, more_arrive=more_arrive)
 
 
 def _scheduled(decision: Decision, lane: int | None, modes: ExecutionModes) -> ScheduledExecution:
