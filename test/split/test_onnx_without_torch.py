@@ -15,6 +15,20 @@ from onnx_files import network, ultralytics  # noqa: E402
 from test_without_torch import BLOCK_TORCH, PACKAGE  # noqa: E402
 
 CHILD_S = 100  # a bound on the process that a test starts
+
+
+def run_program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program, with its arguments, on the package under test and with more variables of the environment."""
+    return subprocess.run(
+        [sys.executable, "-c", *arguments],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), **variables},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+        check=False,
+    )
+
+
 RUN_EVERY_SPLIT_POINT = """
 import numpy as np
 
@@ -49,14 +63,8 @@ def test_an_onnx_file_is_inspected_split_run_and_decoded(engine: str, device: st
         pytest.skip("torch says whether there is a GPU")
     path = tmp_path / "boxes.onnx"
     onnx.save(network(21, 84, metadata=ultralytics(imgsz="[32, 32]"), transposed=True), path)
-    found = subprocess.run(
-        [sys.executable, "-c", BLOCK_TORCH + RUN_EVERY_SPLIT_POINT, str(path), engine, device],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-        check=False,
-    )
+    program = BLOCK_TORCH + RUN_EVERY_SPLIT_POINT
+    found = run_program(program, str(path), engine, device, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert found.stdout == "cpu 3 True\n", found.stderr
 
 
@@ -76,14 +84,7 @@ ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take engine onnxrunt
 
 @pytest.mark.timeout(2 * CHILD_S)
 def test_a_model_of_torch_is_refused_where_torch_is_not_installed() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", "import sys\nsys.modules['torch'] = None\n" + REFUSED, "none"],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-        check=False,
-    )
+    found = run_program("import sys\nsys.modules['torch'] = None\n" + REFUSED, "none")
     sentence = f"model shapes needs the Python package torch, which is not installed: {ADVICE}\n"
     assert found.stdout == 2 * sentence, found.stderr
 
@@ -104,14 +105,7 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-        check=False,
-    )
+    found = run_program(program)
     sentence = "model shapes with streamed weights needs the Python package torch, which is not installed: "
     assert found.stdout.startswith(sentence), found.stderr
     assert found.stdout.endswith(", or take weights_residency resident.\n")
@@ -125,18 +119,8 @@ def test_a_torch_that_cannot_be_loaded_is_named(error: str, tmp_path: Path) -> N
     path = tmp_path / "boxes.onnx"
     onnx.save(network(21, 84, metadata=ultralytics(imgsz="[32, 32]"), transposed=True), path)
     runs = f"print(load_model(ModelSpec({str(path)!r})).device)\n"
-    found = subprocess.run(
-        [sys.executable, "-c", REFUSED + runs, "default"],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{tmp_path}:{PACKAGE.parent}",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-        check=False,
-    )
+    path_of_modules = f"{tmp_path}:{PACKAGE.parent}"
+    found = run_program(REFUSED + runs, "default", PYTHONPATH=path_of_modules, XDG_CACHE_HOME=str(tmp_path / "cache"))
     sentence = (
         "model shapes needs the Python package torch, which cannot be loaded (libcudart.so.12: no such file): "
         f"{ADVICE}\n"
@@ -160,12 +144,5 @@ torch_needs.DEVICES = (Path("/dev"),)
 choose_device("auto")
 print("torch" in sys.modules)
 """
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-        check=False,
-    )
+    found = run_program(program)
     assert found.stdout == "cpu False\nTrue\n", found.stderr
