@@ -21,6 +21,7 @@ from split_infer_ros.server.profiling.profiler import ignore
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
@@ -114,8 +115,14 @@ def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
     """Returns the spec with the engine that the user named, if the model is an ONNX file that such an engine runs.
 
     By that engine the file is inspected. Without it, the file would also be inspected for the native engine.
+
+    Raises:
+        ConfigurationError: a file of the catalogue cannot be downloaded, or there is no such engine.
     """
-    if engine == AUTO or spec.on_torch or not is_onnx_file(spec.name):
+    if engine == AUTO:
+        return spec
+    file = located(spec)  # models of the catalogue may be files too
+    if file.on_torch or not is_onnx_file(file.name):
         return spec
     named, provider = parse_engine(engine)
     return replace(spec, execution_config=ExecutionConfig(engine=named, provider=provider))
