@@ -16,6 +16,7 @@ PACKAGES = ("images", "measurements", "onnx_graphs", "runtime", "sources", "tele
 MODULES = (
     *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
     *("split.controller", "split.early_inspector", "split.inspected_model", "split.inspector"),
+    "split.inspection_imports",
     *("split.inspector_process", "split.load", "split.model_engines"),
     *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
     *("split.stage_timer", "split.verdict"),

@@ -14,17 +14,14 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.runtime.child_process import describe_status
+from split_infer_ros.split.inspection_imports import ENGINES, READERS, modules_for, preload
 from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
 
-WITH_TORCH = "split_infer_ros.split.torch_loading"
 PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # what programs of torch.export need, and their operators
-READERS = ("onnx.checker", "onnx.inliner")
-ENGINES = ("onnxruntime", "openvino")
 PRELOADED = (*READERS, "onnx.reference.ops._op_list", "numpy.random", *ENGINES)
 MAX_IDLE_S = 60.0  # without a request, once it is ready: it may have been started for nothing
 NUM_THREADS = 2  # of an engine that runs a file
@@ -54,26 +51,6 @@ def main() -> int:
         preload(PROGRAMS if request["spec"]["name"].endswith(PROGRAM_SUFFIX) else ())
         print(json.dumps(_inspect_in_fork(request)), file=answers)
     return 0
-
-
-def preload(modules: Sequence[str]) -> None:
-    """Imports modules as far as they can be imported. What needs a broken one says so later."""
-    from split_infer_ros.engines.engine import import_package
-    from split_infer_ros.runtime.usage_reports import stop_usage_reports
-
-    stop_usage_reports()
-    for module in modules:
-        with contextlib.suppress(Exception):
-            import_package(module, "an inspection", "")
-
-
-def modules_for(spec: dict[str, Any]) -> Sequence[str]:
-    """Returns what reads and runs a model's files, here and in a node. An import is no part of a file's time."""
-    from split_infer_ros.models.onnx_models import is_onnx_file
-
-    if is_onnx_file(spec["name"]) and not spec["on_torch"]:
-        return (*READERS, *({spec["engine"]} & set(ENGINES)))
-    return (WITH_TORCH,)
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""What a process imports to read and run a model's files: the one that inspects them, and the one that asks it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from split_infer_ros.engines.engine import import_package
+from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
+WITH_TORCH = "split_infer_ros.split.torch_loading"
+READERS = ("onnx.checker", "onnx.inliner")
+ENGINES = ("onnxruntime", "openvino")
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Imports modules as far as they can be imported. What needs a broken one says so later."""
+    stop_usage_reports()
+    for module in modules:
+        with contextlib.suppress(Exception):
+            import_package(module, "an inspection", "")
+
+
+def modules_for(spec: dict[str, Any]) -> Sequence[str]:
+    """Returns what reads and runs a model's files, here and in a node. An import is no part of a file's time."""
+    if is_onnx_file(spec["name"]) and not spec["on_torch"]:
+        return (*READERS, *({spec["engine"]} & set(ENGINES)))
+    return (WITH_TORCH,)
