@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -41,13 +42,13 @@ class WatchedModules:
         """Has each of the processes write down its modules now."""
         (self.folder / "look").touch()
 
-    def heavy(self, process: int) -> list[str] | None:
-        """Returns which of ``HEAVY`` a process has imported; None if it has not answered yet."""
+    def imported(self, process: int, names: Sequence[str] = HEAVY) -> list[str] | None:
+        """Returns which modules of these names a process has imported; None if it has not answered yet."""
         path = self.folder / str(process)
         if not path.exists():
             return None
         modules = set(path.read_text().split())
-        return [name for name in HEAVY if name in modules]
+        return [name for name in names if name in modules]
 
 
 def write_detector(path: Path) -> None:

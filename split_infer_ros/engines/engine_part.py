@@ -46,8 +46,7 @@ class EnginePart(ABC):
         self.graph = graph
         self.inputs = graph.inputs
         self.conversions = 0
-        batch = _batch_symbol(graph)
-        self._is_bound = [_has_known_shape(graph, index, batch) for index in range(len(graph.outputs))]
+        self._is_bound = graph.has_known_shape
         self.can_run_into = all(self._is_bound)
 
     def __call__(self, *values: Values) -> tuple[Values, ...]:
@@ -171,27 +170,6 @@ class PerThreadCount(Generic[Made]):
     def keep(self, num_threads: int, made: Made) -> None:
         """Keeps what was made for that number of threads."""
         self._made[num_threads] = made
-
-
-def _batch_symbol(graph: OnnxGraph) -> str:
-    """Returns the name of the symbolic batch dimension of the first input; empty if it has none."""
-    names = {tensor.name for tensor in graph.inputs[:1]}
-    return next((_first_symbol(value) for value in graph.proto.graph.input if value.name in names), "")
-
-
-def _has_known_shape(graph: OnnxGraph, index: int, batch: str) -> bool:
-    """Returns whether an output has the input's batch in front, and only known lengths behind it."""
-    lengths = graph.outputs[index].shape
-    if not lengths or None in lengths[1:]:
-        return False
-    if lengths[0] is not None:
-        return bool(graph.inputs) and graph.inputs[0].shape[:1] == lengths[:1]
-    return bool(batch) and _first_symbol(graph.proto.graph.output[index]) == batch
-
-
-def _first_symbol(value: object) -> str:
-    dimensions = value.type.tensor_type.shape.dim  # type: ignore[attr-defined]
-    return str(dimensions[0].dim_param) if dimensions else ""
 
 
 def _known(length: int | None) -> int:

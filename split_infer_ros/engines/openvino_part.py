@@ -234,10 +234,9 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
 
 def _more_properties(graph: OnnxGraph, precision: Precision) -> dict[str, Any]:
     """Returns the properties without which OpenVINO computes a graph wrongly."""
-    operators = [str(node.op_type) for node in graph.proto.graph.node]
     if precision is not Precision.INT8:
-        return WITHOUT_LOW_PRECISION if any(map(_is_quantising, operators)) else {}
-    return WITHOUT_FUSED_PRODUCTS if sum(operator in PRODUCTS for operator in operators) > 1 else {}
+        return WITHOUT_LOW_PRECISION if any(map(_is_quantising, graph.operators)) else {}
+    return WITHOUT_FUSED_PRODUCTS if sum(graph.operators.get(product, 0) for product in PRODUCTS) > 1 else {}
 
 
 def _is_quantising(operator: str) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.downloads import DOWNLOADS, refuse_options
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.foreign_files import refuse_foreign_file
-from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, read_onnx_file
+from split_infer_ros.models.onnx_models import is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.user_names import TIMM_PREFIX, is_user_model
 
@@ -46,7 +44,6 @@ def find_model(
     *,
     allow_user_code: bool = False,
     onnx_options: OnnxOptions | None = None,
-    read_outputs: Callable[[OnnxFile], Reading] = OnnxFile.recognise,
 ) -> ModelEntry:
     """Returns the entry of a model.
 
@@ -55,8 +52,7 @@ def find_model(
             ``FILE.pt2``. A model that is downloaded has the path of its file; see ``split.located_spec``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
-        onnx_options: what the user says about an ONNX file.
-        read_outputs: finds out how the outputs of an ONNX file are read. By default, their names and shapes decide.
+        onnx_options: what the user says about an ONNX file. Names and shapes of its outputs decide how they are read.
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.
@@ -67,7 +63,7 @@ def find_model(
         refuse_foreign_file(name)
     if is_onnx_file(name):
         file = read_onnx_file(name, options)
-        return file.entry(read_outputs(file))
+        return file.entry(file.recognise())
     refuse_options(name, options)
     if name.startswith(TIMM_PREFIX):
         from split_infer_ros.models.timm_models import find_timm_model  # only here: for classifiers of torch

@@ -145,32 +145,39 @@ class OnnxFile:
         self._check_anchors(self._with_anchors(found.layout), facts)
         return Reading(found.layout, str(self._recipe(recipe)))
 
-    def entry(self, reading: Reading) -> ModelEntry:
-        """Returns the entry of the model, whose outputs are read in this way.
+    def describe(self, reading: Reading) -> dict[str, Any]:
+        """Returns what ``entry_of`` takes: what the entry says of the model, in a form that can be written as JSON.
+
+        Args:
+            reading: how the outputs are read.
 
         Raises:
             ConfigurationError: the labels do not fit the outputs.
         """
-        height, width = self.input.height, self.input.width
         labels = self._labels(reading.layout)
         names = [tensor.name for tensor in self.graph.outputs]
         ignored = [name for name in names if reading.layout.outputs and name not in reading.layout.outputs]
         notes = [*self.input.filled]
         if ignored:
             notes.append(f"The outputs {', '.join(ignored)} of {self.graph.name} are ignored.")
-        graph = self.graph
-        return ModelEntry(
-            name=self._name,
-            summary=f"{graph.name}, {len(labels):,} classes, decoded as {reading.layout.name}",
-            build=lambda: graph,
-            weights=None,
-            preprocess=Recipe.parse(reading.recipe).preprocess(height, width),
-            labels=labels,
-            default_split_point=None,
-            decode=LayoutDecoder(self._with_anchors(reading.layout), names, height, width),
-            notes=tuple(notes),
-            decodes_arrays=True,
-        )
+        return {
+            "name": self._name,
+            "summary": f"{self.graph.name}, {len(labels):,} classes, decoded as {reading.layout.name}",
+            "recipe": reading.recipe,
+            "size": (self.input.height, self.input.width),
+            "labels": labels,
+            "outputs": names,
+            "layout": write_declaration(self._with_anchors(reading.layout)),
+            "notes": notes,
+        }
+
+    def entry(self, reading: Reading) -> ModelEntry:
+        """Returns the entry of the model, whose outputs are read in this way.
+
+        Raises:
+            ConfigurationError: the labels do not fit the outputs.
+        """
+        return entry_of(self.describe(reading), self.graph)
 
     def _recipe(self, text: str) -> Recipe:
         return self.input.fitted(Recipe.parse(text), is_chosen=self._options.preprocessing != AUTO)
@@ -222,6 +229,28 @@ class OnnxFile:
                 f"({outputs}); labels takes a file with one name for each class."
             )
         return labels + tuple(str(number) for number in range(len(labels), classes))
+
+
+def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
+    """Returns the entry of a model as ``OnnxFile.describe`` describes it.
+
+    Raises:
+        ConfigurationError: a file of anchors cannot be read.
+    """
+    (height, width), names = described["size"], described["outputs"]
+    layout = read_declaration(described["layout"], names, "the cache")
+    return ModelEntry(
+        name=described["name"],
+        summary=described["summary"],
+        build=lambda: graph,
+        weights=None,
+        preprocess=Recipe.parse(described["recipe"]).preprocess(height, width),
+        labels=tuple(described["labels"]),
+        default_split_point=None,
+        decode=LayoutDecoder(layout, names, height, width),
+        notes=tuple(described["notes"]),
+        decodes_arrays=True,
+    )
 
 
 def write_reading(reading: Reading) -> dict[str, Any]:

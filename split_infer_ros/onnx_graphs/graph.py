@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,28 @@ class OnnxTensor:
         return f"{self.name} {self.dtype.name} ({lengths})"
 
 
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What is to be known of a graph without its nodes. The attributes are those of ``OnnxGraph``."""
+
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    digest: str
+    operators: Mapping[str, int]
+    has_known_shape: tuple[bool, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the facts in a form that can be written as JSON."""
+        sides = {side: list(map(_written, getattr(self, side))) for side in ("inputs", "outputs")}
+        return sides | {name: getattr(self, name) for name in ("digest", "operators", "has_known_shape")}
+
+    @classmethod
+    def of_json(cls, written: Mapping[str, Any]) -> GraphFacts:
+        """Returns the facts that ``as_json`` wrote."""
+        inputs, outputs = (tuple(map(_parsed, written[side])) for side in ("inputs", "outputs"))
+        return cls(inputs, outputs, written["digest"], written["operators"], tuple(written["has_known_shape"]))
+
+
 class OnnxGraph:
     """An ONNX model, or the part of one. It is never changed after it was made.
 
@@ -55,19 +78,63 @@ class OnnxGraph:
     Attributes:
         inputs: what the caller passes, in order. Weights are no inputs.
         outputs: what it gives, in order.
+        content: a file as ``checked_files`` reads them that holds the serialised model; None if there is none.
 
     Raises:
         ConfigurationError: an input or output is no tensor, or has elements of another kind than arrays have here.
     """
 
+    _read: Callable[[], OnnxGraph]
+
     def __init__(self, name: str, proto: onnx.ModelProto, path: Path | None = None) -> None:
-        self.name = name
-        self.proto = proto
-        self.path = path
+        self.name, self.path, self.proto = name, path, proto
+        self.content: Path | None = None
         weights = {tensor.name for tensor in proto.graph.initializer}
         weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
         self.inputs = self._tensors(value for value in proto.graph.input if value.name not in weights)
         self.outputs = self._tensors(proto.graph.output)
+
+    @classmethod
+    def described(cls, name: str, facts: GraphFacts, read: Callable[[], OnnxGraph], content: Path | None) -> OnnxGraph:
+        """Returns a graph that is read only when somebody asks for more than its facts.
+
+        Args:
+            name: of the graph.
+            facts: what is known of it.
+            read: makes the graph. What it raises, whoever needs it gets.
+            content: as in the attributes. Who needs nothing but the serialised model takes it from there.
+        """
+        graph = cls.__new__(cls)
+        graph.name, graph.path, graph.content = name, None, content
+        graph.inputs, graph.outputs = facts.inputs, facts.outputs
+        graph.digest, graph.operators, graph.has_known_shape = facts.digest, facts.operators, facts.has_known_shape
+        graph._read = read
+        return graph
+
+    @property
+    def facts(self) -> GraphFacts:
+        """What is to be known of the graph without its nodes."""
+        return GraphFacts(self.inputs, self.outputs, self.digest, self.operators, self.has_known_shape)
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The model. It must not be changed."""
+        return self._read().proto
+
+    @cached_property
+    def operators(self) -> Mapping[str, int]:
+        """How many nodes of each kind the graph has. What its nodes hold in them is left out."""
+        return Counter(str(node.op_type) for node in self.proto.graph.node)
+
+    @cached_property
+    def has_known_shape(self) -> tuple[bool, ...]:
+        """Whether each output has the input's batch in front, and only known lengths behind it."""
+        names = {tensor.name for tensor in self.inputs[:1]}
+        batch = next((_first_symbol(value) for value in self.proto.graph.input if value.name in names), "")
+        return tuple(
+            self._is_known(tensor.shape, batch, _first_symbol(value))
+            for tensor, value in zip(self.outputs, self.proto.graph.output, strict=True)
+        )
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
@@ -85,6 +152,13 @@ class OnnxGraph:
         inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
         return f"OnnxGraph({self.name}: {inputs} -> {outputs})"
 
+    def _is_known(self, lengths: Sequence[int | None], batch: str, first: str) -> bool:
+        if not lengths or None in lengths[1:]:
+            return False
+        if lengths[0] is not None:
+            return bool(self.inputs) and self.inputs[0].shape[:1] == lengths[:1]
+        return bool(batch) and first == batch
+
     def _tensors(self, values: Iterable[onnx.ValueInfoProto]) -> tuple[OnnxTensor, ...]:
         return tuple(self._tensor(value) for value in values)
 
@@ -101,6 +175,20 @@ class OnnxGraph:
             )
         lengths = tuple(length or None for length in shape_of(tensor))  # exporters also write 0 for what is open
         return OnnxTensor(str(value.name), lengths, dtype)
+
+
+def _written(tensor: OnnxTensor) -> list[Any]:
+    return [tensor.name, tensor.shape, tensor.dtype.name]
+
+
+def _parsed(written: Sequence[Any]) -> OnnxTensor:
+    name, shape, dtype = written
+    return OnnxTensor(name, tuple(shape), dtype_named(dtype))
+
+
+def _first_symbol(value: onnx.ValueInfoProto) -> str:
+    dimensions = value.type.tensor_type.shape.dim
+    return str(dimensions[0].dim_param) if dimensions else ""
 
 
 def dtype_of(element_type: int) -> DType | None:

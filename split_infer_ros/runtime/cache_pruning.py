@@ -24,7 +24,7 @@ UNFINISHED_S = 86_400.0  # a file under a temporary name is not being written an
 UNFINISHED = ".part"  # the end of such a name; see ``write_whole``
 # What a process makes again at need. Others stay: downloads, which need the network; models in int8, which need the
 # user's images; libraries, which need a compiler; and what lies in the cache folder itself, as the measurements do.
-REMADE = ("blobs", "inspected", "onnx", "shapes", "weights")
+REMADE = ("blobs", "inspected", "manifests", "onnx", "shapes", "weights")
 
 _log = logging.getLogger(__name__)
 

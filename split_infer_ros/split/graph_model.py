@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from functools import cached_property
+from collections.abc import Callable
 
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Values
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -20,6 +21,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.nodes import num_elements
 from split_infer_ros.onnx_graphs.shapes import without_weights
 from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_batches import PreparedGraph
 from split_infer_ros.split.partition_cache import Partition
@@ -31,18 +33,18 @@ class GraphModel(SplitModel):
 
     Args:
         entry: the model's entry.
-        prepared: the whole model.
+        prepare: returns the whole model, always the same. It is called when something is asked that nobody asked
+            before.
+        manifest: has what was asked before.
         execution_config: how both partitions run, as far as their device allows.
         split_points: in order. Their positions are those of the graph.
-
-    Attributes:
-        prepared: as given.
     """
 
     def __init__(
         self,
         entry: ModelEntry,
-        prepared: PreparedGraph,
+        prepare: Callable[[], PreparedGraph],
+        manifest: Manifest,
         *,
         execution_config: ExecutionConfig,
         split_points: tuple[SplitPoint, ...],
@@ -50,8 +52,8 @@ class GraphModel(SplitModel):
         super().__init__(
             entry, CPU, execution_config=execution_config, split_points=split_points, lock=threading.RLock()
         )
-        self.prepared = prepared
-        self.takes_batches = prepared.graph.inputs[0].shape[0] is None
+        self._prepare, self._manifest = prepare, manifest
+        self.takes_batches = manifest.find("takes batches", lambda: self.graph.inputs[0].shape[0] is None)
 
     @property
     def takes_arrays(self) -> bool:
@@ -65,6 +67,11 @@ class GraphModel(SplitModel):
         return np.zeros((batch_size, *self.image_shape), self.dtype)
 
     @property
+    def prepared(self) -> PreparedGraph:
+        """The whole model as it takes batches."""
+        return self._prepare()
+
+    @property
     def graph(self) -> OnnxGraph:
         """The whole model, which takes any number of images, or a fixed one. It must not be changed."""
         return self.prepared.graph
@@ -72,23 +79,21 @@ class GraphModel(SplitModel):
     @property
     def content(self) -> str:
         """Identifies the model's operations and weights."""
-        return self.graph.digest
+        return str(self._manifest.find("content", lambda: self.graph.digest))
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that identify the model's operations, their order and their shapes."""
-        skeleton = without_weights(self.prepared.graph.proto, max_elements=0)
-        shape = f"{self.entry.image_shape} {self.prepared.graph.inputs[0].shape[0]}"
-        return hashlib.sha256(skeleton.SerializeToString(deterministic=True) + shape.encode()).hexdigest()[:12]
+        return str(self._manifest.find("fingerprint", self._find_fingerprint))
 
     @property
     def parameters(self) -> int:
         """How many parameters the whole model has."""
-        return self._parameters_of(0, len(self.prepared.dataflow.nodes))
+        return self._parameters_up_to(None)
 
     def parameters_before(self, name: str) -> int:
         """Returns how many parameters the partition before the split point of that name has."""
-        return self._parameters_of(0, self.split_point(name).position)
+        return self._parameters_up_to(self.split_point(name).position)
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
@@ -103,22 +108,36 @@ class GraphModel(SplitModel):
 
     def _find_kernels(self, split_point: SplitPoint) -> tuple[KernelTraffic, ...]:
         """Counts the nodes that compute with images. The engines that run them have memory of their own."""
-        return (KernelTraffic(),) * sum(index < split_point.position for index in self.prepared.dataflow.computing)
+        position = split_point.position
+        count = self._manifest.find(
+            f"kernels up to {position}", lambda: sum(index < position for index in self.prepared.dataflow.computing)
+        )
+        return (KernelTraffic(),) * int(count)
 
     def _make_backbone(self, split_point: SplitPoint) -> Partition:
         if split_point.name == INPUT:
             return _pass_through
-        part = self.prepared.cutter.cut(f"{self.entry.name} up to {split_point.name}", 0, split_point.position)
         is_whole = split_point.name == OUTPUT
-        return self._executable(part, self.execution_config, self.device, is_whole=is_whole, gives_results=is_whole)
+        name, config = f"{self.entry.name} up to {split_point.name}", self.execution_config
+        part = self._part(name, 0, split_point.position, config)
+        return self._executable(part, config, self.device, is_whole=is_whole, gives_results=is_whole)
 
     def _make_head(self, split_point: SplitPoint) -> Partition:
         if split_point.name == OUTPUT:
             return _pass_through
-        end = len(self.prepared.dataflow.nodes)
-        part = self.prepared.cutter.cut(f"{self.entry.name} from {split_point.name}", split_point.position, end)
-        is_whole = split_point.name == INPUT
-        return self._executable(part, self._head_execution_config, CPU, is_whole=is_whole, gives_results=True)
+        name, config = f"{self.entry.name} from {split_point.name}", self._head_execution_config
+        part = self._part(name, split_point.position, None, config)
+        return self._executable(part, config, CPU, is_whole=split_point.name == INPUT, gives_results=True)
+
+    def _part(self, name: str, first: int, last: int | None, config: ExecutionConfig) -> OnnxGraph:
+        """Returns the part between two places; ``last`` is None for the graph's end."""
+
+        def cut() -> OnnxGraph:
+            prepared = self.prepared
+            return prepared.cutter.cut(name, first, len(prepared.dataflow.nodes) if last is None else last)
+
+        key = f"{first}-{'end' if last is None else last}"
+        return self._manifest.graph(name, key, cut, keeps_content=config.engine is Engine.ONNXRUNTIME)
 
     def _executable(
         self,
@@ -132,10 +151,21 @@ class GraphModel(SplitModel):
         executable = make_executable(part, config, device=device, is_whole=is_whole, gives_results=gives_results)
         return executable if self.takes_batches else MicroBatchPart(executable)
 
-    def _parameters_of(self, first: int, last: int) -> int:
-        weights = {str(tensor.name): tensor for tensor in self.prepared.graph.proto.graph.initializer}
-        used = self.prepared.cutter.weights_of(first, last)
-        return sum(num_elements(weights[name]) for name in used)
+    def _find_fingerprint(self) -> str:
+        skeleton = without_weights(self.graph.proto, max_elements=0)
+        shape = f"{self.entry.image_shape} {self.graph.inputs[0].shape[0]}"
+        return hashlib.sha256(skeleton.SerializeToString(deterministic=True) + shape.encode()).hexdigest()[:12]
+
+    def _parameters_up_to(self, last: int | None) -> int:
+        """Returns how many parameters lie before a place; None is the graph's end."""
+
+        def count() -> int:
+            prepared = self.prepared
+            weights = {str(tensor.name): tensor for tensor in prepared.graph.proto.graph.initializer}
+            used = prepared.cutter.weights_of(0, len(prepared.dataflow.nodes) if last is None else last)
+            return sum(num_elements(weights[name]) for name in used)
+
+        return int(self._manifest.find(f"parameters up to {'end' if last is None else last}", count))
 
 
 def _pass_through(*values: Values) -> tuple[Values, ...]:

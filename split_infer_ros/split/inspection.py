@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,10 +49,13 @@ class Inspected:
     Attributes:
         beside: the files beside the model from which it takes weights.
         reading: how the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
+        identity: stands for the contents of all files, for what the user says of them, and for the versions that read
+            them. It begins with the digits of the model's file, and a dot. It is empty if nothing was inspected.
     """
 
     beside: tuple[Path, ...] = ()
     reading: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
 
 
 def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspected:
@@ -93,7 +96,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
         write_cached(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
-    return Inspected(tuple(beside), answer["reading"])
+    return Inspected(tuple(beside), answer["reading"], _identity(known, digests.values()))
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
@@ -161,9 +164,14 @@ def _read_known(known: Path, folder: Path) -> Inspected | None:
         found = json.loads(known.read_bytes())
         digests = {folder / name: digest for name, digest in found["beside"].items()}
         is_same = all(content_digest(file) == digest for file, digest in digests.items())
-        return Inspected(tuple(digests), dict(found["reading"])) if is_same else None
+        identity = _identity(known, digests.values())
+        return Inspected(tuple(digests), dict(found["reading"]), identity) if is_same else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _identity(known: Path, beside: Iterable[str]) -> str:
+    return " ".join([known.stem, *beside])
 
 
 def _version(package: str) -> str:

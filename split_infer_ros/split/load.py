@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
@@ -12,22 +12,23 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
-from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.decoders.recognition import Reading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
 from split_infer_ros.models.onnx_options import AUTO
-from split_infer_ros.models.shapes_file import NAME, as_shapes, is_shapes_file
+from split_infer_ros.models.shapes_file import NAME
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.inspection import Inspected, inspect_files
 from split_infer_ros.split.located_spec import located
+from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel, of_onnx
+from split_infer_ros.split.onnx_reading import read_file
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.torch_needs import AN_ONNX_FILE, num_gpus, require_torch
 
@@ -114,7 +115,9 @@ def _engine_of(spec: ModelSpec) -> Engine:
 def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionConfig) -> SplitModel:
     """Makes the model on the CPU of which all placements are made. Its files were inspected."""
     origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
-    source = make_model(*build_uninspected(spec, _reader_of(found)), execution_config)
+    manifest = Manifest.of(found.identity, spec.name) if is_onnx_file(spec.name) else Manifest()
+    built = build_uninspected(spec, _reader_of(found), manifest, found.beside)
+    source = make_model(*built, execution_config, manifest)
     source.weights_source = origin
     return source
 
@@ -156,20 +159,26 @@ def onnx_entry(
     return replace(build_model(spec)[0], decodes_arrays=False)
 
 
-def build_uninspected(spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading]) -> tuple[ModelEntry, Built]:
+def build_uninspected(
+    spec: ModelSpec,
+    read_outputs: Callable[[OnnxFile], Reading],
+    manifest: Manifest | None = None,
+    beside: Sequence[Path] = (),
+) -> tuple[ModelEntry, Built]:
     """Does the same as ``build_model`` with files that may end this process.
 
     Args:
         spec: of the model.
         read_outputs: finds out how the outputs of an ONNX file are read.
+        manifest: has what is known of an ONNX file, which then is read when somebody needs its nodes.
+        beside: the files beside an ONNX file from which it takes weights.
 
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
+    built: Built
     if is_onnx_file(spec.name):
-        entry = find_model(spec.name, onnx_options=spec.onnx_options, read_outputs=read_outputs)
-        entry = as_shapes(entry) if is_shapes_file(spec.name) else entry
-        built: Built = entry.build()
+        entry, built = read_file(spec, read_outputs, manifest or Manifest(), beside)
     else:
         require_torch(spec.name, instead=HAS_FILE if spec.name == NAME else AN_ONNX_FILE)
         from split_infer_ros.split.torch_loading import build_with_torch  # only here: it imports torch
@@ -195,14 +204,22 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
-def make_model(entry: ModelEntry, built: Built, execution_config: ExecutionConfig) -> SplitModel:
+def make_model(
+    entry: ModelEntry, built: Built, execution_config: ExecutionConfig, manifest: Manifest | None = None
+) -> SplitModel:
     """Makes a model on the CPU in float32 of what its entry built.
+
+    Args:
+        entry: of the model.
+        built: what the entry built.
+        execution_config: of a model of torch.
+        manifest: has what is known of an ONNX file.
 
     Raises:
         ConfigurationError: the model cannot be traced, or does not run.
     """
     if isinstance(built, OnnxGraph):
-        return OnnxModel(entry, built)
+        return OnnxModel(entry, built, manifest=manifest)
     from split_infer_ros.split.torch_loading import make_torch_model  # only here: it imports torch
 
     return make_torch_model(entry, built, execution_config)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.engines.engine import Engine, find_provider
@@ -17,9 +18,10 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.graph_model import GraphModel
-from split_infer_ros.split.onnx_batches import prepare_batches
+from split_infer_ros.split.manifest import Manifest
+from split_infer_ros.split.onnx_batches import PreparedGraph, prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
-from split_infer_ros.split.split_points import INPUT, OUTPUT
+from split_infer_ros.split.split_points import INPUT, OUTPUT, parse_split_points, write_split_points
 from split_infer_ros.split.verdict import Verdict
 
 GPU_PROVIDER = "CUDA"  # of ONNX Runtime, where the user names none
@@ -34,9 +36,7 @@ class OnnxModel(GraphModel):
         entry: the model's entry.
         graph: the whole model, which takes float32 (N, C, H, W).
         execution_config: how both partitions run. One of engine torch stands for the engine that runs ONNX models.
-
-    Attributes:
-        prepared: the graph as it takes batches.
+        manifest: has what an earlier process found out about the model; None if there was none.
 
     Raises:
         ConfigurationError: the model does not take images, does not run, or its results cannot be divided among the
@@ -45,7 +45,14 @@ class OnnxModel(GraphModel):
 
     kind = "an ONNX model"
 
-    def __init__(self, entry: ModelEntry, graph: OnnxGraph, *, execution_config: ExecutionConfig | None = None) -> None:
+    def __init__(
+        self,
+        entry: ModelEntry,
+        graph: OnnxGraph,
+        *,
+        execution_config: ExecutionConfig | None = None,
+        manifest: Manifest | None = None,
+    ) -> None:
         self._source: OnnxModel | None = None
         if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4 or graph.inputs[0].dtype != FLOAT32:
             found = "; ".join(map(str, graph.inputs)) or "none"
@@ -54,11 +61,20 @@ class OnnxModel(GraphModel):
             )
         self.native_engine = _native_engine()
         config = of_onnx(execution_config or ExecutionConfig())
-        verdict = Verdict.on_batches(graph, entry.image_shape, config)
-        make = partial(make_executable, config=replace(config, micro_batch=0))  # whole batches are compared
-        prepared = prepare_batches(graph, entry.image_shape, make, verdict)
-        split_points = find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes)
-        super().__init__(entry, prepared, execution_config=config, split_points=split_points)
+        manifest = manifest or Manifest()
+
+        @cache
+        def prepare() -> PreparedGraph:
+            make = partial(make_executable, config=replace(config, micro_batch=0))  # whole batches are compared
+            verdict = Verdict.on_batches(graph, entry.image_shape, config)
+            return prepare_batches(graph, entry.image_shape, make, verdict)
+
+        def find_split_points() -> list[dict[str, Any]]:
+            prepared = prepare()
+            return write_split_points(find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes))
+
+        split_points = parse_split_points(manifest.find("split points", find_split_points))
+        super().__init__(entry, prepare, manifest, execution_config=config, split_points=split_points)
 
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
         """Returns the same model with its backbone on another device or in another execution config."""
@@ -93,7 +109,7 @@ class OnnxModel(GraphModel):
     @property
     def note(self) -> str:
         """What a user should know about how the model runs; empty if there is nothing."""
-        notes = [*self.entry.notes, self.prepared.note]
+        notes = [*self.entry.notes, self._manifest.find("note", lambda: self.prepared.note)]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
             notes.append(

@@ -12,6 +12,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import write_whole
+from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import engine_version
 
@@ -60,22 +61,28 @@ def find_quantised(model: SplitModel) -> Path:
     return path
 
 
-def read_quantised(model: SplitModel) -> OnnxGraph:
-    """Reads the graph of a model in int8.
+def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
+    """Returns the graph of a model in int8, and what is known of it. The file is parsed when somebody needs its nodes.
 
     Raises:
         ConfigurationError: there is none for this model, these weights and versions, or the file is damaged.
     """
     path = find_quantised(model)
     try:
-        is_whole = _digest_path(path).read_bytes() == _digest(path.read_bytes())
+        digest = _digest_path(path).read_bytes()
+        is_whole = digest == _digest(path.read_bytes())
     except OSError:
         is_whole = False
     if not is_whole:  # no engine sees a damaged file
         raise ConfigurationError(f"{path} is not as it was written; run `split_infer_ros quantise` again.")
-    from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
 
-    return OnnxGraph(f"{model.entry.name} in int8", read_onnx(path).proto)
+    def read() -> OnnxGraph:
+        from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+
+        return read_onnx(path)
+
+    manifest = Manifest.of(f"{path.stem}.{digest.decode()}", str(path))
+    return manifest.graph(f"{model.entry.name} in int8", "whole", read), manifest
 
 
 def keep_quantised(model: SplitModel, proto: onnx.ModelProto) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from split_infer_ros.engines.engine import Engine, check_device
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -14,10 +16,11 @@ from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.graph_model import GraphModel
+from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_batches import PreparedGraph
 from split_infer_ros.split.quantised_file import LOSS, read_quantised
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, parse_split_points, write_split_points
 
 CONFIG = ExecutionConfig(engine=Engine.OPENVINO, precision=Precision.INT8)
 
@@ -31,16 +34,21 @@ class QuantisedModel(GraphModel):
     Args:
         source: the same model in float32.
         graph: the whole model in int8, as ``quantisation`` arranges it.
+        manifest: has what an earlier process found out about the graph; None if there was none.
     """
 
     kind = "quantised"
     native_engine = Engine.OPENVINO
     is_quantised = True
 
-    def __init__(self, source: SplitModel, graph: OnnxGraph) -> None:
-        prepared = PreparedGraph.of(graph, source.entry.image_shape)
-        split_points = _located(source.split_points, prepared.dataflow)
-        super().__init__(source.entry, prepared, execution_config=CONFIG, split_points=split_points)
+    def __init__(self, source: SplitModel, graph: OnnxGraph, manifest: Manifest | None = None) -> None:
+        prepare, manifest = cache(lambda: PreparedGraph.of(graph, source.entry.image_shape)), manifest or Manifest()
+
+        def find_split_points() -> list[dict[str, Any]]:
+            return write_split_points(_located(source.split_points, prepare().dataflow))
+
+        split_points = parse_split_points(manifest.find("split points", find_split_points))
+        super().__init__(source.entry, prepare, manifest, execution_config=CONFIG, split_points=split_points)
         self._source = source
 
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
@@ -69,7 +77,8 @@ class QuantisedModel(GraphModel):
     @property
     def note(self) -> str:
         """What a user should know about how the model runs; empty if there is nothing."""
-        return " ".join(filter(None, (self._source.note, self.graph.metadata.get(LOSS, ""))))
+        loss = self._manifest.find("loss", lambda: self.graph.metadata.get(LOSS, ""))
+        return " ".join(filter(None, (self._source.note, loss)))
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
@@ -86,7 +95,7 @@ def place(model: SplitModel, device: Device, execution_config: ExecutionConfig) 
         ConfigurationError: the model cannot run so, or was not quantised.
     """
     if execution_config.precision is Precision.INT8 and not isinstance(model, QuantisedModel):
-        model = QuantisedModel(model, read_quantised(model))
+        model = QuantisedModel(model, *read_quantised(model))
     return model.placed(device, execution_config)
 
 

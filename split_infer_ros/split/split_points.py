@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import FLOAT32, Array, DType, Values, is_floating, torch_dtype
+from split_infer_ros.buffers.host_arrays import FLOAT32, Array, DType, Values, dtype_named, is_floating, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import UnknownSplitPointError
 
@@ -59,6 +60,36 @@ class SplitPoint:
     def blank_head_inputs(self, batch_size: int) -> tuple[Array, ...]:
         """Returns zeros that the head of an engine takes here, for so many images."""
         return tuple(np.zeros((batch_size, *spec.shape), spec.dtype) for spec in self.head_inputs)
+
+
+def write_split_points(split_points: Iterable[SplitPoint]) -> list[dict[str, Any]]:
+    """Returns split points in a form that can be written as JSON."""
+    return [
+        {
+            "name": point.name,
+            "aliases": point.aliases,
+            "position": point.position,
+            "tensors": [(spec.name, spec.shape, spec.dtype.name) for spec in point.tensors],
+            "kept": sorted(point.kept),
+        }
+        for point in split_points
+    ]
+
+
+def parse_split_points(written: Iterable[Mapping[str, Any]]) -> tuple[SplitPoint, ...]:
+    """Returns the split points that ``write_split_points`` wrote."""
+    return tuple(
+        SplitPoint(
+            name=point["name"],
+            aliases=tuple(point["aliases"]),
+            position=point["position"],
+            tensors=tuple(
+                TensorSpec(name, tuple(shape), dtype_named(dtype)) for name, shape, dtype in point["tensors"]
+            ),
+            kept=frozenset(point["kept"]),
+        )
+        for point in written
+    )
 
 
 def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str) -> SplitPoint:

@@ -1,4 +1,4 @@
-"""Keeps the shapes that were inferred for a graph, since inferring them takes a fifth of a later start."""
+"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them, and a node needs them."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedModules:
 
 
 def assert_light(watched: WatchedModules, process: Process, name: str) -> None:
-    wait_until(lambda: watched.heavy(process.pid) is not None, f"the modules of {name}")
-    assert watched.heavy(process.pid) == [], name
+    wait_until(lambda: watched.imported(process.pid) is not None, f"the modules of {name}")
+    assert watched.imported(process.pid) == [], name
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
@@ -76,6 +76,31 @@ def test_nothing_heavy_is_imported_until_the_first_detection(
         watched.ask()
         for process, (executable, *_) in zip(started, PROCESSES[name], strict=True):
             assert_light(watched, process, executable)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_later_start_reads_no_model(
+    client: Client, name: str, engine: str, watched: WatchedModules, tmp_path: Path
+) -> None:
+    pytest.importorskip(engine)
+    model = tmp_path / "mine.onnx"
+    write_detector(model)
+    for start in range(2):
+        with ExitStack() as stack:
+            started = [
+                stack.enter_context(
+                    Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments)
+                )
+                for executable, *arguments in PROCESSES[name]
+            ]
+            client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
+            if start == 0:
+                continue
+            watched.ask()
+            for process in started:
+                wait_until(lambda pid=process.pid: watched.imported(pid) is not None, "the modules")
+                assert watched.imported(process.pid, ["onnx"]) == []
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])

@@ -124,7 +124,7 @@ class OutputFacts:
     @cached_property
     def operators(self) -> frozenset[str]:
         """The types of the graph's nodes."""
-        return frozenset(str(node.op_type) for node in self.graph.proto.graph.node)
+        return frozenset(self.graph.operators)
 
     def gives_probabilities(self, name: str) -> bool:
         """Whether an output comes from a softmax or a sigmoid."""

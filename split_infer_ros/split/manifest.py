@@ -1,0 +1,132 @@
+"""Keeps what was found out about a user's model, so that a later start reads that in place of the model."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
+from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.checked_files import header_of, read_checked
+from split_infer_ros.runtime.user_files import user_path
+
+FOLDER = "manifests"
+FORMAT = 1  # of the facts, and of how they are found out; a change raises it, and they are found out again
+
+_log = logging.getLogger(__name__)
+
+
+class Manifest:
+    """Facts about a model by name. They lie in a file of the user's cache, and each is found out once.
+
+    A file that is not as it was written counts as none. Several threads may use a manifest at once, and several
+    processes may have one of the same file.
+
+    Args:
+        path: of the file, which need not exist; None keeps the facts in memory alone.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._facts: dict[str, Any] = {} if path is None else _read(path)
+
+    @classmethod
+    def of(cls, identity: str, name: str) -> Manifest:
+        """Returns the manifest of an ONNX file that was inspected.
+
+        Args:
+            identity: of the inspection, as ``Inspected`` has it; empty if there was none.
+            name: by which the user chose the file. What is kept has it in its sentences, and paths.
+        """
+        if not identity:
+            return cls()
+        facts = json.dumps([FORMAT, identity, name, str(user_path(name).absolute())])
+        digits = hashlib.sha256(facts.encode()).hexdigest()[:32]
+        return cls(cache_folder() / FOLDER / f"{identity.partition('.')[0]}.{digits}.json")
+
+    def find(self, name: str, find_out: Callable[[], Any]) -> Any:
+        """Returns a fact, which has a form that can be written as JSON.
+
+        Args:
+            name: of the fact.
+            find_out: is called if the fact is not known. What it raises is passed on, and nothing is kept.
+        """
+        if name not in self._facts:
+            found = json.loads(json.dumps(find_out()))  # as a later start reads it
+            self._facts.setdefault(name, found)
+            self._keep()
+        return self._facts[name]
+
+    def graph(self, name: str, key: str, make: Callable[[], OnnxGraph], *, keeps_content: bool = False) -> OnnxGraph:
+        """Returns a graph that is made when somebody needs its nodes.
+
+        Args:
+            name: of the graph, for messages.
+            key: of the graph in this manifest.
+            make: makes it.
+            keeps_content: whether its serialised model is kept too, for an engine that reads it at each start.
+        """
+        make = functools.cache(make)
+        facts = GraphFacts.of_json(self.find(f"graph {key}", lambda: make().facts.as_json()))
+        content = self._content(key, make) if keeps_content and self._path is not None else None
+        return OnnxGraph.described(name, facts, make, content)
+
+    def _content(self, key: str, make: Callable[[], OnnxGraph]) -> Path | None:
+        """Returns the file that holds a serialised graph, which is written unless it exists; None if it cannot be."""
+        assert self._path is not None
+        path = self._path.with_suffix(f".{key}.onnx")
+        try:
+            if path.exists():
+                mark_used(path)
+            else:
+                content = make().proto.SerializeToString()
+                write_cached(path, header_of(content) + content)
+        except (OSError, ValueError) as error:  # protobuf writes no more than 2 GiB
+            self._warn(path, error)
+            return None
+        return path
+
+    def _keep(self) -> None:
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self._path.parent):
+                content = json.dumps(_read(self._path) | self._facts).encode()  # another process knows others
+                write_cached(self._path, header_of(content) + content)
+        except OSError as error:
+            self._warn(self._path, error)
+
+    def _warn(self, path: Path, error: Exception) -> None:
+        _log.warning("%s cannot be kept, so the model is read at each start: %s.", path, error)
+        self._path = None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that do the same out of a folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks: the last one to write wins
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    mark_used(path)
+    try:
+        content = read_checked(path)
+    except OSError:
+        return {}
+    return {} if content is None else dict(json.loads(content))
