@@ -95,9 +95,11 @@ class Processes:
             ros += ["-r", f"{topic}:={other}"]
         for parameter, value in parameters.items():
             ros += ["-p", f"{parameter}:={json.dumps(value)}"]
-        self._started.append(
-            subprocess.Popen([sys.executable, *command, *ros], env={**os.environ, **(environment or {})})
-        )
+        return self.run([sys.executable, *command, *ros], environment)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Runs any command, with variables that are set for it alone; returns its process id."""
+        self._started.append(subprocess.Popen(command, env={**os.environ, **(environment or {})}))
         return self._started[-1].pid
 
     def __exit__(

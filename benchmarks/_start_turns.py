@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from vision_msgs.msg import Detection2DArray
 
 ENGINES = OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
 FIRST, TWO_PROCESSES, SHAPES = "pipeline_first_start", "backbone_and_head", "pipeline_shapes_on_torch"
+LAUNCHED = "pipeline_by_ros2_launch"
 START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS, BUSY = (
     "start_s",
     "processor_s",
@@ -40,8 +42,13 @@ def usual(engine: str) -> str:
     return f"usual_{engine}"
 
 
-RIVALS = (*map(ours, ENGINES), FIRST, TWO_PROCESSES, SHAPES, *map(usual, ENGINES))
 QUICK_RIVALS = (ours(OPENVINO), *map(usual, ENGINES))
+
+
+def all_rivals() -> tuple[str, ...]:
+    """Returns the names of all rivals that this machine can start."""
+    launched = [LAUNCHED] if shutil.which("ros2") else []
+    return (*map(ours, ENGINES), FIRST, TWO_PROCESSES, SHAPES, *launched, *map(usual, ENGINES))
 
 
 class Starts:
@@ -118,6 +125,11 @@ class Starts:
             transport = {"transport": "shared_memory"}
             head = run([*OURS, "head"], **model, **transport)
             return [head, run([*OURS, "backbone"], **model, **transport, engine=OPENVINO)]
+        if rival == LAUNCHED:
+            words = {**model, "engine": OPENVINO, "source": "none", "namespace": rival, "log_level": "warn"}
+            arguments = [f"{name}:={word}" for name, word in words.items()]
+            launch = ["ros2", "launch", "split_infer_ros", "pipeline.launch.py", *arguments]
+            return [processes.run(launch, {"XDG_CACHE_HOME": str(cache)})]
         engine = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
         model = {"model": "shapes", "engine": "torch"} if rival == SHAPES else {**model, "engine": engine}
         return [run([*OURS, "pipeline"], **model, source="none")]

@@ -12,6 +12,7 @@ rivals:
 - `pipeline_first_start`: the same with OpenVINO and an empty cache, as after installation.
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
+- `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch itself counts.
 - `usual_openvino`, `usual_onnxruntime`: a node with one callback around the engine.
 
 Rivals start in turns, in changing order, one at a time. Each has started once before. A quick run has three starts of
@@ -41,11 +42,11 @@ from _start_turns import (
     PROCESSOR,
     QUICK_RIVALS,
     RESIDENT,
-    RIVALS,
     START,
     START_FIGURES,
     TWO_PROCESSES,
     Starts,
+    all_rivals,
     ours,
     usual,
 )
@@ -68,7 +69,7 @@ GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # of the usual 
 def run(chosen: argparse.Namespace) -> Report:
     """Starts the rivals again and again, and measures them."""
     set_up_middleware()
-    rivals = QUICK_RIVALS if chosen.quick else RIVALS
+    rivals = QUICK_RIVALS if chosen.quick else all_rivals()
     with tempfile.TemporaryDirectory() as folder:
         pictures, model, cache = (Path(folder, name) for name in ("pictures", "yolo.onnx", "cache"))
         draw_pictures(pictures)

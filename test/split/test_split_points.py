@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import pytest
@@ -8,7 +9,7 @@ from partitions import split
 from torch import Tensor, nn
 from torchvision import models as zoo
 
-from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, bfloat16, dtype_of
+from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16, dtype_of
 from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.split_points import (
@@ -17,6 +18,8 @@ from split_infer_ros.split.split_points import (
     SplitPoint,
     choose_split_point,
     describe,
+    parse_split_points,
+    write_split_points,
 )
 from split_infer_ros.split.traced_split_points import find_split_points, live_values
 
@@ -197,3 +200,9 @@ def test_values_cast_to_half_stay_so_in_every_precision() -> None:
     *_, output = find_split_points(trace(Narrowed()), (3, 4, 4))
     for dtype in (FLOAT32, FLOAT16, bfloat16()):
         assert [spec.dtype for spec in output.in_precision(dtype).tensors] == [FLOAT16]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, bfloat16()])
+def test_split_points_are_read_as_they_were_written(dtype: DType) -> None:
+    split_points = tuple(point.in_precision(dtype) for point in split_points_of("resnet18"))
+    assert parse_split_points(json.loads(json.dumps(write_split_points(split_points)))) == split_points
