@@ -27,6 +27,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.telemetry.machine import package_version
 
 FORMAT = 2  # of what is exported, and how; a change raises it, and exports are then made again
 EXAMPLES = 2  # images of a batch, so that the batch is not taken for a constant 1
@@ -121,7 +122,7 @@ def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
     They depend on its operations, weights and inputs, and on the versions of the packages that export it.
     """
     content = hashlib.sha256()
-    versions = [str(FORMAT), str(torch.__version__), *(_version(package) for package in ("onnx", "onnxscript"))]
+    versions = [str(FORMAT), str(torch.__version__), *(package_version(package) for package in ("onnx", "onnxscript"))]
     modules = [f"{name} {module!r}" for name, module in part.named_modules() if name]
     for text in (*versions, str(part.graph), *modules, *map(str, inputs)):
         content.update(text.encode() + b"\n")
@@ -176,12 +177,3 @@ def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tenso
         values = torch.randn(shape, generator=random) if is_floating(spec.dtype) else torch.zeros(shape)
         examples.append(values.to(device, torch_dtype(spec.dtype)))
     return tuple(examples)
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

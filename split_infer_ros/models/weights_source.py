@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.user_names import TIMM_PREFIX, is_user_model
 from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.user_files import is_regular, user_path
+from split_infer_ros.telemetry.machine import package_version
 
 
 def weights_source(name: str, weights: str) -> str:
@@ -28,13 +27,6 @@ def weights_source(name: str, weights: str) -> str:
         return ""
     if weights in {named.value for named in NamedWeights}:
         packages = ("split_infer_ros", "torch", "torchvision", *(["timm"] if name.startswith(TIMM_PREFIX) else []))
-        return ", ".join([f"{weights} of {name}", *(f"{package} {_version(package)}" for package in packages)])
+        return ", ".join([f"{weights} of {name}", *(f"{package} {package_version(package)}" for package in packages)])
     path = user_path(weights)
     return f"file {content_digest(path)}" if is_regular(path) else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from the source tree
-        return "unknown"

@@ -47,8 +47,12 @@ class CameraParameters(NodeParameters):
         15.0, "Images per second. 0: as fast as the source provides them.", minimum=0.0, maximum=1000.0
     )
     seed: int = setting(0, "Seed of the drawn scenes.", minimum=0, maximum=2**31 - 1, read_only=True)
-    width: int = setting(640, "Width of drawn scenes, or to ask of a V4L2 camera, in pixels.", minimum=16, maximum=7680, read_only=True)
-    height: int = setting(480, "Height of drawn scenes, or to ask of a V4L2 camera, in pixels.", minimum=16, maximum=4320, read_only=True)
+    width: int = setting(
+        640, "Width of drawn scenes, or to ask of a V4L2 camera, in pixels.", minimum=16, maximum=7680, read_only=True
+    )
+    height: int = setting(
+        480, "Height of drawn scenes, or to ask of a V4L2 camera, in pixels.", minimum=16, maximum=4320, read_only=True
+    )
     loop: bool = setting(True, "Whether a folder, video or bag starts again at its end.", read_only=True)
     frame_id: str = setting("camera", "The frame_id of every header.", read_only=True)
 

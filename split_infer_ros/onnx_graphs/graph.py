@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.buffers.host_arrays import DType, dtype_named
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.checked_files import read_checked
 
 if TYPE_CHECKING:
     import onnx
@@ -101,8 +103,8 @@ class OnnxGraph:
         Args:
             name: of the graph.
             facts: what is known of it.
-            read: makes the graph. What it raises, whoever needs it gets.
-            content: as in the attributes. Who needs nothing but the serialised model takes it from there.
+            read: makes the graph if it has no content. Whoever needs more than facts gets what it raises.
+            content: as in the attributes.
         """
         graph = cls.__new__(cls)
         graph.name, graph.path, graph.content = name, None, content
@@ -119,7 +121,23 @@ class OnnxGraph:
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The model. It must not be changed."""
-        return self._read().proto
+        content = self.read_content()
+        if content is None:
+            return self._read().proto
+        import onnx
+
+        return onnx.load_model_from_string(content)
+
+    def read_content(self) -> bytes | None:
+        """Returns the serialised model if it was kept. A file that is not as it was written is removed."""
+        if self.content is None:
+            return None
+        with suppress(OSError):
+            content = read_checked(self.content)
+            if content is not None:
+                return bytes(content)
+            self.content.unlink()
+        return None
 
     @cached_property
     def operators(self) -> Mapping[str, int]:

@@ -45,6 +45,7 @@ _FIXED: Mapping[str, _Parts] = {
     "QLinearGlobalAveragePool": _Parts("GlobalAveragePool", _ONE, 3),
     "QLinearWhere": _Parts("Where", ((0,), (1, 2, 3), (4, 5, 6)), 7),
 }
+_REWRITTEN = {*_FIXED, "QuantizeLinear", "DequantizeLinear", "QLinearConcat", "QGemm"}  # at least in one domain
 _OWN_ATTRIBUTES = ("channels_last", "opset")  # which ONNX's operators lack
 
 
@@ -55,6 +56,8 @@ def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
 
 def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
     """Returns a graph without these operators. It is the given one if there are none."""
+    if _REWRITTEN.isdisjoint(graph.operators):
+        return graph
     import onnx
 
     nodes = list(graph.proto.graph.node)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Values
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -26,6 +25,8 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.onnx_batches import PreparedGraph
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+
+TAKES_BATCHES = "takes batches"  # in the manifest: whether the graph takes any number of images
 
 
 class GraphModel(SplitModel):
@@ -53,7 +54,7 @@ class GraphModel(SplitModel):
             entry, CPU, execution_config=execution_config, split_points=split_points, lock=threading.RLock()
         )
         self._prepare, self._manifest = prepare, manifest
-        self.takes_batches = manifest.find("takes batches", lambda: self.graph.inputs[0].shape[0] is None)
+        self.takes_batches = manifest.find(TAKES_BATCHES, lambda: self.graph.inputs[0].shape[0] is None)
 
     @property
     def takes_arrays(self) -> bool:
@@ -119,25 +120,27 @@ class GraphModel(SplitModel):
             return _pass_through
         is_whole = split_point.name == OUTPUT
         name, config = f"{self.entry.name} up to {split_point.name}", self.execution_config
-        part = self._part(name, 0, split_point.position, config)
+        part = self._part(name, 0, split_point.position)
         return self._executable(part, config, self.device, is_whole=is_whole, gives_results=is_whole)
 
     def _make_head(self, split_point: SplitPoint) -> Partition:
         if split_point.name == OUTPUT:
             return _pass_through
         name, config = f"{self.entry.name} from {split_point.name}", self._head_execution_config
-        part = self._part(name, split_point.position, None, config)
+        part = self._part(name, split_point.position, None)
         return self._executable(part, config, CPU, is_whole=split_point.name == INPUT, gives_results=True)
 
-    def _part(self, name: str, first: int, last: int | None, config: ExecutionConfig) -> OnnxGraph:
+    def _part(self, name: str, first: int, last: int | None) -> OnnxGraph:
         """Returns the part between two places; ``last`` is None for the graph's end."""
 
+        prepare = self._prepare  # the part keeps what it calls, and the model keeps the part
+
         def cut() -> OnnxGraph:
-            prepared = self.prepared
+            prepared = prepare()
             return prepared.cutter.cut(name, first, len(prepared.dataflow.nodes) if last is None else last)
 
         key = f"{first}-{'end' if last is None else last}"
-        return self._manifest.graph(name, key, cut, keeps_content=config.engine is Engine.ONNXRUNTIME)
+        return self._manifest.graph(name, key, cut, keeps_content=True)
 
     def _executable(
         self,

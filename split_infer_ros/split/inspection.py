@@ -12,9 +12,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from split_infer_ros.split.early_inspector import file_digits
 from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
 from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.machine import engine_version
+from split_infer_ros.telemetry.machine import engine_version, package_version
 
 FORMAT = 4  # of what an inspection does; a change raises it, and files are then inspected again
 MAX_DESCRIPTION_BYTES = 2**26  # of a file of labels or anchors; one that is larger is not read
@@ -47,13 +46,13 @@ class Inspected:
     """What an inspection found.
 
     Attributes:
-        beside: the files beside the model from which it takes weights.
+        digests: of the files that hold the model: the first inspected one, and those beside it with its weights.
         reading: how the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
         identity: stands for the contents of all files, for what the user says of them, and for the versions that read
-            them. It begins with the digits of the model's file, and a dot. It is empty if nothing was inspected.
+            them. It is empty if nothing was inspected.
     """
 
-    beside: tuple[Path, ...] = ()
+    digests: Mapping[Path, str] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     identity: str = ""
 
@@ -79,7 +78,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
     known = cache_folder() / "inspected" / f"{file_digits(paths[0])}.{_key(spec, paths)}.json"
     folder = paths[0].absolute().parent
-    if (found := _read_known(known, folder)) is not None:
+    if (found := _read_known(known, paths[0])) is not None:
         mark_used(known)
         return found
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
@@ -96,7 +95,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
         write_cached(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
     except OSError as error:
         _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
-    return Inspected(tuple(beside), answer["reading"], _identity(known, digests.values()))
+    return _inspected(known, paths[0], digests, answer["reading"])
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
@@ -144,7 +143,7 @@ def _key(spec: ModelSpec, paths: list[Path]) -> str:
         asdict(spec.onnx_options),
         spec.execution_config.engine.value,
     ]
-    facts += [*map(_version, _PACKAGES), *map(engine_version, _ENGINES)]
+    facts += [*map(package_version, _PACKAGES), *map(engine_version, _ENGINES)]
     facts += [content_digest(path) for path in paths]
     facts += [content_digest(path) for path in _descriptions(spec)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
@@ -158,24 +157,19 @@ def _descriptions(spec: ModelSpec) -> list[Path]:
     return [path for path in paths if path.stat().st_size <= MAX_DESCRIPTION_BYTES]  # a larger one is refused
 
 
-def _read_known(known: Path, folder: Path) -> Inspected | None:
+def _read_known(known: Path, model: Path) -> Inspected | None:
     """Returns what an earlier inspection found; None unless it was of the same files, with the same beside them."""
     try:
         found = json.loads(known.read_bytes())
-        digests = {folder / name: digest for name, digest in found["beside"].items()}
-        is_same = all(content_digest(file) == digest for file, digest in digests.items())
-        identity = _identity(known, digests.values())
-        return Inspected(tuple(digests), dict(found["reading"]), identity) if is_same else None
+        folder = model.absolute().parent
+        is_same = all(content_digest(folder / name) == digest for name, digest in found["beside"].items())
+        return _inspected(known, model, found["beside"], dict(found["reading"])) if is_same else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _identity(known: Path, beside: Iterable[str]) -> str:
-    return " ".join([known.stem, *beside])
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+def _inspected(known: Path, model: Path, beside: Mapping[str, str], reading: Mapping[str, Any]) -> Inspected:
+    """Returns what was found, and was kept in a file. The files beside the model are named from its folder."""
+    digests = {model.absolute().parent / name: digest for name, digest in beside.items()}
+    identity = " ".join([known.stem, *digests.values()])
+    return Inspected({model: content_digest(model), **digests}, reading, identity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
@@ -79,8 +79,8 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
             source = make_hollow(source_spec) if make_hollow is not None else None
             if source is None:
                 found = _inspect(spec)
-                _beside[model] = found.beside
-                state = named + files_state(found.beside)
+                _beside[model] = tuple(found.digests)
+                state = named + files_state(found.digests)
                 source = _make_source(spec, found, folding_only)
                 _engines[source] = {_engine_of(spec)}
             _loaded[source_spec, state] = source
@@ -116,7 +116,7 @@ def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionC
     """Makes the model on the CPU of which all placements are made. Its files were inspected."""
     origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
     manifest = Manifest.of(found.identity, spec.name) if is_onnx_file(spec.name) else Manifest()
-    built = build_uninspected(spec, _reader_of(found), manifest, found.beside)
+    built = build_uninspected(spec, _reader_of(found), manifest, found.digests)
     source = make_model(*built, execution_config, manifest)
     source.weights_source = origin
     return source
@@ -163,7 +163,7 @@ def build_uninspected(
     spec: ModelSpec,
     read_outputs: Callable[[OnnxFile], Reading],
     manifest: Manifest | None = None,
-    beside: Sequence[Path] = (),
+    digests: Mapping[Path, str] | None = None,
 ) -> tuple[ModelEntry, Built]:
     """Does the same as ``build_model`` with files that may end this process.
 
@@ -171,14 +171,14 @@ def build_uninspected(
         spec: of the model.
         read_outputs: finds out how the outputs of an ONNX file are read.
         manifest: has what is known of an ONNX file, which then is read when somebody needs its nodes.
-        beside: the files beside an ONNX file from which it takes weights.
+        digests: of the files that hold an ONNX model, as they were inspected.
 
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
     built: Built
     if is_onnx_file(spec.name):
-        entry, built = read_file(spec, read_outputs, manifest or Manifest(), beside)
+        entry, built = read_file(spec, read_outputs, manifest or Manifest(), digests or {})
     else:
         require_torch(spec.name, instead=HAS_FILE if spec.name == NAME else AN_ONNX_FILE)
         from split_infer_ros.split.torch_loading import build_with_torch  # only here: it imports torch

@@ -8,19 +8,22 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from split_infer_ros.engines.model_source import serialised
 from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache import cache_folder, hold, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.checked_files import header_of, read_checked
 from split_infer_ros.runtime.user_files import user_path
+from split_infer_ros.telemetry.machine import package_version
 
 FOLDER = "manifests"
 FORMAT = 1  # of the facts, and of how they are found out; a change raises it, and they are found out again
+_PACKAGES = ("split_infer_ros", "onnx")
 
 _log = logging.getLogger(__name__)
 
@@ -41,17 +44,25 @@ class Manifest:
 
     @classmethod
     def of(cls, identity: str, name: str) -> Manifest:
-        """Returns the manifest of an ONNX file that was inspected.
+        """Returns the manifest of an ONNX file.
 
         Args:
-            identity: of the inspection, as ``Inspected`` has it; empty if there was none.
-            name: by which the user chose the file. What is kept has it in its sentences, and paths.
+            identity: stands for the file's content, and for all that decides about its facts but versions; empty if
+                nothing is to be kept.
+            name: by which the user chose the file. Kept facts contain it in sentences and paths.
         """
         if not identity:
             return cls()
-        facts = json.dumps([FORMAT, identity, name, str(user_path(name).absolute())])
-        digits = hashlib.sha256(facts.encode()).hexdigest()[:32]
-        return cls(cache_folder() / FOLDER / f"{identity.partition('.')[0]}.{digits}.json")
+        facts = [FORMAT, *map(package_version, _PACKAGES), identity, name, str(user_path(name).absolute())]
+        return cls(cache_folder() / FOLDER / f"{_digits(facts)}.json")
+
+    def known(self, name: str) -> Any:
+        """Returns a fact, or None if it is not known."""
+        return self._facts.get(name)
+
+    def keep_no_more(self) -> None:
+        """Lets the next process find out anew what is not known yet, since it may be otherwise then."""
+        self._path = None
 
     def find(self, name: str, find_out: Callable[[], Any]) -> Any:
         """Returns a fact, which has a form that can be written as JSON.
@@ -73,47 +84,53 @@ class Manifest:
             name: of the graph, for messages.
             key: of the graph in this manifest.
             make: makes it.
-            keeps_content: whether its serialised model is kept too, for an engine that reads it at each start.
+            keeps_content: whether its serialised model is kept too. Engines read it whenever they compile it, and the
+                user may have replaced the file by then.
         """
-        make = functools.cache(make)
-        facts = GraphFacts.of_json(self.find(f"graph {key}", lambda: make().facts.as_json()))
-        content = self._content(key, make) if keeps_content and self._path is not None else None
-        return OnnxGraph.described(name, facts, make, content)
+        once = functools.cache(make)
+        facts = GraphFacts.of_json(self.find(f"graph {key}", lambda: once().facts.as_json()))
+        content = self._content(facts.digest, once) if keeps_content and self._path is not None else None
+        return OnnxGraph.described(name, facts, once if content is None else make, content)
 
-    def _content(self, key: str, make: Callable[[], OnnxGraph]) -> Path | None:
+    def _content(self, digest: str, make: Callable[[], OnnxGraph]) -> Path | None:
         """Returns the file that holds a serialised graph, which is written unless it exists; None if it cannot be."""
-        assert self._path is not None
-        path = self._path.with_suffix(f".{key}.onnx")
+        path = cache_folder() / FOLDER / f"{_digits([FORMAT, digest])}.onnx"
         try:
-            if path.exists():
-                mark_used(path)
-            else:
-                content = make().proto.SerializeToString()
+            if not path.exists():
+                content = serialised(make())
+                if content is None:
+                    return None
                 write_cached(path, header_of(content) + content)
-        except (OSError, ValueError) as error:  # protobuf writes no more than 2 GiB
+            hold(path)
+        except OSError as error:
             self._warn(path, error)
             return None
         return path
 
     def _keep(self) -> None:
-        if self._path is None:
+        path = self._path
+        if path is None:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self._path.parent):
-                content = json.dumps(_read(self._path) | self._facts).encode()  # another process knows others
-                write_cached(self._path, header_of(content) + content)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path.parent):
+                content = json.dumps(_read(path) | self._facts).encode()  # another process knows others
+                write_cached(path, header_of(content) + content)
         except OSError as error:
-            self._warn(self._path, error)
+            self._warn(path, error)
 
     def _warn(self, path: Path, error: Exception) -> None:
         _log.warning("%s cannot be kept, so the model is read at each start: %s.", path, error)
         self._path = None
 
 
+def _digits(facts: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that do the same out of a folder."""
+    """Keeps other threads and processes that do the same out of a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a file system without locks: the last one to write wins

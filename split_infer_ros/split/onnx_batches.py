@@ -37,12 +37,14 @@ class PreparedGraph:
         shapes: of its values.
         dataflow: of the graph.
         note: why it takes a fixed number of images, in a sentence; empty if it takes any.
+        is_settled: whether it is the same after the next start. A comparison that failed is tried again.
     """
 
     graph: OnnxGraph
     shapes: dict[str, ValueShape]
     dataflow: Dataflow
     note: str = ""
+    is_settled: bool = True
 
     @classmethod
     def of(cls, graph: OnnxGraph, image_shape: tuple[int, ...], note: str = "") -> PreparedGraph:
@@ -90,10 +92,12 @@ def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePa
         found = _compare(several, reference, make, image_shape, count=(fixed or 1) + 1)
         if found is not None:
             verdict.keep(found)
+        known = found
         if found:
             return several
     own = PreparedGraph.of(with_batch_of_one(graph) if fixed is None else graph, image_shape, _note(graph.name, fixed))
-    return own if fixed in (None, 1) else _with_checked_batch(own, make, image_shape)
+    own = own if fixed in (None, 1) else _with_checked_batch(own, make, image_shape)
+    return replace(own, is_settled=symbolic is None or known is not None)
 
 
 def _note(name: str, fixed: int | None) -> str:

@@ -17,7 +17,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.graph_model import GraphModel
+from split_infer_ros.split.graph_model import TAKES_BATCHES, GraphModel
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.onnx_batches import PreparedGraph, prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
@@ -67,7 +67,12 @@ class OnnxModel(GraphModel):
         def prepare() -> PreparedGraph:
             make = partial(make_executable, config=replace(config, micro_batch=0))  # whole batches are compared
             verdict = Verdict.on_batches(graph, entry.image_shape, config)
-            return prepare_batches(graph, entry.image_shape, make, verdict)
+            prepared = prepare_batches(
+                graph, entry.image_shape, make, replace(verdict, known=manifest.known(TAKES_BATCHES))
+            )
+            if not prepared.is_settled:
+                manifest.keep_no_more()
+            return prepared
 
         def find_split_points() -> list[dict[str, Any]]:
             prepared = prepare()

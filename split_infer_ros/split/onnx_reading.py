@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_models import OnnxFile, entry_of, read_onnx_file
 from split_infer_ros.models.shapes_file import as_shapes, is_shapes_file
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.user_files import user_path
+from split_infer_ros.runtime.files import content_digest
+from split_infer_ros.runtime.user_files import is_regular, user_path
 from split_infer_ros.split.manifest import Manifest
-from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
 
 def read_file(
-    spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading], manifest: Manifest, beside: Sequence[Path]
+    spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading], manifest: Manifest, digests: Mapping[Path, str]
 ) -> tuple[ModelEntry, OnnxGraph]:
     """Returns the entry of an ONNX file and its graph, for which the file is read when somebody needs its nodes.
 
@@ -27,19 +27,22 @@ def read_file(
         spec: names the file.
         read_outputs: finds out how the outputs are read.
         manifest: has what is known of the file. What it lacks is found out now.
-        beside: the files from which the model takes weights.
+        digests: of the files that hold the model. Others under these names are not read.
 
     Raises:
         ConfigurationError: the file cannot be read. The graph raises it too, also if a file has changed meanwhile.
     """
-    files = [*named_files(spec), *beside]
-    state = files_state(files)
+
+    def check() -> None:
+        if any(not is_regular(file) or content_digest(file) != digest for file, digest in digests.items()):
+            raise ConfigurationError(f"{spec.name} has changed since it was loaded; load the model again.")
 
     @cache
     def read() -> OnnxFile:
-        if files_state(files) != state:
-            raise ConfigurationError(f"{spec.name} has changed since it was loaded; load the model again.")
-        return read_onnx_file(spec.name, spec.onnx_options)
+        check()
+        file = read_onnx_file(spec.name, spec.onnx_options)
+        check()
+        return file
 
     described = manifest.find("entry", lambda: read().describe(read_outputs(read())))
     graph = manifest.graph(user_path(spec.name).name, "whole", lambda: read().graph)

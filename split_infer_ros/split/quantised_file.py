@@ -14,6 +14,7 @@ from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.split_points import write_split_points
 from split_infer_ros.telemetry.machine import engine_version
 
 if TYPE_CHECKING:
@@ -68,21 +69,30 @@ def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
         ConfigurationError: there is none for this model, these weights and versions, or the file is damaged.
     """
     path = find_quantised(model)
+    digest = _checked_digest(path)
+
+    def read() -> OnnxGraph:
+        from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+
+        if _checked_digest(path) != digest:
+            raise ConfigurationError(f"{path} has changed since it was loaded; load the model again.")
+        return read_onnx(path)
+
+    split_points = write_split_points(model.split_points)  # those of the model in int8 follow from them
+    manifest = Manifest.of(f"{digest} {split_points}", str(path))
+    return manifest.graph(f"{model.entry.name} in int8", "whole", read), manifest
+
+
+def _checked_digest(path: Path) -> str:
+    """Returns the digest of a quantised model, which is as it was written: no engine sees a damaged file."""
     try:
         digest = _digest_path(path).read_bytes()
         is_whole = digest == _digest(path.read_bytes())
     except OSError:
         is_whole = False
-    if not is_whole:  # no engine sees a damaged file
+    if not is_whole:
         raise ConfigurationError(f"{path} is not as it was written; run `split_infer_ros quantise` again.")
-
-    def read() -> OnnxGraph:
-        from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
-
-        return read_onnx(path)
-
-    manifest = Manifest.of(f"{path.stem}.{digest.decode()}", str(path))
-    return manifest.graph(f"{model.entry.name} in int8", "whole", read), manifest
+    return digest.decode()
 
 
 def keep_quantised(model: SplitModel, proto: onnx.ModelProto) -> Path:

@@ -1,4 +1,4 @@
-"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them, and a node needs them."""
+"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them, and a node that reads it needs them."""
 
 from __future__ import annotations
 

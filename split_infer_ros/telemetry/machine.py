@@ -95,6 +95,15 @@ def torch_versions(device: str) -> dict[str, str | None]:
     return {"torch": version and release(version), "cuda": None if Device(device).type == "cpu" else cuda}
 
 
+@functools.cache
+def package_version(package: str) -> str:
+    """Returns the whole version of an installed package; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 @functools.cache  # looking it up takes 0.25 ms, and a database has many records
 def engine_version(engine: str) -> str | None:
     """Returns the release of an engine's package, such as ``openvino``; None if it is not installed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,16 @@ from partitions import partitions_of  # noqa: E402
 
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.detections import Limits  # noqa: E402
+from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
 from split_infer_ros.split import onnx_reading  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
+from split_infer_ros.split.manifest import Manifest  # noqa: E402
 from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
+from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 
 IMAGES = np.random.default_rng(0).random((2, 3, 32, 32), np.float32)
 NAMES = {"imgsz": "[32, 32]", "names": "['a', 'b']"}
@@ -96,18 +101,62 @@ def test_another_split_point_reads_the_file(file: Path, readings: list[str]) -> 
     assert all(np.allclose(one, other, atol=1e-5) for one, other in zip(found, before, strict=True))
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("name", ["m.onnx", "m.data"])
-def test_a_file_that_changed_meanwhile_is_not_read(file: Path, readings: list[str], name: str) -> None:
+def test_a_file_that_changed_meanwhile_is_not_read(file: Path, readings: list[str], name: str, engine: str) -> None:
+    pytest.importorskip(engine)
+    first = loaded(file, engine)
+    results(first, "output")
+    del first
+    later = loaded(file, engine)
+    changed = file.with_name(name)
+    changed.write_bytes(changed.read_bytes()[:-1] + b"\1")
+    results(later, "output")
+    assert len(partitions_of(later, "output").backbone(np.repeat(IMAGES, 3, axis=0))[0]) == 6, (
+        "compiled for more images"
+    )
+    with pytest.raises(ConfigurationError, match="has changed since it was loaded; load the model again"):
+        results(later, "input")
+    assert len(readings) == 1
+
+
+def test_a_file_that_was_only_touched_is_read(file: Path, readings: list[str]) -> None:
     first = loaded(file)
     results(first, "output")
     del first
     later = loaded(file)
-    changed = file.with_name(name)
-    changed.write_bytes(changed.read_bytes()[:-1] + b"\1")
-    results(later, "output")
-    with pytest.raises(ConfigurationError, match="has changed since it was loaded; load the model again"):
-        results(later, "input")
-    assert len(readings) == 1
+    file.write_bytes(file.read_bytes())
+    file.with_suffix(".yaml").write_text("labels: [c, d]\n")
+    results(later, "input")
+    assert len(readings) == 2
+
+
+def test_a_model_that_nobody_uses_is_freed_at_once(file: Path) -> None:
+    for _ in range(2):  # read from the file, and known
+        model = loaded(file)
+        gc.disable()
+        try:
+            results(model, "output")
+            reference = weakref.ref(model)
+            del model
+            assert reference() is None
+        finally:
+            gc.enable()
+
+
+def test_a_comparison_that_failed_is_made_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, graph, run = loaded(file).entry, read_onnx(file), OnnxRuntimePart.__call__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file.parent / "empty"))
+
+    def fail(part: OnnxRuntimePart, *values: np.ndarray) -> object:
+        if len(values[0]) > 1:
+            raise MemoryError
+        return run(part, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnnxRuntimePart, "__call__", fail)
+        assert not OnnxModel(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
+    assert OnnxModel(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
 
 
 def test_a_copy_of_a_file_has_its_own_name(file: Path) -> None:

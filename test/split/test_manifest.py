@@ -13,7 +13,7 @@ from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.manifest import Manifest
 
-IDENTITY = "0123.4567"
+IDENTITY = "0123 4567"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_a_fact_is_found_out_once_and_has_one_form() -> None:
     assert opened().find("sizes", never) == first
 
 
-@pytest.mark.parametrize(("identity", "name"), [("0123.8", "model.onnx"), (IDENTITY, "copy.onnx")])
+@pytest.mark.parametrize(("identity", "name"), [("89ab", "model.onnx"), (IDENTITY, "copy.onnx")])
 def test_another_content_or_place_has_facts_of_its_own(identity: str, name: str) -> None:
     opened().find("size", lambda: 1)
     assert opened(identity, name).find("size", lambda: 2) == 2
@@ -51,6 +51,14 @@ def test_without_an_inspection_nothing_is_kept(cache: Path) -> None:
     manifest = opened("")
     assert manifest.find("size", lambda: 1) == 1 == manifest.find("size", never)
     assert not cache.exists()
+
+
+def test_what_may_be_otherwise_later_is_not_kept() -> None:
+    manifest = opened()
+    manifest.find("size", lambda: 1)
+    manifest.keep_no_more()
+    assert manifest.find("name", lambda: "b") == "b" == manifest.known("name")
+    assert (opened().known("size"), opened().known("name")) == (1, None)
 
 
 def test_what_fails_is_not_known() -> None:
@@ -107,6 +115,11 @@ def test_a_kept_model_needs_no_graph(cache: Path) -> None:
     with model_source(opened().graph("part", "0-3", small, keeps_content=True)) as source:
         assert source == small().proto.SerializeToString(), "a damaged one is not given to an engine"
     assert not content.exists(), "the next start writes it again"
+
+
+def test_nodes_come_from_a_kept_model() -> None:
+    opened().graph("part", "0-3", small, keeps_content=True)
+    assert opened().graph("part", "0-3", Counted(limit=0), keeps_content=True).proto == small().proto
 
 
 class Counted:

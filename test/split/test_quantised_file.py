@@ -20,7 +20,9 @@ from split_infer_ros.split.quantised_file import keep_quantised, read_quantised
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A model of which nothing but its identity counts here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return SimpleNamespace(content="abc", kind="a model", entry=SimpleNamespace(name="small", image_shape=(3, 4, 4)))
+    return SimpleNamespace(
+        split_points=(), content="abc", kind="a model", entry=SimpleNamespace(name="small", image_shape=(3, 4, 4))
+    )
 
 
 def test_what_was_kept_is_read(model: Any) -> None:
