@@ -1,4 +1,4 @@
-"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them, and a node that reads it needs them."""
+"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them for the nodes that read it."""
 
 from __future__ import annotations
 
