@@ -23,6 +23,7 @@ from split_infer_ros.telemetry.machine import package_version
 
 FOLDER = "manifests"
 FORMAT = 1  # of the facts, and of how they are found out; a change raises it, and they are found out again
+MAX_CONTENT_BYTES = 2**28  # of a kept graph: to write it takes three times as much memory
 _PACKAGES = ("split_infer_ros", "onnx")
 
 _log = logging.getLogger(__name__)
@@ -93,11 +94,11 @@ class Manifest:
         return OnnxGraph.described(name, facts, once if content is None else make, content)
 
     def _content(self, digest: str, make: Callable[[], OnnxGraph]) -> Path | None:
-        """Returns the file that holds a serialised graph, which is written unless it exists; None if it cannot be."""
+        """Returns the file that holds a serialised graph, which is written unless it exists; None if it is not."""
         path = cache_folder() / FOLDER / f"{_digits([FORMAT, digest])}.onnx"
         try:
             if not path.exists():
-                content = serialised(make())
+                content = serialised(make(), MAX_CONTENT_BYTES)
                 if content is None:
                     return None
                 write_cached(path, header_of(content) + content)

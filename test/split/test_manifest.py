@@ -11,6 +11,7 @@ from onnx_files import network
 
 from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split import manifest as module
 from split_infer_ros.split.manifest import Manifest
 
 IDENTITY = "0123 4567"
@@ -115,6 +116,13 @@ def test_a_kept_model_needs_no_graph(cache: Path) -> None:
     with model_source(opened().graph("part", "0-3", small, keeps_content=True)) as source:
         assert source == small().proto.SerializeToString(), "a damaged one is not given to an engine"
     assert not content.exists(), "the next start writes it again"
+
+
+def test_a_large_model_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CONTENT_BYTES", 10)
+    graph = opened().graph("part", "0-3", small, keeps_content=True)
+    assert not list(cache.glob("*.onnx"))
+    assert graph.proto == small().proto
 
 
 def test_nodes_come_from_a_kept_model() -> None:
