@@ -46,7 +46,7 @@ from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
 
 POOL_SLOTS = 4
-MAX_PERIODS = 4  # a frame waits one for a lane, is computed beside another one in two, and the head takes the last
+MAX_PERIODS = 5  # a frame waits one for a lane, is computed beside another one in two, and the head takes one or two
 OVERLOAD = 2.0  # what comes must be this multiple of what is published, else there was no overload
 QUICK_STRETCH_S, FULL_STRETCH_S = 10, 60
 FULL_S = 120.0
