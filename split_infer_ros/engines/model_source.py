@@ -12,10 +12,14 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 MAX_BYTES = 2**31 - 2**24  # protobuf serialises less than 2 GiB; the weights are nearly all of it
 
 
-def serialised(graph: OnnxGraph, max_bytes: int = MAX_BYTES) -> bytes | None:
-    """Returns the bytes of a model; None if its weights are larger than allowed, by default by protobuf."""
-    weights = sum(len(tensor.raw_data) for tensor in graph.proto.graph.initializer)
-    return graph.proto.SerializeToString() if weights < max_bytes else None
+def num_weight_bytes(graph: OnnxGraph) -> int:
+    """Returns the size of a graph's weights in bytes."""
+    return sum(len(tensor.raw_data) or tensor.ByteSize() for tensor in graph.proto.graph.initializer)
+
+
+def serialised(graph: OnnxGraph) -> bytes | None:
+    """Returns the bytes of a model; None if it is too large for protobuf."""
+    return graph.proto.SerializeToString() if num_weight_bytes(graph) < MAX_BYTES else None
 
 
 @contextmanager

@@ -103,7 +103,8 @@ class OnnxGraph:
         Args:
             name: of the graph.
             facts: what is known of it.
-            read: makes the graph if it has no content. Whoever needs more than facts gets what it raises.
+            read: makes the graph if it has no content. Whoever needs more than facts gets what it raises, and a
+                ConfigurationError if it makes another graph.
             content: as in the attributes.
         """
         graph = cls.__new__(cls)
@@ -123,7 +124,10 @@ class OnnxGraph:
         """The model. It must not be changed."""
         content = self.read_content()
         if content is None:
-            return self._read().proto
+            graph = self._read()
+            if graph.digest != self.digest:
+                raise ConfigurationError(f"{self.name} has changed since it was loaded; load the model again.")
+            return graph.proto
         import onnx
 
         return onnx.load_model_from_string(content)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 _ASKED = re.compile(r"tried to allocate ([\d.]+) ?(\w+)", re.IGNORECASE)
 _FREE = re.compile(r"of which ([\d.]+) ?(\w+) is free")
+_SHORTAGE = re.compile("bad_?alloc|alloc|memory", re.IGNORECASE)
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -19,6 +20,11 @@ def shortage(asked: float, free: float, where: str) -> str:
         where: the memory's name, such as ``the host``.
     """
     return f"{asked:,.0f} bytes were asked for, and {where} has {free:,.0f} free"
+
+
+def says_shortage(text: str) -> bool:
+    """Returns whether a message is about memory that ran out."""
+    return bool(_SHORTAGE.search(text))
 
 
 def summarize_error(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.inference import inference_mode
+from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.load import build_uninspected, make_model
 from split_infer_ros.split.model import SplitModel
@@ -26,7 +26,6 @@ from split_infer_ros.split.output_trial import read_outputs
 from split_infer_ros.split.split_points import as_specified
 
 IMAGES = 2  # of a batch
-_SHORTAGE = re.compile("bad_?alloc|alloc|memory", re.IGNORECASE)
 
 
 def parse_spec(fields: dict[str, Any]) -> ModelSpec:
@@ -81,7 +80,7 @@ def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
         sentence = f"{file} cannot be used ({kind}: {reason})."
     if not isinstance(error, ConfigurationError) or not hasattr(errors, kind):
         kind = ConfigurationError.__name__
-    return {"error": sentence, "kind": kind, "is_shortage": bool(_SHORTAGE.search(sentence))}
+    return {"error": sentence, "kind": kind, "is_shortage": says_shortage(sentence)}
 
 
 def _run(entry: ModelEntry, model: SplitModel) -> None:

@@ -76,7 +76,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     nbytes = sum(path.stat().st_size for path in paths)
     if nbytes > (free := host_bytes_free()):
         raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
-    known = cache_folder() / "inspected" / f"{file_digits(paths[0])}.{_key(spec, paths)}.json"
+    known = _known_path(spec, paths)
     folder = paths[0].absolute().parent
     if (found := _read_known(known, paths[0])) is not None:
         mark_used(known)
@@ -88,6 +88,8 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     else:
         answer = inspector.ask(spec, limits)
     _raise_objection(answer, paths[-1], limits)
+    if not all(map(is_regular, paths)) or _known_path(spec, paths) != known:
+        raise ConfigurationError(f"{paths[-1]} has changed while it was inspected; load the model again.")
     _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
     beside = [Path(file) for file in answer["files"]]
     digests = {os.path.relpath(file, folder): content_digest(file) for file in beside}
@@ -130,6 +132,11 @@ def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimit
         if answer["is_shortage"]:
             sentence += f" Inspecting it may take {allowed}; the environment variable {MEMORY_VARIABLE} can allow more."
         raise getattr(errors, str(answer["kind"]))(sentence)
+
+
+def _known_path(spec: ModelSpec, paths: list[Path]) -> Path:
+    """Returns the file that keeps what was found. Its name depends on the files' contents."""
+    return cache_folder() / "inspected" / f"{file_digits(paths[0])}.{_key(spec, paths)}.json"
 
 
 def _key(spec: ModelSpec, paths: list[Path]) -> str:

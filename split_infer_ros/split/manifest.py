@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.engines.model_source import serialised
+from split_infer_ros.engines.model_source import num_weight_bytes
 from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, hold, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
@@ -23,7 +23,7 @@ from split_infer_ros.telemetry.machine import package_version
 
 FOLDER = "manifests"
 FORMAT = 1  # of the facts, and of how they are found out; a change raises it, and they are found out again
-MAX_CONTENT_BYTES = 2**28  # of a kept graph: to write it takes three times as much memory
+MAX_CONTENT_BYTES = 2**28  # of the weights of a kept graph: to write them takes three times as much memory
 _PACKAGES = ("split_infer_ros", "onnx")
 
 _log = logging.getLogger(__name__)
@@ -90,17 +90,17 @@ class Manifest:
         """
         once = functools.cache(make)
         facts = GraphFacts.of_json(self.find(f"graph {key}", lambda: once().facts.as_json()))
-        content = self._content(facts.digest, once) if keeps_content and self._path is not None else None
+        content = self._content(key, facts.digest, once) if keeps_content and self._path is not None else None
         return OnnxGraph.described(name, facts, once if content is None else make, content)
 
-    def _content(self, digest: str, make: Callable[[], OnnxGraph]) -> Path | None:
+    def _content(self, key: str, digest: str, make: Callable[[], OnnxGraph]) -> Path | None:
         """Returns the file that holds a serialised graph, which is written unless it exists; None if it is not."""
+        if self.find(f"bytes {key}", lambda: num_weight_bytes(make())) >= MAX_CONTENT_BYTES:
+            return None
         path = cache_folder() / FOLDER / f"{_digits([FORMAT, digest])}.onnx"
         try:
             if not path.exists():
-                content = serialised(make(), MAX_CONTENT_BYTES)
-                if content is None:
-                    return None
+                content = make().proto.SerializeToString()
                 write_cached(path, header_of(content) + content)
             hold(path)
         except OSError as error:

@@ -17,6 +17,7 @@ from split_infer_ros.onnx_graphs.cut import Cutter
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.stored_shapes import stored_shapes
@@ -37,7 +38,7 @@ class PreparedGraph:
         shapes: of its values.
         dataflow: of the graph.
         note: why it takes a fixed number of images, in a sentence; empty if it takes any.
-        is_settled: whether it is the same after the next start. A comparison that failed is tried again.
+        is_settled: whether it is the same after the next start. A comparison that lacked memory is tried again.
     """
 
     graph: OnnxGraph
@@ -118,7 +119,7 @@ def _compare(
 ) -> bool | None:
     """Returns whether a graph gives the same results for ``count`` images at once as in batches of its own.
 
-    It is None if the graph fails on so many images. That may have passing reasons, such as a lack of memory.
+    It is None if there was too little memory for so many images, which may pass.
 
     Raises:
         ConfigurationError: the graph does not run in batches of its own.
@@ -131,8 +132,8 @@ def _compare(
     ]
     try:
         found = make(several.whole())(images)
-    except Exception:  # an engine's errors have no common class
-        return None
+    except Exception as error:  # an engine's errors have no common class
+        return None if says_shortage(f"{type(error).__name__}: {error}") else False
     return _agree(found, expected, fixed)
 
 

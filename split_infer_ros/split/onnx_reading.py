@@ -13,7 +13,7 @@ from split_infer_ros.models.onnx_models import OnnxFile, entry_of, read_onnx_fil
 from split_infer_ros.models.shapes_file import as_shapes, is_shapes_file
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.files import content_digest
-from split_infer_ros.runtime.user_files import is_regular, user_path
+from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model_spec import ModelSpec
 
@@ -27,24 +27,27 @@ def read_file(
         spec: names the file.
         read_outputs: finds out how the outputs are read.
         manifest: has what is known of the file. What it lacks is found out now.
-        digests: of the files that hold the model. Others under these names are not read.
+        digests: of the files that hold the model. With another content they are not read.
 
     Raises:
         ConfigurationError: the file cannot be read. The graph raises it too, also if a file has changed meanwhile.
     """
 
-    def check() -> None:
-        if any(not is_regular(file) or content_digest(file) != digest for file, digest in digests.items()):
-            raise ConfigurationError(f"{spec.name} has changed since it was loaded; load the model again.")
-
     @cache
     def read() -> OnnxFile:
-        check()
-        file = read_onnx_file(spec.name, spec.onnx_options)
-        check()
-        return file
+        if not all(_is_still(file, digest) for file, digest in digests.items()):
+            raise ConfigurationError(f"{spec.name} has changed since it was loaded; load the model again.")
+        return read_onnx_file(spec.name, spec.onnx_options)
 
     described = manifest.find("entry", lambda: read().describe(read_outputs(read())))
     graph = manifest.graph(user_path(spec.name).name, "whole", lambda: read().graph)
     entry = entry_of(described, graph)
     return as_shapes(entry) if is_shapes_file(spec.name) else entry, graph
+
+
+def _is_still(file: Path, digest: str) -> bool:
+    """Returns whether a file can be read and has the same content."""
+    try:
+        return content_digest(file) == digest
+    except OSError:
+        return False

@@ -116,6 +116,22 @@ def test_what_an_inspection_finds_is_said_and_not_remembered(
     assert not cache.exists()
 
 
+@pytest.mark.parametrize("content", [b"another", None])
+def test_a_file_that_changes_during_its_inspection_is_not_used(state: Path, content: bytes | None) -> None:
+    class Exporting(Answers):
+        """While it inspects a file, the file is exported anew or removed."""
+
+        def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
+            state.unlink()
+            if content is not None:
+                state.write_bytes(content)
+            return super().ask(spec, limits)
+
+    spec = ModelSpec("shapes", str(state))
+    with pytest.raises(ConfigurationError, match="has changed while it was inspected; load the model again"):
+        inspect_files(spec, Exporting({"files": []}))
+
+
 def test_only_files_that_can_do_harm_are_inspected(state: Path, tmp_path: Path) -> None:
     model, program, tensors = tmp_path / "m.onnx", tmp_path / "p.pt2", tmp_path / "w.safetensors"
     for path in (model, program):

@@ -10,6 +10,7 @@ pytest.importorskip("onnx")
 from onnx_files import network
 
 from split_infer_ros.engines.model_source import model_source
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split import manifest as module
 from split_infer_ros.split.manifest import Manifest
@@ -120,9 +121,19 @@ def test_a_kept_model_needs_no_graph(cache: Path) -> None:
 
 def test_a_large_model_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CONTENT_BYTES", 10)
-    graph = opened().graph("part", "0-3", small, keeps_content=True)
+    for start in range(2):
+        counted = Counted()
+        graph = opened().graph("part", "0-3", counted, keeps_content=True)
+        assert counted.calls == (1 if start == 0 else 0), "nor is it made at each start to see that it is large"
     assert not list(cache.glob("*.onnx"))
     assert graph.proto == small().proto
+
+
+def test_another_graph_is_not_taken_for_a_known_one() -> None:
+    opened().graph("part", "0-3", small)
+    other = opened().graph("part", "0-3", lambda: OnnxGraph("small", network(21, 8)))
+    with pytest.raises(ConfigurationError, match="part has changed since it was loaded; load the model again"):
+        _ = other.proto
 
 
 def test_nodes_come_from_a_kept_model() -> None:

@@ -77,6 +77,21 @@ def test_a_damaged_verdict_counts_for_nothing(content: bytes, folder: Path) -> N
     assert load.made == 4
 
 
+def test_a_graph_that_takes_no_several_images_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, run = Loads(), OnnxRuntimePart.__call__
+
+    def fail(part: OnnxRuntimePart, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if len(tensors[0]) > 1:
+            raise RuntimeError("The input tensor cannot be reshaped to the requested shape.")
+        return run(part, *tensors)
+
+    monkeypatch.setattr(OnnxRuntimePart, "__call__", fail)
+    assert "one by one" in load(sized()).note
+    made = load.made
+    assert "one by one" in load(sized()).note
+    assert load.made == made
+
+
 def test_a_failure_on_several_images_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load, run = Loads(), OnnxRuntimePart.__call__
 
