@@ -17,20 +17,18 @@ def num_weight_bytes(graph: OnnxGraph) -> int:
     return sum(len(tensor.raw_data) or tensor.ByteSize() for tensor in graph.proto.graph.initializer)
 
 
-def serialised(graph: OnnxGraph) -> bytes | None:
-    """Returns the bytes of a model; None if it is too large for protobuf."""
-    return graph.proto.SerializeToString() if num_weight_bytes(graph) < MAX_BYTES else None
-
-
 @contextmanager
 def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
     """Yields the bytes of a model, or the path of a file that holds it until the context ends."""
     if graph.path is not None:
         yield str(graph.path)
         return
-    content = graph.read_content() or serialised(graph)
+    content = graph.read_content()
     if content is not None:
         yield content
+        return
+    if num_weight_bytes(graph) < MAX_BYTES:
+        yield graph.proto.SerializeToString()
         return
     import onnx
 

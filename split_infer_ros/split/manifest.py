@@ -15,9 +15,10 @@ from typing import Any
 
 from split_infer_ros.engines.model_source import num_weight_bytes
 from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, hold, mark_used
+from split_infer_ros.runtime.cache import cache_folder, hold
 from split_infer_ros.runtime.cache_pruning import write_cached
-from split_infer_ros.runtime.checked_files import header_of, read_checked
+from split_infer_ros.runtime.cached_json import read_json, write_json
+from split_infer_ros.runtime.checked_files import header_of
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.telemetry.machine import package_version
 
@@ -41,7 +42,7 @@ class Manifest:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._facts: dict[str, Any] = {} if path is None else _read(path)
+        self._facts: dict[str, Any] = {} if path is None else read_json(path) or {}
 
     @classmethod
     def of(cls, identity: str, name: str) -> Manifest:
@@ -115,8 +116,7 @@ class Manifest:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.parent):
-                content = json.dumps(_read(path) | self._facts).encode()  # another process knows others
-                write_cached(path, header_of(content) + content)
+                write_json(path, (read_json(path) or {}) | self._facts)  # another process knows others
         except OSError as error:
             self._warn(path, error)
 
@@ -139,12 +139,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    mark_used(path)
-    try:
-        content = read_checked(path)
-    except OSError:
-        return {}
-    return {} if content is None else dict(json.loads(content))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
-from split_infer_ros.runtime.cache import cache_folder, mark_used
-from split_infer_ros.runtime.cache_pruning import write_cached
-from split_infer_ros.runtime.checked_files import header_of, read_checked
+from split_infer_ros.runtime.cache import cache_folder
+from split_infer_ros.runtime.cached_json import read_json, write_json
 
 FORMAT = 1  # of the file and of the inference; a change raises it, and shapes are then inferred again
 
@@ -44,21 +42,15 @@ def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
 
 
 def _read(path: Path) -> dict[str, ValueShape] | None:
-    mark_used(path)
-    try:
-        content = read_checked(path)
-    except OSError:
+    values = read_json(path)
+    if values is None:
         return None
-    if content is None:
-        return None
-    values = json.loads(content).items()
-    return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values}
+    return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values.items()}
 
 
 def _keep(path: Path, shapes: Mapping[str, ValueShape]) -> None:
     values = {name: (value.dimensions, value.element_type) for name, value in shapes.items()}
-    content = json.dumps(values).encode()
     try:
-        write_cached(path, header_of(content) + content)
+        write_json(path, values)
     except OSError as error:
         _log.warning("%s cannot be kept, so shapes are inferred again at each start: %s.", path, error)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from vision_msgs.msg import Detection2DArray
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.timeout(4 * START_S)
 
-from light_starts import WatchedModules, write_detector  # noqa: E402
+from light_starts import HEAVY, WatchedModules, write_detector  # noqa: E402
 
 SHARED = ("-p", "transport:=shared_memory")
 PROCESSES = {
@@ -54,53 +54,60 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedModules:
     return WatchedModules(tmp_path)
 
 
-def assert_light(watched: WatchedModules, process: Process, name: str) -> None:
+def assert_lacks(watched: WatchedModules, process: Process, name: str, modules: Sequence[str] = HEAVY) -> None:
     wait_until(lambda: watched.imported(process.pid) is not None, f"the modules of {name}")
-    assert watched.imported(process.pid) == [], name
+    assert watched.imported(process.pid, modules) == [], name
+
+
+@contextmanager
+def detecting(client: Client, name: str, engine: str, model: Path) -> Iterator[list[tuple[Process, str]]]:
+    """The processes of that name, each with its executable, once they have detected something."""
+    with ExitStack() as stack:
+        started = [
+            (
+                stack.enter_context(
+                    Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments)
+                ),
+                executable,
+            )
+            for executable, *arguments in PROCESSES[name]
+        ]
+        client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
+        yield started
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A detector that was never inspected."""
+    path = tmp_path / "mine.onnx"
+    write_detector(path)
+    return path
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_nothing_heavy_is_imported_until_the_first_detection(
-    client: Client, name: str, engine: str, watched: WatchedModules, tmp_path: Path
+    client: Client, name: str, engine: str, watched: WatchedModules, model: Path
 ) -> None:
     pytest.importorskip(engine)
-    model = tmp_path / "mine.onnx"
-    write_detector(model)
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments))
-            for executable, *arguments in PROCESSES[name]
-        ]
-        client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
+    with detecting(client, name, engine, model) as started:
         watched.ask()
-        for process, (executable, *_) in zip(started, PROCESSES[name], strict=True):
-            assert_light(watched, process, executable)
+        for process, executable in started:
+            assert_lacks(watched, process, executable)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_later_start_reads_no_model(
-    client: Client, name: str, engine: str, watched: WatchedModules, tmp_path: Path
+    client: Client, name: str, engine: str, watched: WatchedModules, model: Path
 ) -> None:
     pytest.importorskip(engine)
-    model = tmp_path / "mine.onnx"
-    write_detector(model)
-    for start in range(2):
-        with ExitStack() as stack:
-            started = [
-                stack.enter_context(
-                    Process(executable, "--ros-args", *parameters(executable, model, engine), *arguments)
-                )
-                for executable, *arguments in PROCESSES[name]
-            ]
-            client.subscribe(Detection2DArray, DETECTIONS.get(name, "detections")).wait_for(1, START_S)
-            if start == 0:
-                continue
-            watched.ask()
-            for process in started:
-                wait_until(lambda pid=process.pid: watched.imported(pid) is not None, "the modules")
-                assert watched.imported(process.pid, ["onnx"]) == []
+    with detecting(client, name, engine, model):
+        pass
+    with detecting(client, name, engine, model) as started:
+        watched.ask()
+        for process, executable in started:
+            assert_lacks(watched, process, executable, ["onnx"])
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
@@ -109,4 +116,4 @@ def test_the_built_in_model_starts_light_too(client: Client, engine: str, watche
     with Process("pipeline", "--ros-args", "-p", f"engine:={engine}") as pipeline:
         client.subscribe(Detection2DArray, "detections").wait_for(1, START_S)
         watched.ask()
-        assert_light(watched, pipeline, "pipeline")
+        assert_lacks(watched, pipeline, "pipeline")
