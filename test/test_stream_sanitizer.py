@@ -21,6 +21,18 @@ class Graph:
         pass
 
 
+class Event:
+    """A point in the work of a stream, which has passed or not."""
+
+    cuda_event = 8
+
+    def __init__(self, passed: bool) -> None:
+        self._passed = passed
+
+    def query(self) -> bool:
+        return self._passed
+
+
 def write(handler: Any, stream: int, address: int = WRITTEN) -> list[Exception]:
     """What the sanitizer says of an operation that writes to an address."""
     found: list[Exception] = handler._handle_kernel_launch(stream, set(), {address}, set(), "write", {address: []})
@@ -32,6 +44,7 @@ def handler(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The sanitizer of this process, which has seen nothing."""
     sanitizer = pytest.importorskip("torch.cuda._sanitizer")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=MAIN))
     made = sanitizer.EventHandler()
     monkeypatch.setattr(sanitizer.cuda_sanitizer.dispatch, "event_handler", made)
@@ -49,6 +62,14 @@ def test_recorded_operations_race_with_nothing(handler: Any) -> None:
     assert write(handler, MAIN) == []
     torch.cuda.CUDAGraph().capture_end()
     assert write(handler, OTHER) == []
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_event_that_was_asked_and_has_passed_counts_as_waited_for(handler: Any, passed: bool) -> None:
+    assert write(handler, MAIN) == []
+    handler._handle_event_record(Event.cuda_event, MAIN)
+    assert torch.cuda.Event(passed).query() is passed
+    assert len(write(handler, OTHER)) == (0 if passed else 1)
 
 
 def test_operations_of_other_threads_are_checked(handler: Any) -> None:
