@@ -42,7 +42,8 @@ SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_
 BAR = r"\|"  # in a cell of a table
 NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
 
-Results = Mapping[str, Any]  # a benchmark's JSON file, with its path's stem as ``stem``
+# A benchmark's JSON file, with its path's stem as ``stem``, and whether a picture lies beside it as ``has_picture``.
+Results = Mapping[str, Any]
 
 
 def read_results(folder: Path) -> list[Results]:
@@ -56,7 +57,7 @@ def read_results(folder: Path) -> list[Results]:
         result = json.loads(path.read_text())
         if result.get("bench") not in TITLES or "verdict" not in str(result.get("claims")):
             raise SystemExit(f"{path} is no result of a benchmark of this version: measure it again, or remove it.")
-        found.append({**result, "stem": path.stem})
+        found.append({**result, "stem": path.stem, "has_picture": path.with_suffix(".png").exists()})
     order = list(TITLES)
     return sorted(found, key=lambda result: (order.index(result["bench"]), result["stem"]))
 
@@ -109,7 +110,8 @@ def _section(results: Sequence[Results]) -> Iterator[str]:
     yield f"`scripts/run bench {' '.join([first['bench'], *first['arguments']])}`"
     yield ""
     for result in results:
-        yield f"- [{result['stem']}]({result['stem']}.json) ([picture]({result['stem']}.png)): {machine_of(result)}"
+        picture = f" ([picture]({result['stem']}.png))" if result["has_picture"] else ""
+        yield f"- [{result['stem']}]({result['stem']}.json){picture}: {machine_of(result)}"
     yield ""
     columns = [column_of(result) for result in results]
     yield from _table(

@@ -161,7 +161,7 @@ def test_all_pieces_share_the_seconds_of_a_call(tmp_path: Path, monkeypatch: pyt
 
 def test_budgets_are_those_that_were_promised() -> None:
     assert all(piece.seconds <= 9 * 60 for piece in PIECES.values())
-    assert sum(piece.seconds for piece in PIECES.values()) <= 28 * 60
+    assert sum(piece.seconds for piece in PIECES.values()) <= 32 * 60
 
 
 def test_each_file_of_gpu_tests_is_in_one_piece(tmp_path: Path) -> None:

@@ -21,7 +21,15 @@ def result(stem: str, instructions: str, *claims: Claim, arguments: tuple[str, .
     machine = {"cpu": "A CPU", "instruction_set": instructions, "cores": 2, "gpu": None, "versions": {"torch": "2.11"}}
     rows = [{"rival": "ours", "peak_mb": 812.5, "cpu_busy": 0.5}, {"what": "no usage"}]
     told = [claim.as_json() for claim in claims]
-    return {"bench": "pipeline", "machine": machine, "claims": told, "rows": rows, "arguments": arguments, "stem": stem}
+    about = {"bench": "pipeline", "machine": machine, "arguments": arguments, "stem": stem, "has_picture": True}
+    return {**about, "claims": told, "rows": rows}
+
+
+@pytest.mark.parametrize("has_picture", [True, False])
+def test_a_picture_is_linked_where_there_is_one(has_picture: bool) -> None:
+    made = results.page([{**result("here", AVX512, FAST), "has_picture": has_picture}], {})
+    assert "[here](here.json)" in made
+    assert ("here.png" in made) is has_picture
 
 
 def test_each_claim_has_its_interval_verdict_and_the_papers_figure() -> None:

@@ -16,6 +16,7 @@ from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
+from split_infer_ros.runtime.streams import current_fence
 
 
 def allocate_switchable(nbytes: int, device: Device) -> SwitchableMemory:
@@ -39,8 +40,7 @@ def adopt_on_gpu(policy: Policy, host: memoryview, device: Device) -> Memory:
 
 def _allocate_device(nbytes: int, device: Device) -> Memory:
     address, free = cuda.allocate_mapped(nbytes)  # torch would round the size up to a power of two
-    host = _Owner(address, nbytes, free).on_host()
-    return Memory(Policy.DEVICE, host, torch.empty(nbytes, dtype=torch.uint8, device=device))
+    return Memory(Policy.DEVICE, _Owner(address, nbytes, free).on_host(), _buffer(nbytes, device))
 
 
 def _allocate_managed(nbytes: int, device: Device) -> Memory:
@@ -62,7 +62,7 @@ def _allocate_pinned(nbytes: int, device: Device) -> Memory:
 
 
 def _adopt_device(host: Tensor, device: Device) -> Memory:
-    memory = Memory(Policy.DEVICE, host, torch.empty(host.nbytes, dtype=torch.uint8, device=device))
+    memory = Memory(Policy.DEVICE, host, _buffer(host.nbytes, device))
     memory.release_with(cuda.register(host.data_ptr(), host.nbytes))
     return memory
 
@@ -78,6 +78,16 @@ def _adopt_pinned(host: Tensor, device: Device) -> Memory:
     memory = Memory(Policy.PINNED, host, _Owner(address, nbytes).on_device(device, cuda.device_address(address)))
     memory.release_with(unregister)
     return memory
+
+
+def _buffer(nbytes: int, device: Device) -> Tensor:
+    """Returns plain memory of the device, uint8 (``nbytes``,), that every stream may use at once.
+
+    torch gives out what a tensor of the same stream left, although that stream may still work on it.
+    """
+    buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    current_fence(device).wait()
+    return buffer
 
 
 _ALLOCATE: dict[Policy, Callable[[int, Device], Memory]] = {

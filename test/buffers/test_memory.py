@@ -61,6 +61,19 @@ def test_memory_is_freed_once_with_its_last_view(gpu: Gpu, policy: Policy) -> No
     del host
 
 
+def test_another_stream_may_use_memory_of_the_device_at_once(gpu: Gpu) -> None:
+    """torch gives out what the first stream still writes to."""
+    nbytes, first, second = 4096, Stream(GPU), Stream(GPU)
+    with first.work("write"):
+        for _ in range(8):
+            left = torch.ones(nbytes, dtype=torch.uint8, device=GPU)
+        del left
+        made = allocate(Policy.DEVICE, nbytes, GPU)
+    made.host.fill_(3)
+    second.copy(made.device, made.host)
+    assert made.device.eq(3).all()
+
+
 @pytest.mark.parametrize("policy", [*POLICIES, Policy.HOST])
 def test_on_a_cpu_every_policy_is_plain_memory(policy: Policy) -> None:
     made = allocate(policy, 100, torch.device("cpu"))
