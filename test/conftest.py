@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from domains import own_domain
 from launch_files import LaunchFile
+from recorded_durations import RecordedDurations
 
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
@@ -51,6 +52,16 @@ class TestFile(pytest.Module):
             if not isinstance(cause, ModuleNotFoundError) or str(cause.name).partition(".")[0] not in LARGE:
                 raise
             pytest.skip(f"{self.path.relative_to(HERE)} needs {cause.name}", allow_module_level=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", type=Path, metavar="FILE", help="write the seconds of each test file to it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--record-durations")
+    if path is not None and not hasattr(config, "workerinput"):  # workers report to the process that records
+        config.pluginmanager.register(RecordedDurations(path))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,91 @@
+"""Checks a change: ruff and its formatter, mypy, and the tests that are nearest to what has changed.
+
+A test file is near if few imports lie between it and a changed file. The nearest ones run, as many as fit into the
+time. The command names those that it leaves out; scripts/test runs all of them.
+
+Exit codes: 0 if everything passed, 1 if something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nearest_tests import Near, choose, nearest
+
+ROOT = Path(__file__).resolve().parents[1]
+DURATIONS = ROOT / "test" / "durations.json"
+SECONDS = 150.0
+START_S = 15.0  # of pytest and its two workers, beside the tests
+WORKERS = 2
+
+
+def changed_since(commit: str) -> list[str]:
+    """Returns the paths that differ from a commit, new files that git does not ignore included."""
+
+    def git(*arguments: str) -> list[str]:
+        found = subprocess.run(["git", *arguments, "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return [path for path in found.stdout.split("\0") if path]
+
+    return sorted({*git("diff", "--name-only", commit), *git("ls-files", "--others", "--exclude-standard")})
+
+
+def run(name: str, *command: str) -> bool:
+    """Runs one check; returns whether it passed."""
+    begin = time.monotonic()
+    passed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
+    print(f"{name}: {'passed' if passed else 'FAILED'}, {time.monotonic() - begin:.0f} s", flush=True)
+    return passed
+
+
+def say_left_out(left_out: Sequence[Near]) -> None:
+    """Names the test files that did not run."""
+    if left_out:
+        minutes = sum(each.seconds for each in left_out) / WORKERS / 60
+        print(f"Left out, {minutes:.1f} minutes of {len(left_out)} test files (the number is their distance):")
+        print(*(f"  {each.distance}  {each.path}, {each.seconds:.0f} s" for each in left_out), sep="\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    begin = time.monotonic()
+    parser = argparse.ArgumentParser(
+        "scripts/check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--since", default="HEAD", metavar="COMMIT", help="what counts as changed since then (HEAD)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all checks together ({SECONDS:.0f})")
+    parser.add_argument("--list", action="store_true", help="say which tests would run, and run nothing")
+    chosen = parser.parse_args(arguments)
+    durations = json.loads(DURATIONS.read_text())["seconds"] if DURATIONS.exists() else {}
+    near = nearest(ROOT, changed_since(chosen.since), durations)
+    if chosen.list:
+        budget_s = chosen.seconds
+    else:
+        passed = [
+            run("ruff", "ruff", "check", "."),
+            run("ruff format", "ruff", "format", "--check", "--quiet", "."),
+            run("mypy", "mypy"),
+        ]
+        budget_s = chosen.seconds - (time.monotonic() - begin)
+    tests, left_out = choose(near, max(0.0, budget_s - START_S) * WORKERS)
+    if chosen.list:
+        print(*(f"{each.distance}  {each.path}, {each.seconds:.0f} s" for each in tests), sep="\n")
+        say_left_out(left_out)
+        return 0
+    if tests:
+        workers = ["--numprocesses", str(WORKERS), "--dist", "loadfile"] if len(tests) > 1 else []
+        passed.append(run("tests", "pytest", "-q", "--no-cov", *workers, *(each.path for each in tests)))
+    else:
+        print("No test file depends on what has changed.")
+    say_left_out(left_out)
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
