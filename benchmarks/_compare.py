@@ -9,7 +9,8 @@ its uncommitted changes. Options behind -- go to the benchmarks of both, so both
 A turn is one run of each benchmark in both trees, each with an empty cache of its own. The order is this, other; other,
 this; and so on. A figure's ratio says how many times better this tree is; above 1, it is better. Ratio and interval
 are the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, which
-means: RULE. It is 1 otherwise, and 2 if the comparison is not possible.
+means: RULE. It is 1 otherwise, and 2 if the comparison is not possible. A benchmark
+that fails is run once more. If it fails again, the comparison ends with the turns that it has.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ THIS, OTHER = "this", "other"
 QUICK_TURNS_S = 20.0  # of a quick run; with an empty cache, its minute would go into comparing engines
 MAX_EXIT_S = 20.0  # of a benchmark that is told to end
 SHOWN_LINES = 5  # of what a benchmark wrote before it failed
+
+
+class BenchmarkError(CompareError):
+    """A benchmark failed. It may succeed when it runs again."""
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
@@ -85,12 +90,13 @@ def default_folder() -> Path:
     return cache_folder() / "compare"
 
 
-def compare(root: Path, chosen: argparse.Namespace) -> Comparison:
+def compare(root: Path, chosen: argparse.Namespace, comparison: Comparison) -> None:
     """Prepares the other commit, and runs all turns.
 
     Args:
         root: this tree.
         chosen: the result of ``parse``.
+        comparison: gets the figures of each turn.
 
     Raises:
         CompareError: it is not possible.
@@ -101,7 +107,6 @@ def compare(root: Path, chosen: argparse.Namespace) -> Comparison:
     if missing:
         raise CompareError(f"commit {other.sha[:12]} has no benchmark '{missing[0]}'; compare with a later one")
     with _alone(folder):
-        comparison = Comparison()
         if chosen.benchmarks:
             outside = outside_environment(os.environ)
             print(f"Worktree and environment of {other.sha[:12]} (about 6 GB): {other.tree}", flush=True)
@@ -116,7 +121,6 @@ def compare(root: Path, chosen: argparse.Namespace) -> Comparison:
             print(f"{other.tree} {'is removed' if removed else 'is not a worktree; nothing is removed'}.")
         else:
             print(f"{other.tree} stays for the next comparison; --remove removes it.")
-        return comparison
 
 
 def _take_turns(
@@ -128,18 +132,27 @@ def _take_turns(
             seconds: dict[str, float] = {}
             for side in rotated((THIS, OTHER), turn):
                 begin = time.monotonic()
-                figures[side] = run_benchmark(trees[side], bench, chosen.options, outside)
+                figures[side] = _run_again_once(trees[side], bench, chosen.options, outside)
                 seconds[side] = time.monotonic() - begin
             took = ", ".join(f"{side} {spent:.0f} s" for side, spent in seconds.items())
             print(f"turn {turn + 1} of {chosen.turns}, {bench}: {took}", flush=True)
             comparison.add(bench, figures[THIS], figures[OTHER])
 
 
+def _run_again_once(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
+    """Runs a benchmark, and once more if it fails: one stall of a busy machine must not cost all turns."""
+    try:
+        return run_benchmark(tree, bench, options, outside)
+    except BenchmarkError as error:
+        print(f"{error}\nIt is run once more.", flush=True)
+        return run_benchmark(tree, bench, options, outside)
+
+
 def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
     """Runs a tree's own benchmark by its own ``scripts/run``, with an empty cache, and returns its figures.
 
     Raises:
-        CompareError: it failed, or wrote no report.
+        BenchmarkError: it failed, or wrote no report.
     """
     with tempfile.TemporaryDirectory() as temporary:
         report, log = Path(temporary, "report.json"), Path(temporary, "log")
@@ -150,11 +163,11 @@ def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mappi
             code = _run(command, cwd=tree, env=variables, stdout=output, stderr=subprocess.STDOUT)
         if code != 0:
             last = "\n  ".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
-            raise CompareError(f"benchmark {bench} of {tree} ended with exit code {code}:\n  {last}")
+            raise BenchmarkError(f"benchmark {bench} of {tree} ended with exit code {code}:\n  {last}")
         try:
             return read_figures(json.loads(report.read_text()))
         except (OSError, ValueError) as error:
-            raise CompareError(f"benchmark {bench} of {tree} wrote no report that can be read ({error})") from error
+            raise BenchmarkError(f"benchmark {bench} of {tree} wrote no report that can be read ({error})") from error
 
 
 def _run(command: Sequence[str | Path], **options: Any) -> int:
@@ -219,17 +232,19 @@ def main(given: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is or if that is unclear, 2 after an error."""
     chosen = parse(sys.argv[1:] if given is None else given)
     signal.signal(signal.SIGTERM, _stop)
+    comparison, failure = Comparison(), None
     try:
-        comparison = compare(root, chosen)
+        compare(root, chosen, comparison)
     except CompareError as error:
-        print(f"bench compare: {error}.", file=sys.stderr)
+        failure = error
+    if comparison.turns:
+        print(comparison.table())
+        if chosen.json:
+            chosen.json.write_text(json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n")
+    if failure is not None:
+        print(f"bench compare: {failure}.", file=sys.stderr)
         return 2
-    if not chosen.benchmarks:
-        return 0
-    print(comparison.table())
-    if chosen.json:
-        chosen.json.write_text(json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n")
-    return 0 if comparison.is_not_slower else 1
+    return 0 if comparison.is_not_slower or not chosen.benchmarks else 1
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def kind_of(sentence: str) -> str:
 
 
 def _try(name: str, numbers: Sequence[int], folder: Path, log: Path, end: float) -> None:
-    sys.path.insert(0, str(ROOT / "test"))
+    sys.path.insert(0, str(ROOT / "test" / "helpers"))
     from hostile_worker import fuzz
 
     if not numbers or time.monotonic() > end:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IMPORTABLE = ("split_infer_ros", "test", "benchmarks", "scripts")  # folders whose files are looked at
-FLAT = ("test", "benchmarks", "scripts")  # their modules are imported by their bare names
+FLAT = ("test/helpers", "test", "benchmarks", "scripts")  # their modules are imported by their bare names
 UNKNOWN_S = 10.0  # of a file that has no recorded duration
 # Code in strings counts as well: tests have other processes run it.
 IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n(]+)|import ([\w.]+))", re.MULTILINE)
@@ -99,9 +99,11 @@ def choose(near: Sequence[Near], budget_s: float) -> tuple[list[Near], list[Near
 
 def module_name(path: Path) -> str:
     """Returns the name by which the module of a path, relative to the checkout, is imported."""
+    for folder in FLAT:
+        if path.is_relative_to(folder):
+            path = path.relative_to(folder)
+            break
     parts = path.with_suffix("").parts
-    if parts[0] in FLAT:
-        parts = parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "test")]
+sys.path[:0] = [str(ROOT), str(ROOT / "test" / "helpers")]
 
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate  # noqa: E402
 

@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="places that hold this text")
     parser.add_argument("--list", action="store_true", help="say what there is, and try nothing")
     chosen = parser.parse_args()
-    sys.path[:0] = [str(ROOT), str(TEST)]
+    sys.path[:0] = [str(ROOT), str(TEST / "helpers")]
     os.environ["PYTHONPATH"] = str(ROOT)
     all_of_them = [mutant for mutant in mutants() if chosen.only in mutant.place]
     if chosen.list:

@@ -16,7 +16,7 @@ FILES = {
     "split_infer_ros/low.py": "import os\n",
     "split_infer_ros/high.py": "def late():\n    from split_infer_ros import low\n",
     "benchmarks/_bench.py": "from split_infer_ros.high import (\n    late,\n)\n",
-    "test/helper.py": "import split_infer_ros.high\n",
+    "test/helpers/helper.py": "import split_infer_ros.high\n",
     "test/test_low.py": "from split_infer_ros.low import os\n",
     "test/test_high.py": "CODE = '''\nimport split_infer_ros.high\n'''\n",
     "test/part/test_helper.py": "from helper import high\n",
@@ -46,7 +46,7 @@ def test_tests_are_as_far_as_there_are_imports_between(checkout: Path) -> None:
         ("test/benchmarks/test_bench.py", 3),
         ("test/part/test_helper.py", 3),
     ]
-    assert found(checkout, "test/helper.py") == [("test/part/test_helper.py", 1)]
+    assert found(checkout, "test/helpers/helper.py") == [("test/part/test_helper.py", 1)]
     assert found(checkout, "test/test_low.py") == [("test/test_low.py", 0)]
 
 
@@ -76,7 +76,7 @@ def test_what_does_not_fit_into_the_time_is_left_out() -> None:
     [
         ("split_infer_ros/a/b.py", "split_infer_ros.a.b"),
         ("split_infer_ros/a/__init__.py", "split_infer_ros.a"),
-        ("test/simulated_gpu/gpu.py", "simulated_gpu.gpu"),
+        ("test/helpers/simulated_gpu/gpu.py", "simulated_gpu.gpu"),
         ("scripts/results.py", "results"),
     ],
 )

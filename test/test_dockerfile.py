@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from documents import ROOT
+from documentation import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 COMMANDS = re.findall(r"(?m)^RUN (.*)$", DOCKERFILE)

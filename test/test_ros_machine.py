@@ -46,5 +46,5 @@ def test_pytest_starts_where_a_launch_plugin_cannot_load(tmp_path: Path) -> None
     ],
 )
 def test_tests_hold_with_an_active_launch_plugin(files: list[str]) -> None:
-    result = run_pytest("-p", "launch_stand_in", *files, path=HERE)
+    result = run_pytest("-p", "launch_stand_in", *files, path=HERE / "helpers")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT, pages
+from documentation import ROOT, pages
 
 MAX_README_LINES = 150
 CHILD_S = 120  # a bound on the process that a test starts; the test's own bound lies above it

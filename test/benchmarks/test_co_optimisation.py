@@ -10,7 +10,7 @@ import pytest
 import torch
 from _claim import Verdict
 from _turns import take_turns
-from boards import AGX
+from assumed_boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy

@@ -119,6 +119,21 @@ def test_uncommitted_changes_are_measured_and_said(root: Path, capsys):
     assert git(root, "status", "--porcelain") == "M benchmarks/pipeline.py"
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_benchmark_that_fails_is_run_once_more(root: Path, tmp_path: Path, capsys, failures: int):
+    """The fourth call fails; with two failures the fifth, which repeats it, does as well."""
+    path = root / "benchmarks" / "pipeline.py"
+    fail = f"\nif 3 < len(open(os.environ['CALLS']).readlines()) <= {3 + failures}:\n    raise SystemExit('a stall')\n"
+    path.write_text(path.read_text() + fail)
+    code = compare(root, "HEAD~1", "pipeline", "--turns", "2", "--json", str(tmp_path / "out.json"))
+    assert len((tmp_path / "calls").read_text().splitlines()) == 5
+    said = capsys.readouterr()
+    assert "It is run once more." in said.out
+    assert json.loads((tmp_path / "out.json").read_text())["figures"][0]["turns"] == 3 - failures
+    assert code == (1 if failures == 1 else 2)
+    assert ("a stall" in said.err) is (failures == 2)
+
+
 def test_a_tree_that_changes_meanwhile_is_refused(root: Path, capsys):
     path = root / "benchmarks" / "pipeline.py"
     path.write_text(path.read_text() + "\nopen(__file__, 'a').write('# more\\n')\n")

@@ -17,7 +17,7 @@ import torch
 from _claim import Verdict
 from _policy_runs import EXECUTION, Case, PolicyRuns, figure
 from _turns import take_turns
-from boards import AGX
+from assumed_boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy

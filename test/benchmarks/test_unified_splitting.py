@@ -22,8 +22,8 @@ from _gpu_only import Optimised, Prepared
 from _head_process import Weights
 from _report import arguments
 from _split_rivals import ImageFeed, SplitPipeline, covered
-from bright import frame
-from bright_run import bright_model
+from brightness_models import frame
+from brightness_pipeline import bright_model
 from hypothesis import given, strategies
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn

@@ -20,7 +20,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.telemetry.machine import onednn_limit
 
 pytest.importorskip("onnx")
-from comparing import rounding
+from comparisons import rounding
 from small_graphs import ROUNDING, images, in_torch, small_graph, weights
 
 CPU = torch.device("cpu")

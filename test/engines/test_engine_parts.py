@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from torch import Tensor
 
 from split_infer_ros.buffers.host_arrays import as_array

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from torch import Tensor
-from two_roads import CPU, SIDE, two_roads
+from two_branch_net import CPU, SIDE, two_roads
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart

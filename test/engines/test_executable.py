@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from partitions import partitions_of
 from torch import nn
 

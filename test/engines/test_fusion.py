@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from torch import nn
 
 from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions

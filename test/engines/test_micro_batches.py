@@ -13,7 +13,7 @@ from torch import Tensor
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from comparing import rounding
+from comparisons import rounding
 from onnx_nets import IMAGE_SHAPE, boxes_without_batch
 from onnx_nets import images as noise
 from onnx_nets import run as run_alone

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, Values

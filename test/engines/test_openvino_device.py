@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from openvino_devices import Device, pretend_devices
 from small_graphs import ROUNDING, images, in_torch, small_graph
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from torch import Tensor
 
 pytest.importorskip("onnx")

@@ -13,8 +13,8 @@ from _co_runs import CO, MO, Application, D, RealGpu, serve
 from _policy_claims import PolicyContest
 from _policy_runs import CASES, PolicyRuns
 from real_gpu import GPU, need
-from side_by_side import Neighbour, run_together
 from torch import Tensor
+from two_models_on_gpu import Neighbour, run_together
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy, legal_policies

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sorting_net import images, sorting_model
+from fallback_net import images, sorting_model
 
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))  # launch_test knows nothing of pytest's pythonpath
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))  # launch_test knows nothing of pytest's pythonpath
 
 import launch_testing
 import launch_testing.actions

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from boards import AGX, AUTOWARE, TABLE_IV, TX2
+from assumed_boards import AGX, AUTOWARE, TABLE_IV, TX2
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from boards import AGX, MB, TABLE_IV, TX2, drawn_machines, drawn_tasks, workload
+from assumed_boards import AGX, MB, TABLE_IV, TX2, drawn_machines, drawn_tasks, workload
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from boards import drawn_kernels, drawn_machines, drawn_tasks, sizes
+from assumed_boards import drawn_kernels, drawn_machines, drawn_tasks, sizes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from boards import drawn_machines, drawn_tasks
+from assumed_boards import drawn_machines, drawn_tasks
 from hypothesis import given
 from hypothesis import strategies as st
 

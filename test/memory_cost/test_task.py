@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from boards import TX2
+from assumed_boards import TX2
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparing import assert_same_detections
+from comparisons import assert_same_detections
 from photographs import photograph_batch
 from torch import Tensor, nn
 from torchvision.models import detection as zoo

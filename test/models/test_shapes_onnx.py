@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from comparing import assert_same_detections, rounding
+from comparisons import assert_same_detections, rounding
 from safetensors.torch import load_file
 from torch import Tensor, nn
 

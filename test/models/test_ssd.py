@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from comparing import assert_same_detections
+from comparisons import assert_same_detections
 from photographs import LEAST_VARIATION, photograph_batch, photographs
 from torch import Tensor
 from torchvision.models.detection.ssd import SSD

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from photographs import photograph_batch
 
 from split_infer_ros.errors import ConfigurationError, UnknownModelError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from documents import LANGUAGES, ROOT, Example, commands, examples, pages
+from documentation import LANGUAGES, ROOT, Example, commands, examples, pages
 from reference import NODES
 
 from split_infer_ros.__main__ import executables

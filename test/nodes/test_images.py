@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from comparing import assert_same_detections
+from comparisons import assert_same_detections
 from partitions import partitions_of
 from rcl_interfaces.msg import Log
 from rclpy.context import Context

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from documents import ROOT
+from documentation import ROOT
 from onnx_files import network, ultralytics
 from rclpy.context import Context
 from ros_support import RELIABLE, Client, Received

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from comparing import assert_same_detections
+from comparisons import assert_same_detections
 from photographs import photograph_batch, photographs
 from rclpy.context import Context
 from ros_pipeline import Pipeline

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sorting_net import images, sorting_model
+from fallback_net import images, sorting_model
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.writing_part import writing_part

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fallback_net import images, sorting_model
 from simulated_gpu import GPU, Gpu
-from sorting_net import images, sorting_model
 
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.streams import Stream

@@ -9,7 +9,7 @@ import pytest
 for package in ("onnx", "onnxruntime", "openvino", "nncf", "skimage"):
     pytest.importorskip(package)
 
-from trained import MORE, PHOTOGRAPHS, trained_detector, write_crops  # noqa: E402
+from trained_detector import MORE, PHOTOGRAPHS, trained_detector, write_crops  # noqa: E402
 
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.executable import make_executable  # noqa: E402

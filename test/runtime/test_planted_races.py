@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from bright_run import SETTINGS, BrightRun
-from odd_on_gpu import odd_on_gpu, streamed
+from all_layers_on_gpu import odd_on_gpu, streamed
+from brightness_pipeline import SETTINGS, BrightRun
 from simulated_gpu import GPU, Gpu, simulated
 
 from split_infer_ros.buffers.graph_input import GraphInput

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from bright import LONG_S, BrightModel
-from running import SETTINGS, Running, Serve
-from stages import Stages, Start
+from brightness_models import LONG_S, BrightModel
+from tenant_server import SETTINGS, Running, Serve
+from two_stages import Stages, Start
 
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings

@@ -8,12 +8,12 @@ import co_optimisation
 import pytest
 import torch
 from _co_runs import RealGpu
-from bright import CPU, BrightModel, Brightness, frame
+from brightness_models import CPU, BrightModel, Brightness, frame
 from hypothesis import given
 from hypothesis import strategies as st
-from side_by_side import Neighbour, run_together
 from simulated_gpu import GPU, Gpu, simulated
 from simulated_settings import drawn
+from two_models_on_gpu import Neighbour, run_together
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.release import ReleasedTask

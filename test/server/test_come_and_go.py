@@ -6,10 +6,10 @@ import threading
 from dataclasses import replace
 
 import pytest
-from bright import BAD, LONG_S, BrightModel
+from brightness_models import BAD, LONG_S, BrightModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import SETTINGS, A, B, C, Serve, until, use_lanes
+from tenant_server import SETTINGS, A, B, C, Serve, until, use_lanes
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits

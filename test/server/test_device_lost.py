@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from bright import LONG_S, BrightModel, frame
+from brightness_models import LONG_S, BrightModel, frame
 from lost_device import AcceleratorError, LostDevice
-from running import until
+from tenant_server import until
 
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.errors import ConfigurationError, SplitInferError

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from running import until, use_lanes
+from tenant_server import until, use_lanes
 from torch import Tensor
-from two_roads import CPU, PREPROCESS, SIDE, two_roads
+from two_branch_net import CPU, PREPROCESS, SIDE, two_roads
 
 from split_infer_ros.autotuning import opening
 from split_infer_ros.buffers.host_arrays import Array

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bright import BAD, LONG_S, BrightModel, frame
-from running import until
+from brightness_models import BAD, LONG_S, BrightModel, frame
+from tenant_server import until
 from torch import Tensor
 
 from split_infer_ros.buffers import slot_memory

@@ -6,7 +6,7 @@ import threading
 from typing import Any, cast
 
 import pytest
-from running import until
+from tenant_server import until
 
 from split_infer_ros.server.lane_use import MISSED, MISSED_S, LaneUse
 from split_infer_ros.server.plan import Plan

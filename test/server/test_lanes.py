@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from bright import LONG_S
-from stages import Start
+from brightness_models import LONG_S
+from two_stages import Start
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.server import lane_use, warm_up

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bright import CPU, BrightModel, Brightness
+from brightness_models import CPU, BrightModel, Brightness
 from numpy.typing import NDArray
 
 from split_infer_ros.errors import ConfigurationError

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bright import BrightModel, frame
-from stages import RecordingHead
+from brightness_models import BrightModel, frame
+from two_stages import RecordingHead
 
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bright import LONG_S, BrightModel
-from running import SETTINGS, Running, until, use_lanes
+from brightness_models import LONG_S, BrightModel
+from tenant_server import SETTINGS, Running, until, use_lanes
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError

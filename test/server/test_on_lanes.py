@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from bright import BAD, LONG_S, BrightModel
-from running import A, B, C, Serve, until, use_lanes
+from brightness_models import BAD, LONG_S, BrightModel
+from tenant_server import A, B, C, Serve, until, use_lanes
 
 from split_infer_ros.server.batch import Batch
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from bright import LONG_S, BrightModel
-from running import SETTINGS, Running, Serve, until
-from stages import FakeTransport
+from brightness_models import LONG_S, BrightModel
+from tenant_server import SETTINGS, Running, Serve, until
+from two_stages import FakeTransport
 
 from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.models.detections import Detections, Limits

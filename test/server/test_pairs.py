@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bright import BrightModel
-from running import SETTINGS as DEFAULT_SETTINGS
-from running import Running, Serve, until
+from brightness_models import BrightModel
+from tenant_server import SETTINGS as DEFAULT_SETTINGS
+from tenant_server import Running, Serve, until
 
 from split_infer_ros.buffers import slot_memory
 from split_infer_ros.buffers.layout import Layout

@@ -9,7 +9,7 @@ from random import Random
 from threading import Thread
 
 import pytest
-from bright_run import SETTINGS, BrightRun, bright_model
+from brightness_pipeline import SETTINGS, BrightRun, bright_model
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_gpu import Gpu, simulated

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import until, use_lanes
-from two_roads import CPU, SIDE, two_roads
+from tenant_server import until, use_lanes
+from two_branch_net import CPU, SIDE, two_roads
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig

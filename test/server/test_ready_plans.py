@@ -6,8 +6,8 @@ import threading
 from dataclasses import replace
 
 import pytest
-from bright import LONG_S
-from stages import RecordingHead
+from brightness_models import LONG_S
+from two_stages import RecordingHead
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bright import BAD, LONG_S, BrightModel
-from running import SETTINGS, A, B, C, Serve, until
+from brightness_models import BAD, LONG_S, BrightModel
+from tenant_server import SETTINGS, A, B, C, Serve, until
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError

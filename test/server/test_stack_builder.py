@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bright import CPU, BrightModel, Brightness
+from brightness_models import CPU, BrightModel, Brightness
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bright import CPU, LONG_S, BrightModel, Brightness
-from running import SETTINGS, Running, until
+from brightness_models import CPU, LONG_S, BrightModel, Brightness
+from tenant_server import SETTINGS, Running, until
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key

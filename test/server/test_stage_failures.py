@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from bright import CPU, LONG_S
-from running import until
-from stages import ENTRY, Brightness, Stages, Start, frame
+from brightness_models import CPU, LONG_S
+from tenant_server import until
 from torch import Tensor
+from two_stages import ENTRY, Brightness, Stages, Start, frame
 
 from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.buffers.slots import Lease

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bright import LONG_S
-from running import until
-from stages import FakeTransport, Start, brightness, frame
+from brightness_models import LONG_S
+from tenant_server import until
+from two_stages import FakeTransport, Start, brightness, frame
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError

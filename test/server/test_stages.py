@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bright import LONG_S, BrightModel
-from running import until
-from stages import RecordingHead, Start, frame
+from brightness_models import LONG_S, BrightModel
+from tenant_server import until
+from two_stages import RecordingHead, Start, frame
 
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError

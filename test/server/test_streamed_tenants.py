@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from running import until
+from tenant_server import until
 
 from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.drop_reason import DropReason

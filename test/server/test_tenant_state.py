@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bright import frame
+from brightness_models import frame
 from hypothesis import given
 from hypothesis import strategies as st
 

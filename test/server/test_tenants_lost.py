@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from bright import LONG_S, BrightModel
+from brightness_models import LONG_S, BrightModel
 from lost_device import LostDevice
-from running import SETTINGS, A, B, C, Serve, until
+from tenant_server import SETTINGS, A, B, C, Serve, until
 
 from split_infer_ros.errors import ConfigurationError
 

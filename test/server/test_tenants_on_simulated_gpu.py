@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 import torch
-from bright import CPU, BrightModel, Brightness
+from brightness_models import CPU, BrightModel, Brightness
 from hypothesis import given
 from hypothesis import strategies as st
-from running import Running, until
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
+from tenant_server import Running, until
 
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.schedule import scheduler

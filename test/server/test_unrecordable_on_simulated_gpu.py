@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from odd_model import SIDE
-from odd_on_gpu import odd_on_gpu, streamed
+from all_layers_model import SIDE
+from all_layers_on_gpu import odd_on_gpu, streamed
+from fallback_net import images, sorting_model
 from simulated_gpu import GPU, Gpu
-from sorting_net import images, sorting_model
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.memory_pool import MemoryPool

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cv2
 import pytest
-from shared_files import shared_file
+from external_files import shared_file
 
 from split_infer_ros import LocalPipeline, StageSettings, load_model
 from split_infer_ros.engines.engine import Engine

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, photograph_batch
 from torch import Tensor, nn

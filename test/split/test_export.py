@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from comparing import rounding
+from comparisons import rounding
 from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, nn

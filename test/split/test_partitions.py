@@ -4,7 +4,7 @@ import copy
 from functools import cache
 
 import torch
-from comparing import rounding
+from comparisons import rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import split, through_a_slot

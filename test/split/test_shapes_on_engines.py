@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 
-from comparing import assert_same_detections  # noqa: E402
+from comparisons import assert_same_detections  # noqa: E402
 
 from split_infer_ros.buffers.host_arrays import as_tensor, to_host  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from interpreted import Call, interpreter
+from interpreted_kernels import Call, interpreter
 from torch import fx, nn
 
 from split_infer_ros.engines.scheduled_convolutions import limits_of, schedule_convolutions

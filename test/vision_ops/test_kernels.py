@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from expected_boxes import check_kept, kept_class_by_class
-from interpreted import Call, interpreter
+from interpreted_kernels import Call, interpreter
 
 from split_infer_ros.vision_ops.candidates import keep_best_per_class
 from split_infer_ros.vision_ops.segmented_argsort import pack

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-from odd_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel  # noqa: E402
+from all_layers_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel  # noqa: E402
 
 from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
 from split_infer_ros.weight_streaming.pack import pack_model  # noqa: E402

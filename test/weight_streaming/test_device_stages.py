@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from all_layers_model import PackedModel
 from lost_device import AcceleratorError, refuse
-from odd_model import PackedModel
 from torch import Tensor
 
 from split_infer_ros.buffers.memory import Memory

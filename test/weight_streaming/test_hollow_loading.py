@@ -31,7 +31,7 @@ SPEC = ModelSpec("shapes", "default", "cpu")
 STREAMED = WeightsSettings(weights_residency=Residency.TWO_STAGE)
 MAX_START = 1.3  # times the memory of later passes
 CHILD_S = 200  # a bound on the process that a test starts; the test's own bound lies above it
-RUN = Path(__file__).parents[1] / "hollow_run.py"
+RUN = Path(__file__).parents[1] / "helpers" / "weightless_start.py"
 
 
 @pytest.fixture(autouse=True)

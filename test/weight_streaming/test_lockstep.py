@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from bright import LONG_S
+from brightness_models import LONG_S
 from torch import Tensor
 
 from split_infer_ros.drop_reason import DropReason

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bright import LONG_S
-from running import until
+from brightness_models import LONG_S
+from tenant_server import until
 
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import rounding
-from odd_model import TILE_MB, Odd, PackedModel
+from all_layers_model import TILE_MB, Odd, PackedModel
+from comparisons import rounding
 from torch import nn
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from comparing import rounding
-from odd_model import PackedModel
+from all_layers_model import PackedModel
+from comparisons import rounding
 from torch import Tensor
 
 from split_infer_ros.drop_reason import DropReason

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import rounding
-from odd_model import PackedModel
+from all_layers_model import PackedModel
+from comparisons import rounding
 
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError

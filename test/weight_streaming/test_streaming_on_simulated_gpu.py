@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 import torch
+from all_layers_model import SIDE
+from all_layers_on_gpu import odd_on_gpu, streamed
 from hypothesis import given
 from hypothesis import strategies as st
-from odd_model import SIDE
-from odd_on_gpu import odd_on_gpu, streamed
 from simulated_gpu import GPU, Gpu, simulated
 from simulated_settings import drawn
 

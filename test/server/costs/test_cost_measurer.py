@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from bright import BrightModel
+from brightness_models import BrightModel
 from torch import Tensor
 
 from split_infer_ros.measurements.database import Database

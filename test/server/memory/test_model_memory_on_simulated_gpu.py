@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 import torch
-from bright import CPU, BrightModel, Brightness
-from bright_run import SETTINGS, BrightRun, bright_model
+from brightness_models import CPU, BrightModel, Brightness
+from brightness_pipeline import SETTINGS, BrightRun, bright_model
 from hypothesis import given
 from hypothesis import strategies as st
-from running import Running
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
+from tenant_server import Running
 
 from split_infer_ros.buffers import native_library, pool_allocators
 from split_infer_ros.buffers.policy import POLICIES, Policy

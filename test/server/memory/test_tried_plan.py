@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bright import BrightModel
+from brightness_models import BrightModel
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights

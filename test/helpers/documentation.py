@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOT_RUN, ON_REQUEST = "not run by the tests: ", "run on request: "
 LANGUAGES = ("bash", "python")
 

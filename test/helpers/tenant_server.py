@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bright import BAD, LONG_S, frame
+from brightness_models import BAD, LONG_S, frame
 
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.measurements.database import Database

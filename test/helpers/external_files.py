@@ -9,7 +9,7 @@ import pytest
 
 def shared_file(name: str) -> Path:
     """Returns ``shared/NAME`` beside the checkout, or beside a folder above it; else skips the test."""
-    found = [path for folder in Path(__file__).resolve().parents[2:] if (path := folder / "shared" / name).is_file()]
+    found = [path for folder in Path(__file__).resolve().parents[3:] if (path := folder / "shared" / name).is_file()]
     if not found:
         pytest.skip(f"../shared/{name} is not here")
     return found[0]

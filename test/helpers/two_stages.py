@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from bright import CPU, LONG_S
-from running import until
+from brightness_models import CPU, LONG_S
+from tenant_server import until
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout

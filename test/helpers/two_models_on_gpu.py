@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from stages import RecordingHead
 from torch import Tensor
+from two_stages import RecordingHead
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease

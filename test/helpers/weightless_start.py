@@ -1,8 +1,8 @@
 """Starts a model on streamed weights as a node does, and measures the memory of this process.
 
-`hollow_run.py MODEL RESIDENCY` prints JSON: ``start_bytes``, the peak from loading the model to the first result, and
-``steady_bytes``, the peak of later passes, both without what the process took before; ``weight_bytes`` of the model;
-and the ``logits`` of the first image. A line before says whether the model started whole or hollow.
+`weightless_start.py MODEL RESIDENCY` prints JSON: ``start_bytes``, the peak from loading the model to the first result,
+and ``steady_bytes``, the peak of later passes, both without what the process took before; ``weight_bytes`` of the
+model; and the ``logits`` of the first image. A line before says whether the model started whole or hollow.
 """
 
 from __future__ import annotations

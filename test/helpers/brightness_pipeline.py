@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 import torch
-from bright import CPU, BrightModel, Brightness, frame
+from brightness_models import CPU, BrightModel, Brightness, frame
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.server.frame import Origin

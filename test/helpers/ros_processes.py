@@ -57,7 +57,7 @@ class Process:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A killed process can leave nodes of other test files unable to receive, see test/domains.py.
+        # A killed process can leave nodes of other test files unable to receive, see test/helpers/domains.py.
         self._popen.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(END_S)

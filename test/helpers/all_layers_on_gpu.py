@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from odd_model import ENTRY, Odd
+from all_layers_model import ENTRY, Odd
 from simulated_gpu import GPU
 
 from split_infer_ros.server.settings import StageSettings
