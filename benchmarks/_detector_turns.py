@@ -15,6 +15,7 @@ TOO_FAST = 2.0  # the camera's rate at saturation, as a multiple of the fastest 
 MODERATE = 0.5  # the camera's rate for latency, as a multiple of the slowest rival's
 # How long a rival is measured in a turn. One frame more or less changes a count over 2 s by 2 %.
 WARM_UP_S, SATURATED_S, MODERATE_S = 1.5, 2.0, 1.5
+AGE = "age p50"
 SETTLE_S = 0.4  # how long it runs before: the pipeline needs some frames to notice how fast they come
 
 
@@ -28,6 +29,7 @@ class DetectorBench:
         processes: the process ids of each rival.
 
     Attributes:
+        rivals: their names.
         usage: the usage of each rival's process, at saturation and at the moderate rate.
     """
 
@@ -36,6 +38,7 @@ class DetectorBench:
             observer, trace, processes, set_rate=lambda rival, rate: feed.rate(f"/{rival}/image", rate)
         )
         self._capacities: dict[str, float] = {}
+        self.rivals = self._turns.rivals
         self.usage = self._turns.usage
 
     def warm_up(self) -> None:
@@ -44,12 +47,12 @@ class DetectorBench:
             self._capacities[rival] = self._watch(SATURATION, rival, WARM_UP_HZ, WARM_UP_S).frames_hz
 
     def saturate(self, turn: int) -> dict[str, float]:
-        """Returns each rival's frames a second in a turn with a camera that is too fast."""
+        """Returns each rival's frames a second, and their median age in seconds, with a camera that is too fast."""
         rate = TOO_FAST * max(self._capacities.values())
         found: dict[str, float] = {}
         for rival in rotated(self._turns.rivals, turn):
             moment = self._watch(SATURATION, rival, rate, SATURATED_S)
-            found |= {rival: moment.frames_hz, **moment.shares}
+            found |= {rival: moment.frames_hz, f"{rival} {AGE}": moment.latency_s, **moment.shares}
         return found
 
     def pace(self, turn: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ from _split_rivals import ImageFeed, SplitPipeline
 from _split_subject import draw_images
 from _turns import Contest, rotated
 from _usage import Usage
-from _vendor_networks import Run, Throughput, throughputs_of, vendors_of
+from _vendor_networks import VENDORS, Run, Throughput, throughputs_of, vendors_of
 from _yolo_sized import export, make_network
 from torch import nn
 
@@ -82,8 +82,9 @@ class EngineRivals:
         laid_out = images.contiguous(
             memory_format=torch.channels_last if engine.reads_channels_last else torch.contiguous_format
         )
-        alone = vendors_of(self._module, images, num_cores(), quick_export)
-        self._alone = list(alone)
+        self._notes: dict[int, list[str]] = {size: [] for size in self._auto}  # on engines alone, by batch size
+        alone = vendors_of(self._module, images, num_cores(), quick_export, self._notes[1].append)
+        self._alone = [name for name in alone if name in VENDORS]  # in fp32
         self._runs: dict[str, Run] = {AUTO: lambda: network(laid_out), BUILT: lambda: self._module(images), **alone}
         self._engines = {AUTO: engine}
         self.contests = [Contest(f"{name}, latency", self._take_latency, lambda _: self.latency_claims())]
@@ -94,16 +95,16 @@ class EngineRivals:
             self.contests.append(contest)
 
     def latency_claims(self) -> list[Claim]:
-        """Returns the claim that ``auto`` is as fast as the best engine alone."""
+        """Returns the claim that ``auto`` is as fast as the best engine alone in fp32."""
         contest = self.contests[0]
         found = ratio(contest.figures[self._best_alone(contest, min)], contest.figures[AUTO])
-        name = f"{self.name}, batch 1: auto, times the best engine alone"
+        name = f"{self.name}, batch 1: auto, times the best engine alone in fp32"
         return [Claim(name, found, "x", MIN_PART, turn_s=contest.turn_s)]
 
     def throughput_claims(self) -> list[Claim]:
-        """Returns the claim that the pipeline serves as many images as the best engine alone."""
+        """Returns the claim that the pipeline serves as many images as the best engine alone in fp32."""
         contest = self.contests[1]
-        name = f"{self.name}, batch {BATCH_SIZE}: pipeline, times the best engine alone"
+        name = f"{self.name}, batch {BATCH_SIZE}: pipeline, times the best engine alone in fp32"
         return [Claim(name, self.throughput_ratio(), "x", 1.0, turn_s=contest.turn_s)]
 
     def throughput_ratio(self) -> Estimate:
@@ -122,6 +123,7 @@ class EngineRivals:
                     "batch_size": size,
                     "engine": self._auto[size].execution_config.engine.value,
                     "comparison": self._comparisons[size],
+                    "notes": "; ".join(self._notes[size]),
                     "turns": contest.turns,
                     **{rival: statistics.median(values) for rival, values in contest.figures.items()},
                     "samples": {rival: list(values) for rival, values in contest.figures.items()},
@@ -182,7 +184,9 @@ class EngineRivals:
             lanes=True,
         )
         images = _noise(model, BATCH_SIZE)
-        self._throughputs = throughputs_of(self._module, images, num_cores(), quick_export)
+        self._throughputs = throughputs_of(
+            self._module, images, num_cores(), quick_export, self._notes[BATCH_SIZE].append
+        )
 
     def _take_throughput(self, number: int) -> dict[str, float]:
         """Returns the images a second of the pipeline and of each engine alone."""
@@ -196,7 +200,7 @@ class EngineRivals:
         return figures
 
     def _best_alone(self, contest: Contest, choose: Callable[[Iterable[float]], float]) -> str:
-        """Returns the engine whose median ``choose`` takes from those of all engines alone."""
+        """Returns the engine whose median ``choose`` takes from those of all engines alone in fp32."""
         medians = {statistics.median(contest.figures[rival]): rival for rival in self._alone}
         return medians[choose(medians)]
 

@@ -85,7 +85,7 @@ CHOICES = {
     "pipeline": Choice(
         ("frames_per_s", "latency_p50_ms", "hop_p50_ms", CPU, PEAK), rivals=("pipeline", "pipeline_with_camera")
     ),
-    "detector": Choice(("frames_per_s", "latency_p50_ms", CPU, PEAK), rivals=("pipeline",)),
+    "detector": Choice(("frames_per_s", "age_p50_ms", "latency_p50_ms", CPU, PEAK), rivals=("pipeline",)),
     "transports": Choice(
         ("hop_ms", "frames_per_s", PEAK), rivals=("intra_process", "shared_memory", "network", "shipped profile")
     ),

@@ -13,6 +13,8 @@ from _feed import Feed
 from _ros import START_S, Observer, Processes
 from _start_usage import family_of, memory_mb, processor_seconds
 from _turns import rotated
+from _usual_rivals import ARGUMENTS, OPENVINO_AS_IT_COMPILES, OPENVINO_FP32, command, without_twin
+from _usual_rivals import ONNXRUNTIME as USUAL_ONNXRUNTIME
 from vision_msgs.msg import Detection2DArray
 
 ENGINES = OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
@@ -38,17 +40,28 @@ def ours(engine: str) -> str:
 
 
 def usual(engine: str) -> str:
-    """Returns the name of the usual node around an engine."""
-    return f"usual_{engine}"
+    """Returns the name of the usual node around an engine, in fp32."""
+    return {OPENVINO: OPENVINO_FP32, ONNXRUNTIME: USUAL_ONNXRUNTIME}[engine]
 
 
-QUICK_RIVALS = (ours(OPENVINO), *map(usual, ENGINES))
+def quick_rivals(default: str) -> tuple[str, ...]:
+    """Returns the names of a quick run's rivals: the pipeline with OpenVINO and the usual nodes around it.
+
+    Args:
+        default: the precision in which OpenVINO compiles here.
+    """
+    return without_twin((ours(OPENVINO), OPENVINO_FP32, OPENVINO_AS_IT_COMPILES), default)
 
 
-def all_rivals() -> tuple[str, ...]:
-    """Returns the names of all rivals that this machine can start."""
+def all_rivals(default: str) -> tuple[str, ...]:
+    """Returns the names of all rivals that this machine can start.
+
+    Args:
+        default: the precision in which OpenVINO compiles here.
+    """
     launched = [LAUNCHED] if shutil.which("ros2") else []
-    return (*map(ours, ENGINES), FIRST, TWO_PROCESSES, SHAPES, *launched, *map(usual, ENGINES))
+    nodes = OPENVINO_FP32, OPENVINO_AS_IT_COMPILES, USUAL_ONNXRUNTIME
+    return without_twin((*map(ours, ENGINES), FIRST, TWO_PROCESSES, SHAPES, *launched, *nodes), default)
 
 
 class Starts:
@@ -118,9 +131,8 @@ class Starts:
         """Starts the processes of a rival; returns their ids."""
         run = partial(processes.start, namespace=rival, environment={"XDG_CACHE_HOME": str(cache)})
         model = {"model": self._model}
-        if rival in map(usual, ENGINES):
-            node = str(Path(__file__).with_name("_usual_detector.py"))
-            return [run([node, rival.removeprefix("usual_"), self._model], name=rival)]
+        if rival in ARGUMENTS:
+            return [run(command(rival, self._model), name=rival)]
         if rival == TWO_PROCESSES:
             transport = {"transport": "shared_memory"}
             head = run([*OURS, "head"], **model, **transport)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,7 +76,9 @@ class Rivals:
         with TrialProcess(spec) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._searched_s = seconds
-        self._ways = networks(name, self._model, find_best_known(self._model, database), quick_export)
+        self._notes: list[str] = []  # on vendors' networks
+        best_known = find_best_known(self._model, database)
+        self._ways = networks(name, self._model, best_known, quick_export, self._notes.append)
         self._trials = len(database.find(Key.here(str(self._model.device)), network_task(self._model, 1)))
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
@@ -94,6 +96,7 @@ class Rivals:
             **self._sampled(),
             **{f"{way}_ms": 1e3 * statistics.median(figures[way]) for way in self._ways},
             "config": {} if best is None else dict(best.config),
+            "notes": "; ".join(self._notes),
             "difference": None if best is None else best.facts.get("difference"),
             "read_ms": [round(1e3 * each, 3) for each in figures[READ]],
             "usage": {way: self._usage.row(way) for way in self._ways},
@@ -124,8 +127,10 @@ class Rivals:
         return {**figures, READ: find_best_known(self._model, self._database).read_s}
 
 
-def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool) -> dict[str, Run]:
-    """Ways to run a network on one image."""
+def networks(
+    name: str, model: SplitModel, tuned: BestKnown, quick_export: bool, say: Callable[[str], None]
+) -> dict[str, Run]:
+    """Ways to run a network on one image; ``say`` is told what there is to say of vendors' ones."""
     _, module = build_model(ModelSpec(name, "random"))
     module = module.to(model.device)
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
@@ -147,7 +152,7 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
 
     run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(as_engine_reads)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    ways = {**ours, **vendors_of(module, images, num_cores(), quick_export)}
+    ways = {**ours, **vendors_of(module, images, num_cores(), quick_export, say)}
     return {way: to_its_end(call, model.device) for way, call in ways.items()}
 
 
@@ -177,13 +182,13 @@ def claims_of_model(row: Row) -> list[Claim]:
         Claim(f"{name}, tuned, times our untuned default", untuned, "x", 1.0, turn_s=turn_s, paper=paper),
     ]
     if name in GOALS:
-        claim, paper = f"{name}, tuned, times the best vendor's library", TABLES_1_TO_3[name]
+        claim, paper = f"{name}, tuned, times the best vendor's library in fp32", TABLES_1_TO_3[name]
         claims.append(Claim(claim, times_vendors(row), "x", OF_VENDORS, turn_s=turn_s, paper=paper))
     return claims
 
 
 def times_vendors(row: Row) -> Estimate:
-    """How many times our time the best vendor's is; NaN where none took part, or the search was too short.
+    """How many times our time the best vendor's is in fp32; NaN where none took part, or the search was too short.
 
     A short search finds another configuration each time. They differ by more than what is claimed, so that one is
     no sample, however many turns it has.

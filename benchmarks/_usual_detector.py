@@ -1,25 +1,27 @@
 """The rival: a YOLO detector as popular ROS 2 packages write it, with one node and one callback around an engine.
 
-    python _usual_detector.py torch|onnxruntime|openvino FILE.onnx
+    python _usual_detector.py torch|onnxruntime|openvino FILE.onnx [--precision fp32|as_it_compiles]
 
 The callback has the usual steps: the message becomes an array, which OpenCV fits into the input between grey borders.
 The engine runs the network, OpenCV suppresses overlaps, and the detections are published. The node gets the best that
 its design allows. Each engine has all cores and its settings for a low latency, and everything is warmed up. Boxes
 below the threshold are left out first. The queue holds one image, so that the node always works on the newest.
+
+The precision is OpenVINO's alone: fp32 by force, or as OpenVINO compiles when the node names none.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 from _usual_node import Found, UsualNode, spin
+from _usual_openvino import FP32, PRECISIONS, compile_file
 from _yolo_size import HEIGHT, WIDTH
 
-from split_infer_ros.runtime.usage_reports import stop_usage_reports
 from split_infer_ros.telemetry.machine import num_cores
 
 SCORE_THRESHOLD, NMS_THRESHOLD, MAX_DETECTIONS = 0.5, 0.5, 100
@@ -53,20 +55,14 @@ def load_onnxruntime(path: Path) -> Infer:
     return lambda images: session.run(None, {name: images})[0]
 
 
-def load_openvino(path: Path) -> Infer:
-    """Returns a request of OpenVINO with all cores, in float32, for the lowest latency and a batch of one."""
-    stop_usage_reports()
-    import openvino
-
-    core = openvino.Core()
-    network = core.read_model(path)
-    network.reshape([1, 3, HEIGHT, WIDTH])
-    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": num_cores(), "INFERENCE_PRECISION_HINT": "f32"}
-    request = core.compile_model(network, "CPU", hints).create_infer_request()
+def load_openvino(path: Path, precision: str = FP32) -> Infer:
+    """Returns a request of OpenVINO with all cores, in a precision of ``PRECISIONS``, for one image at a time."""
+    request = compile_file(path, precision).create_infer_request()
     return lambda images: request.infer([images], share_inputs=True, share_outputs=True)[0]
 
 
-ENGINES = {"torch": load_torch, "onnxruntime": load_onnxruntime, "openvino": load_openvino}
+OPENVINO = "openvino"
+ENGINES = {"torch": load_torch, "onnxruntime": load_onnxruntime, OPENVINO: load_openvino}
 
 
 class UsualDetector(UsualNode):
@@ -103,6 +99,27 @@ class UsualDetector(UsualNode):
         return zip(boxes[chosen] / scale, labels, scores[chosen], strict=True)
 
 
+def chosen_engine(given: Sequence[str] | None = None) -> Callable[[], Infer]:
+    """Returns what loads the engine that the arguments name. Those of ROS are left to rclpy.
+
+    Args:
+        given: the arguments; None means this process's.
+
+    Raises:
+        SystemExit: they are wrong.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--precision", choices=PRECISIONS, help=f"of {OPENVINO} alone; by default {FP32}")
+    chosen, _ = parser.parse_known_args(given)
+    if chosen.precision is None:
+        return lambda: ENGINES[chosen.engine](chosen.path)
+    if chosen.engine != OPENVINO:
+        parser.error(f"--precision is an option of {OPENVINO}; {chosen.engine} computes in {FP32}.")
+    return lambda: load_openvino(chosen.path, chosen.precision)
+
+
 if __name__ == "__main__":
-    engine, path = sys.argv[1:3]
-    spin(lambda: UsualDetector(ENGINES[engine](Path(path))))
+    load = chosen_engine()
+    spin(lambda: UsualDetector(load()))

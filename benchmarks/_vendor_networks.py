@@ -1,14 +1,14 @@
 """What the makers of processors and run-times offer to run a network with, in fp32.
 
-``vendors_of`` gives callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a
-second with the settings for throughput.
+OpenVINO also takes part as it compiles if no precision is named, unless that is fp32 here. ``vendors_of`` gives
+callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a second with the
+settings for throughput.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import io
 import logging
 import math
@@ -17,14 +17,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from _usual_openvino import AS_IT_COMPILES, FP32, compile_network, precision_of
 from torch import Tensor, nn
 
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
-ONNX_RUNTIME, OPENVINO, CUDNN = VENDORS = ("ONNX Runtime", "OpenVINO", "cuDNN")
+ONNX_RUNTIME, OPENVINO, CUDNN = VENDORS = ("ONNX Runtime", "OpenVINO", "cuDNN")  # in fp32
+OPENVINO_AS_IT_COMPILES = "OpenVINO, as it compiles"
 
 Made = TypeVar("Made")
 Run = Callable[[], object]
@@ -32,8 +34,14 @@ Throughput = Callable[[int], float]
 """Runs so many images and returns the images a second."""
 
 
-def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Run]:
-    """Those that are installed and take this network, by name; why another one does not is printed.
+class SameAsFp32(Exception):
+    """OpenVINO compiles in fp32 by default, so there is nothing else to measure."""
+
+
+def vendors_of(
+    module: nn.Module, images: Tensor, threads: int, quickly: bool = False, say: Callable[[str], None] = print
+) -> dict[str, Run]:
+    """Those that are installed and take this network, by name.
 
     On a GPU that is cuDNN through PyTorch, which tries its algorithms first, channels last; on a CPU the others.
 
@@ -43,14 +51,22 @@ def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = 
         threads: that each may use.
         quickly: by the exporter to ONNX that traces: in a tenth of the time. Of MobileNetV2 it gives as fast a network,
             of ResNet-50 and SSDlite320 perhaps a slower one.
+        say: is told why another one does not take part, and in which precision OpenVINO compiles by default.
     """
     if images.is_cuda:
         return {CUDNN: _cudnn(module, images)}
-    makers = {ONNX_RUNTIME: functools.partial(_onnx_runtime, quickly=quickly), OPENVINO: _openvino}
-    return _made_by(makers, module, images, threads)
+    compile_by = _OpenVinoCompiler(module, images, threads, "LATENCY")
+    makers: dict[str, Callable[[], Run]] = {
+        ONNX_RUNTIME: lambda: _onnx_runtime(module, images, threads, quickly),
+        OPENVINO: lambda: _openvino(compile_by(FP32), images),
+        OPENVINO_AS_IT_COMPILES: lambda: _openvino(compile_by(AS_IT_COMPILES), images),
+    }
+    return _made_by(makers, compile_by, say)
 
 
-def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Throughput]:
+def throughputs_of(
+    module: nn.Module, images: Tensor, threads: int, quickly: bool = False, say: Callable[[str], None] = print
+) -> dict[str, Throughput]:
     """Returns the engines that are installed and take this network on a CPU, by name.
 
     ONNX Runtime runs one batch after the other with all threads. OpenVINO has its hint for throughput, by which it
@@ -60,24 +76,67 @@ def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: boo
         module: as built.
         images: a batch, contiguous.
         threads: that each may use.
-        quickly: whether the network is exported in the quick way; see ``vendors_of``.
+        quickly, say: see ``vendors_of``.
     """
-    make = functools.partial(_onnx_runtime_throughput, quickly=quickly)
-    return _made_by({ONNX_RUNTIME: make, OPENVINO: _openvino_throughput}, module, images, threads)
+    compile_by = _OpenVinoCompiler(module, images, threads, "THROUGHPUT")
+    makers: dict[str, Callable[[], Throughput]] = {
+        ONNX_RUNTIME: lambda: _onnx_runtime_throughput(module, images, threads, quickly),
+        OPENVINO: lambda: _openvino_throughput(compile_by(FP32), images),
+        OPENVINO_AS_IT_COMPILES: lambda: _openvino_throughput(compile_by(AS_IT_COMPILES), images),
+    }
+    return _made_by(makers, compile_by, say)
+
+
+class _OpenVinoCompiler:
+    """Compiles a network with OpenVINO for one of ``PRECISIONS``. The network is converted once.
+
+    Attributes:
+        default: the precision that OpenVINO takes if none is named; empty before it compiled so.
+    """
+
+    def __init__(self, module: nn.Module, images: Tensor, threads: int, performance: str) -> None:
+        self._module, self._images = module, images
+        self._threads, self._performance = threads, performance
+        self._network: Any = None
+        self.default = ""
+
+    def __call__(self, precision: str) -> Any:
+        """Returns the compiled network.
+
+        Raises:
+            SameAsFp32: no precision is named, and OpenVINO takes fp32.
+        """
+        stop_usage_reports()
+        import openvino
+
+        if self._network is None:
+            self._network = openvino.convert_model(self._module, example_input=self._images)
+        compiled = compile_network(
+            openvino.Core(), self._network, precision, threads=self._threads, performance=self._performance
+        )
+        if precision == AS_IT_COMPILES:
+            self.default = precision_of(compiled)
+            if self.default == FP32:
+                raise SameAsFp32(f"{FP32} here, so {OPENVINO} stands for both")
+        return compiled
 
 
 def _made_by(
-    makers: Mapping[str, Callable[[nn.Module, Tensor, int], Made]], module: nn.Module, images: Tensor, threads: int
+    makers: Mapping[str, Callable[[], Made]], compiler: _OpenVinoCompiler, say: Callable[[str], None]
 ) -> dict[str, Made]:
     """Returns what each maker makes of a network, by name. Says why one does not take part."""
     found = {}
     for name, make in makers.items():
         try:
             with _quiet(), torch.no_grad():
-                found[name] = make(module, images, threads)
+                found[name] = make()
+        except SameAsFp32 as same:
+            say(f"{name}: {same}")
         except Exception as error:  # whatever an exporter does not bear
             reason = str(error).strip().partition("\n")[0][:200]
-            print(f"{name} does not take part: {type(error).__name__}: {reason}")
+            say(f"{name} does not take part: {type(error).__name__}: {reason}")
+    if OPENVINO_AS_IT_COMPILES in found:
+        say(f"{OPENVINO_AS_IT_COMPILES}: {compiler.default}")
     return found
 
 
@@ -95,13 +154,9 @@ def _onnx_runtime_throughput(module: nn.Module, images: Tensor, threads: int, qu
     return measure
 
 
-def _openvino_throughput(module: nn.Module, images: Tensor, threads: int) -> Throughput:
-    stop_usage_reports()
+def _openvino_throughput(compiled: Any, images: Tensor) -> Throughput:
     import openvino
 
-    hints = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    network = openvino.convert_model(module, example_input=images)
-    compiled = openvino.Core().compile_model(network, "CPU", hints)
     queue = openvino.AsyncInferQueue(compiled)
     given = [images.numpy()]
 
@@ -133,13 +188,8 @@ def _onnx_runtime(module: nn.Module, images: Tensor, threads: int, quickly: bool
     return lambda: session.run(None, given)
 
 
-def _openvino(module: nn.Module, images: Tensor, threads: int) -> Run:
-    stop_usage_reports()
-    import openvino
-
-    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    network = openvino.convert_model(module, example_input=images)
-    request = openvino.Core().compile_model(network, "CPU", hints).create_infer_request()
+def _openvino(compiled: Any, images: Tensor) -> Run:
+    request = compiled.create_infer_request()
     given = [images.numpy()]
     return lambda: request.infer(given)
 

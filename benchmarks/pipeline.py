@@ -1,7 +1,8 @@
 """Compares the pipeline with a node written the usual way: frames a second, latency, and the hop between stages.
 
 Both rivals get the same 640x480 images and run the same MobileNetV2 on the same machine in the same run. The model is
-untrained, which does not change its speed. Each rival has a process of its own. A camera in a second process sends it
+untrained, which does not change its speed. torch computes in fp32 unless a program asks for something else, so there is
+one naive node. Each rival has a process of its own. A camera in a second process sends it
 images over DDS, and an observer in a third process receives its detections. The rivals take turns of about a second.
 The camera sends to one rival at a time, and the next turn begins once nothing of the last one is in flight. Each claim
 is the median over the turns of what the two rivals did in the same turn.

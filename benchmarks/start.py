@@ -1,11 +1,10 @@
 """Compares how the pipeline and usual nodes start: time, processor time and memory up to the first detection.
 
-All rivals run the same ONNX file of the size of YOLOv8n in float32, except one pipeline with the model `shapes` in
-torch. A camera sends 640x480 images from before the start. Time is from the start of the process to the arrival of the
-first message of detections at an observer. Processor time is that of the process and all that it started up to then.
-Memory is taken after five seconds in which images come slowly, and again after five more in which the camera is too
-fast for the network: a second compiled model then serves two batches at once. Shared pages count for each process. The
-rivals:
+All rivals run the same ONNX file of the size of YOLOv8n, except one pipeline with the model `shapes` in torch. A camera
+sends 640x480 images from before the start. Time is from the start of the process to the arrival of the first message of
+detections at an observer. Processor time is that of the process and all that it started up to then. Memory is taken
+after five seconds in which images come slowly, and again after five more in which the camera is too fast for the
+network: a second compiled model then serves two batches at once. Shared pages count for each process. The rivals:
 
 - `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process, with that engine, and the measurements of an
   earlier start in its cache.
@@ -13,10 +12,13 @@ rivals:
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
 - `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch itself counts.
-- `usual_openvino`, `usual_onnxruntime`: a node with one callback around the engine.
+- `usual_openvino_fp32`, `usual_onnxruntime`: a node with one callback around the engine, in fp32.
+- `usual_openvino_as_it_compiles`: the node around OpenVINO as that compiles by default: in bf16 on processors with
+  AVX512_BF16 or AMX_BF16. Where the default is fp32, `usual_openvino_fp32` stands for both, and its row says so.
 
-Rivals start in turns, in changing order, one at a time. Each has started once before. A quick run has three starts of
-three rivals, and takes their memory after a second.
+Rivals start in turns, in changing order, one at a time. Each has started once before. The claims compare with the nodes
+in fp32. A quick run has three starts of `pipeline_openvino` and of the nodes around OpenVINO, and takes their memory
+after a second.
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ from _start_turns import (
     FIRST,
     OPENVINO,
     PROCESSOR,
-    QUICK_RIVALS,
     RESIDENT,
     START,
     START_FIGURES,
@@ -48,9 +49,12 @@ from _start_turns import (
     Starts,
     all_rivals,
     ours,
+    quick_rivals,
     usual,
 )
 from _turns import Contest, take_turns
+from _usual_openvino import compiles_in
+from _usual_rivals import precision_row
 from _yolo_sized import export, make_network
 from pipeline import draw_pictures
 
@@ -69,11 +73,12 @@ GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # of the usual 
 def run(chosen: argparse.Namespace) -> Report:
     """Starts the rivals again and again, and measures them."""
     set_up_middleware()
-    rivals = QUICK_RIVALS if chosen.quick else all_rivals()
     with tempfile.TemporaryDirectory() as folder:
         pictures, model, cache = (Path(folder, name) for name in ("pictures", "yolo.onnx", "cache"))
         draw_pictures(pictures)
         export(make_network(), model)
+        default = compiles_in(model)
+        rivals = quick_rivals(default) if chosen.quick else all_rivals(default)
         with Feed(pictures, [f"/{rival}/image" for rival in rivals]) as feed, Observer() as observer:
             settle_s = QUICK_SETTLE_S if chosen.quick else FULL_SETTLE_S
             starts = Starts(rivals, observer, feed, model=model, cache=cache, settle_s=settle_s)
@@ -84,15 +89,22 @@ def run(chosen: argparse.Namespace) -> Report:
             else:
                 for _ in range(QUICK_STARTS if chosen.quick else FULL_STARTS):
                     contest.take()
-    return conclude(contest, rivals)
+    return conclude(contest, rivals, default)
 
 
-def conclude(contest: Contest, rivals: tuple[str, ...]) -> Report:
-    """Returns the report: the claims, and the rows and figures behind them."""
+def conclude(contest: Contest, rivals: tuple[str, ...], default: str) -> Report:
+    """Returns the report: the claims, and the rows and figures behind them.
+
+    Args:
+        contest: the turns.
+        rivals: their names.
+        default: the precision in which OpenVINO compiles here.
+    """
     rows = [
         {
             "what": contest.name,
             "rival": rival,
+            **precision_row(rival, default),
             **measured(**{name: contest.figures[f"{rival} {name}"] for name in START_FIGURES}),
         }
         for rival in rivals
@@ -109,7 +121,7 @@ def conclude(contest: Contest, rivals: tuple[str, ...]) -> Report:
 def claims(contest: Contest) -> list[Claim]:
     """Returns the claims about the rivals that took part."""
     found = [
-        _claim(contest, name, ours(engine), usual(engine), goal, f"the {engine} node's")
+        _claim(contest, name, ours(engine), usual(engine), goal, f"the {engine} node's in fp32")
         for engine in ENGINES
         for name, goal in GOALS.items()
         if f"{ours(engine)} {name}" in contest.figures

@@ -16,10 +16,10 @@ pytest.importorskip("rclpy")
 LIMIT_S = 240.0
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 GOALS = {
-    "pipeline": [">= 2", "<= 0.75", ">= 5", ">= 30"],
+    "pipeline": [">= 3", "<= 0.75", ">= 5", ">= 30"],
     "transports": [">= 30", ">= 10", "<= 2", "<= 2", ">= 0.8", "<= 0.333333", ">= 0.95"],
-    "overload": [">= 2", "<= 0.9216", "<= 0", "<= 7", "<= 2"],
-    "start": ["<= 2", "<= 2", "<= 1.5"],
+    "overload": [">= 2", "<= 0.9216", "<= 0", "<= 5", "<= 2"],
+    "start": ["<= 2", "<= 2", "<= 1.7", "<= 1.7"],
 }
 MEASURED = {
     "pipeline": {
@@ -41,8 +41,9 @@ MEASURED = {
         ("1080p", "default profile"),
     },
     "overload": {("moderate", None), ("flooded", None), ("stretch of flood", None), ("ledger", None)},
-    "start": {("start", "pipeline_openvino"), ("start", "usual_openvino"), ("start", "usual_onnxruntime")},
+    "start": {("start", "pipeline_openvino"), ("start", "usual_openvino_fp32")},
 }
+TWINS = {("start", "usual_openvino_as_it_compiles")}  # where OpenVINO's default is another precision than fp32
 
 
 def run_to_end(command: list[str | Path]) -> tuple[int, str]:
@@ -72,7 +73,7 @@ def test_ros_benchmark_reports_in_the_common_form(name, tmp_path):
     for claim in report["claims"]:
         assert claim["name"] in printed
         assert claim["value"] is not None
-    assert {(row["what"], row.get("rival")) for row in report["rows"]} == MEASURED[name]
+    assert {(row["what"], row.get("rival")) for row in report["rows"]} - TWINS == MEASURED[name]
     for row in report["rows"]:
         assert 0 <= row.get("backbone_busy", 0) <= 1
         assert 0 <= row.get("head_busy", 0) <= 1

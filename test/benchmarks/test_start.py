@@ -52,15 +52,24 @@ def test_claims_compare_a_start_with_the_same_engines_node() -> None:
     from _claim import Verdict
     from _turns import Contest
 
-    rivals = {"pipeline_openvino": 3.0, "usual_openvino": 1.0, "usual_onnxruntime": 2.0}
+    rivals = {"pipeline_openvino": 3.0, "usual_openvino_fp32": 1.0, "usual_openvino_as_it_compiles": 0.5}
     quick = Contest("start", lambda turn: {})
     quick.figures = {f"{name} {figure}": [value] * 12 for name, value in rivals.items() for figure in start.TITLES}
     assert [claim.found.value for claim in start.claims(quick)] == [3.0] * 4
     full = Contest("start", lambda turn: {})
-    rivals |= {"pipeline_onnxruntime": 3.0, "pipeline_first_start": 9.0, "backbone_and_head": 4.5}
+    rivals |= {"pipeline_onnxruntime": 3.0, "usual_onnxruntime": 2.0}
+    rivals |= {"pipeline_first_start": 9.0, "backbone_and_head": 4.5}
     full.figures = {f"{name} {figure}": [value] * 12 for name, value in rivals.items() for figure in start.TITLES}
     *engines, first, two = start.claims(full)
     assert [claim.found.value for claim in engines] == [3.0] * 4 + [1.5] * 4
     assert (first.found.value, two.found.value) == (3.0, 1.5)
     assert (first.verdict, two.verdict) == (Verdict.FAILS, Verdict.HOLDS)
     assert len({claim.name for claim in start.claims(full)}) == 10
+
+
+def test_a_quick_run_starts_the_same_node_only_once() -> None:
+    pytest.importorskip("rclpy")
+    from _start_turns import quick_rivals
+
+    assert quick_rivals("bf16") == ("pipeline_openvino", "usual_openvino_fp32", "usual_openvino_as_it_compiles")
+    assert quick_rivals("fp32") == ("pipeline_openvino", "usual_openvino_fp32")
