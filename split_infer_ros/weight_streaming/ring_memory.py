@@ -146,7 +146,7 @@ class CopiedRingMemory(RingMemory):
             file: the weights' file. The supply closes it.
             memory_plan: the plan of the rings in this memory, with staging on the host.
             blocks: the blocks that pass through the rings.
-            timeout_s: the longest wait of a copy for the disk. In the asynchronous pipeline, a step waits twice as long.
+            timeout_s: the longest wait of a copy for the disk. In the asynchronous pipeline, steps wait twice as long.
         """
         staging = memory_plan.staging
         assert staging is not None
