@@ -95,8 +95,8 @@ class LockstepStage(DeviceSupply):
     def _run_cycles(self, first: int, read_thread: ThreadPoolExecutor) -> Failure | None:
         """Runs cycles until the supply closes or a pass fails.
 
-        It starts at cycle ``first``, the first of a pass of which nothing was read yet. After a failure, it still runs
-        the passes before the failed one, then returns the failure.
+        It starts with the pass that begins at cycle ``first``. Nothing of this pass may have been read. After a
+        failure, it still runs the passes before the failed one, then returns the failure.
         """
         failure: Failure | None = None
         try:

@@ -132,7 +132,7 @@ def predict_trade_off(
 
 
 def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay) -> RingTrial:
-    """Returns the trial with the least memory whose delay is allowed.
+    """Returns the trial with the least memory among those with an allowed delay.
 
     If no trial is fast enough compared with resident weights, the shortest delay of all trials is the reference.
 
