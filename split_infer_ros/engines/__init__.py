@@ -1,1 +1,1 @@
-"""What executes a part of a model: torch (fused, blocked or compiled), ONNX Runtime or OpenVINO."""
+"""The engines, which execute parts of models: torch (fused, blocked or compiled), ONNX Runtime and OpenVINO."""

@@ -1,4 +1,4 @@
-"""How much of a difference between two executions of one network rounding explains."""
+"""Says how large a difference between two executions of one network may be, if rounding causes it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from split_infer_ros.models.entry import outputs_of
 def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> float:
     """Returns how far another execution of a part may be from torch's, as a share of the largest value.
 
-    It is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more. Rounding grows from
-    layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result. For a part with
-    weights of 16 bits it is ``MAX_LOW_PRECISION_DIFFERENCE``.
+    The result is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more, but at most
+    ``MAX_ROUNDING``. Rounding grows from layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from
+    the exact result. For a part with weights of 16 bits, the result is ``MAX_LOW_PRECISION_DIFFERENCE``.
 
     Args:
         part: maps tensors to a tensor, or to a tuple or list of them. A copy of it runs in float64.
-        inputs: of a run in float32.
+        inputs: the inputs of a run in float32.
         results: torch's results of that run.
     """
     if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
@@ -51,14 +51,14 @@ def allowed_in_precision(
 ) -> float:
     """Returns how far a run of a part in 16 bits may be from torch's in float32, as a share of the largest value.
 
-    It is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is more.
-    In an untrained ResNet-50, torch in bfloat16 is 0.025 from float32, and so is OpenVINO.
+    The result is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is
+    more. In an untrained ResNet-50, both torch in bfloat16 and OpenVINO are 0.025 from float32.
 
     Args:
         part: maps tensors to a tuple of tensors. A copy of it runs in ``dtype``.
-        inputs: of a run in float32.
+        inputs: the inputs of a run in float32.
         results: torch's results of that run.
-        dtype: of 16 bits.
+        dtype: a dtype of 16 bits.
     """
     narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
     try:

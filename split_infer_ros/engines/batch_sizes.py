@@ -1,4 +1,4 @@
-"""Moves the reading of batch sizes in a traced graph to the places where they are needed."""
+"""Moves the reading of batch sizes in a traced graph to the places that need them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import fx
 
 
 def read_sizes_where_needed(graph: fx.Graph, batched: Collection[fx.Node]) -> None:
-    """Reads each batch size, and computes what depends on nothing else, right before its use, in place.
+    """Moves nodes that read a batch size or compute from it alone right before their uses, in place.
 
-    Otherwise a number would be alive across the whole model, and forbid every split point. The same goes for the device
-    of a value, on which a tensor of numbers is made.
+    Otherwise a number would be needed across the whole model, and forbid every split point. The same holds for reading
+    a value's device, to make a tensor of numbers there.
 
     Args:
-        graph: whose nodes read sizes by the method ``size``, and devices by ``getattr``.
-        batched: the nodes whose values have the batch in front.
+        graph: the graph. Its nodes read sizes with the method ``size``, and devices with ``getattr``.
+        batched: the nodes with values that have the batch in front.
     """
-    sizes: set[fx.Node] = set()  # nodes whose values depend on the batch size alone
+    sizes: set[fx.Node] = set()  # nodes with values that depend only on the batch size
     latest: fx.Node | None = None
 
     def made_before(user: fx.Node, node: fx.Node) -> fx.Node:

@@ -1,4 +1,4 @@
-"""Models that OpenVINO compiled, in the user's cache. A later start reads them and compiles nothing."""
+"""Keeps models that OpenVINO compiled in the user's cache. A later start reads them and compiles nothing."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_l
 if TYPE_CHECKING:
     from split_infer_ros.images.pixel_input import PixelInput
 
-FORMAT = 2  # of the file, and of how a graph is prepared before it is compiled; a change raises it
+FORMAT = 2  # raise it if the file's format changes, or how graphs are prepared before compiling
 FOLDER = "blobs"
 PRIVATE = 0o700
 DEVICE_FACTS = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE")
 
 _log = logging.getLogger(__name__)
-_said: set[str] = set()  # about which a warning was given in this process
+_said: set[str] = set()  # files and folders that this process already warned about
 
 
 class CompiledBlob:
     """The file of a model that is compiled for one form of its inputs. It need not exist.
 
-    Whatever is wrong with the file or its folder costs a warning in the log, and the model is compiled. Only models for
-    the CPU are kept. What another device exports depends on a driver, whose version OpenVINO does not tell.
+    If anything is wrong with the file or its folder, the log gets a warning and the model is compiled. Only models for
+    the CPU are kept. Another device's export depends on a driver, and OpenVINO does not tell the driver's version.
 
     Args:
-        core: OpenVINO's.
-        device: for which the model is compiled, in OpenVINO's spelling.
-        properties: with which it is compiled. They name the precision, the threads and the streams.
-        graph: from which it is compiled.
-        shapes: of its inputs; None if it takes all batch sizes.
-        pixels: the form of the images that it takes; None if it takes what the graph takes.
+        core: OpenVINO's core.
+        device: the device for which the model is compiled, in OpenVINO's spelling.
+        properties: the properties for compiling. They name the precision, the threads and the streams.
+        graph: the graph to compile.
+        shapes: shapes of the model's inputs; None if it takes all batch sizes.
+        pixels: the form of the images that the model takes; None if it takes the graph's inputs.
 
     Attributes:
-        are_kept: False in a process for whose compiled models no other one will ask.
+        are_kept: whether compiled models are written. False in a process with models that no later process needs.
     """
 
     are_kept: ClassVar[bool] = True
@@ -62,19 +62,19 @@ class CompiledBlob:
         self._core, self._device, self._properties, self._name = core, device, dict(properties), graph.name
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
         form = None if shapes is None else [list(map(int, shape)) for shape in shapes]
-        # A graph whose weights are in a file of their own names that file, whose name depends on the weights.
+        # The digest covers weights in a separate file too: the graph names that file, and its name depends on them.
         self._facts = [FORMAT, graph.digest, form, repr(pixels), {key: str(value) for key, value in properties.items()}]
 
     @property
     def path(self) -> Path:
-        """Where it is kept. The name depends on all that decides about the content, OpenVINO and processor included."""
+        """The file's path. Its name depends on all that affects the content, including OpenVINO and the processor."""
         device = [str(self._core.get_property(self._device, name)) for name in DEVICE_FACTS]
         machine = [cpu_name(), sorted(cpu_extensions()), onednn_limit()]
         facts = json.dumps([*self._facts, self._runtime.get_version(), device, machine], sort_keys=True)
         return cache_folder() / FOLDER / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.blob"
 
     def load(self) -> Any:
-        """Returns the compiled model; None if there is no file that is as it was written."""
+        """Returns the compiled model; None if there is no usable file."""
         if self._device != CPU:
             return None
         path = self.path
@@ -98,7 +98,7 @@ class CompiledBlob:
         return compiled
 
     def keep(self, compiled: Any) -> None:
-        """Writes the compiled model. Other processes may do the same at the same time."""
+        """Writes the compiled model to the file. Other processes may do so at the same time."""
         if self._device != CPU or not self.are_kept:
             return
         path = self.path
@@ -111,9 +111,9 @@ class CompiledBlob:
             _warn(str(path.parent), f"{path} cannot be kept, so {self._name} is compiled at each start: {error}.")
 
     def _read(self, path: Path) -> Any:
-        """Returns what OpenVINO exported, in memory that OpenVINO owns; None if it is not as it was written.
+        """Returns the exported model in memory that OpenVINO owns; None if the file has changed since it was written.
 
-        OpenVINO leaves the weights in that memory, and does not say when it needs them no more.
+        OpenVINO leaves the weights in that memory, and does not say when it no longer needs them.
 
         Raises:
             OSError: the file cannot be read.
@@ -128,7 +128,7 @@ class CompiledBlob:
 
 
 def _exported(compiled: Any) -> Any:
-    """Returns the content of the file of a compiled model. It is in memory only once."""
+    """Returns the file's content for a compiled model. Memory holds it only once."""
     content = io.BytesIO()
     content.write(bytes(HEADER_BYTES))
     compiled.export_model(content)
@@ -138,10 +138,10 @@ def _exported(compiled: Any) -> Any:
 
 
 def _check_private(folder: Path) -> None:
-    """Checks that nobody else can have written into a folder.
+    """Checks that no other user can have written into a folder.
 
     Raises:
-        OSError: somebody can, or there is no such folder.
+        OSError: another user can have done so, or there is no such folder.
     """
     facts = folder.stat()
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o777 != PRIVATE:

@@ -13,7 +13,7 @@ from split_infer_ros.engines.module_state import is_module
 
 _LOG = logging.getLogger(__name__)
 
-Images = Values  # a batch as a backbone takes it, on its device
+Images = Values  # a batch in the form that a backbone takes, on the backbone's device
 Features = Sequence[Values]
 Backbone = Callable[[Any], Features]
 Head = Callable[..., Features]  # maps features to the model's outputs
@@ -21,10 +21,10 @@ Store = Callable[[SlotMemory, int], None]  # leaves features in a slot, given th
 
 
 def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
-    """Returns a backbone in the form that needs no copy to leave its features in these slots.
+    """Returns a backbone that writes its features into these slots without a copy, as far as possible.
 
-    Slots that hold tensors need no other form. Otherwise the last operators are kept apart from the rest, so that they
-    can write into a slot themselves. The log names the features for which that is not possible.
+    If the slots hold tensors, the backbone stays as it is. Otherwise its last operators are separated from the rest, so
+    that they can write into a slot. The log names the features that must be copied.
     """
     if slots.holds_tensors or not is_module(backbone):
         return backbone
@@ -39,12 +39,12 @@ def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
 
 
 def compute_into_slot(backbone: Backbone, images: Images, slots: SlotMemory, slot: int) -> None:
-    """Runs a backbone, in the device's current stream, and leaves its features in a slot.
+    """Runs a backbone in the device's current stream, and leaves its features in a slot.
 
     Args:
         backbone: maps images to the values of the slot's layout.
-        images: n of them on the backbone's device, in the shape that it takes.
-        slots: the memory of the pool.
+        images: n images on the backbone's device, in the shape that the backbone takes.
+        slots: the pool's memory.
         slot: the index of the slot.
     """
     if isinstance(backbone, EnginePart) and backbone.can_run_into:
@@ -58,12 +58,12 @@ def start_backbone(backbone: Backbone, images: Images, batched: bool = False) ->
 
     Args:
         backbone: maps images to features.
-        images: n of them on the backbone's device, in the shape that it takes.
-        batched: whether one image must follow the other in the slot, because fewer may be read than are written.
+        images: n images on the backbone's device, in the shape that the backbone takes.
+        batched: whether one image must follow the other in the slot, because readers may read fewer than are written.
 
     Returns:
-        What runs the last operators, so that they write into a slot. The features of a backbone without such operators
-        are put there as they are.
+        A function that runs the last operators, which write into a slot. If the backbone has no such operators, the
+        function copies the features there.
     """
     if is_module(backbone):
         from split_infer_ros.engines.writing_part import WritingPart  # only here: it imports torch

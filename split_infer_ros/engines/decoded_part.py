@@ -1,4 +1,4 @@
-"""A part whose network computes in 16 bits and whose decoding computes in float32."""
+"""A part that computes its network in 16 bits and its decoding in float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from split_infer_ros.onnx_graphs.shapes import without_weights
 if TYPE_CHECKING:
     import onnx
 
-# They move values and compute nothing, so no precision is lost in them.
+# Operators that move values and compute nothing. They lose no precision.
 MOVING = (
     *("Constant", "ConstantOfShape", "Shape", "Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"),
     *("Concat", "Split", "Slice", "Gather", "Expand", "Cast", "Pad"),
@@ -27,14 +27,14 @@ MakePart = Callable[[OnnxGraph, Precision], EnginePart]
 
 
 class DecodedPart(EnginePart):
-    """A network in 16 bits, and behind it the decoding of its outputs in float32.
+    """A network in 16 bits, followed by the decoding of its outputs in float32.
 
-    Boxes of hundreds of pixels would be wrong by some pixels in bf16, which has 8 bits.
+    In bf16, which has 8 significant bits, boxes of hundreds of pixels would be wrong by some pixels.
 
     Args:
-        graph: of both.
-        network: gives what the decoding takes.
-        decoding: gives the results.
+        graph: the graph of network and decoding.
+        network: computes the decoding's inputs.
+        decoding: computes the results.
     """
 
     def __init__(self, graph: OnnxGraph, network: EnginePart, decoding: EnginePart) -> None:
@@ -46,13 +46,13 @@ class DecodedPart(EnginePart):
 
 
 def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:
-    """Makes a graph executable that ends with a model's results. Its decoding computes in float32.
+    """Makes a graph executable that gives a model's results. The decoding computes in float32.
 
-    A graph without layers is all decoding: the head behind a split point that lies after the last layer.
+    A graph without layers only decodes. It is the head behind a split point after the last layer.
 
     Args:
-        graph: in float32.
-        precision: of the network: ``FP16`` or ``BF16``.
+        graph: the graph in float32.
+        precision: the network's precision: ``FP16`` or ``BF16``.
         make: makes the graph, or its two parts, executable.
     """
     if not find_layers(graph.proto.graph).layers:
@@ -65,10 +65,10 @@ def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> Engi
 
 
 def divide(graph: OnnxGraph) -> tuple[OnnxGraph, OnnxGraph] | None:
-    """Returns the part of a graph up to its last layers, and what decodes their outputs.
+    """Divides a graph into the part up to its last layers, and the part that decodes their outputs.
 
-    The result is None if nothing is decoded: if what follows the last layers only moves values. It is None as well if
-    the decoding takes the graph's inputs, or a value whose type cannot be inferred.
+    The result is None if the graph does not decode: if operators behind the last layers only move values. It is also
+    None if the decoding takes the graph's inputs, or a value of a type that cannot be inferred.
     """
     import onnx
 
@@ -104,7 +104,7 @@ def _part(
     inputs: Iterable[onnx.ValueInfoProto],
     outputs: Iterable[onnx.ValueInfoProto],
 ) -> OnnxGraph:
-    """Returns some nodes of a graph as a graph of their own, with the weights that they need."""
+    """Returns a new graph of some nodes of a graph, with the weights that they need."""
     import onnx
 
     proto = onnx.ModelProto(ir_version=whole.proto.ir_version, producer_name=whole.proto.producer_name)
@@ -114,7 +114,7 @@ def _part(
     proto.graph.input.extend(inputs)
     proto.graph.output.extend(outputs)
     results = {str(value.name) for value in proto.graph.output}
-    for value in (value for value in proto.graph.input if value.name in results):  # an input has another name
+    for value in (value for value in proto.graph.input if value.name in results):  # inputs and outputs need other names
         proto.graph.node.add(op_type="Identity", input=[f"network/{value.name}"], output=[value.name])
         value.name = f"network/{value.name}"
     proto.graph.node.extend(nodes)

@@ -1,4 +1,4 @@
-"""The engines: what can execute a part of a network, and whether it is installed."""
+"""The engines that can execute a part of a network, and whether they are installed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads, use_threads
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
-AUTO = "auto"  # the user's choice that leaves the engine to the package
-CPU = "CPU"  # the provider of ONNX Runtime and the device of OpenVINO that an engine's bare name means
-PROVIDER_SUFFIX = "ExecutionProvider"  # of all names that ONNX Runtime gives its providers
-GPU_PROVIDERS = ("CUDA", "Tensorrt")  # those that read and write a GPU's memory, in ONNX Runtime's spelling
+AUTO = "auto"  # the user's choice that lets the package choose the engine
+CPU = "CPU"  # an engine's bare name means this provider of ONNX Runtime, or device of OpenVINO
+PROVIDER_SUFFIX = "ExecutionProvider"  # ends the names of all providers of ONNX Runtime
+GPU_PROVIDERS = ("CUDA", "Tensorrt")  # they read and write a GPU's memory; in ONNX Runtime's spelling
 
 
 class Engine(enum.Enum):
-    """What executes a part of a network.
+    """An engine executes a part of a network.
 
     - ``TORCH``: torch, with the choices that ``ExecutionConfig`` has for convolutions and compilers.
-    - ``ONNXRUNTIME``: ONNX Runtime, by one of its providers.
+    - ``ONNXRUNTIME``: ONNX Runtime, with one of its providers.
     - ``OPENVINO``: OpenVINO, on one of its devices.
     """
 
@@ -33,15 +33,15 @@ class Engine(enum.Enum):
 
     @property
     def reads_channels_last(self) -> bool:
-        """Whether the engine reads images whose channels lie side by side without converting them; else planes."""
+        """Whether the engine reads channels-last images without converting them; otherwise it reads planes."""
         return self is Engine.TORCH
 
     def use_threads(self, num_threads: int, num_lanes: int = 1) -> None:
-        """Lets this engine use ``num_threads`` threads for the calling thread; 0: as many as torch was given.
+        """Sets how many threads this engine uses when the calling thread runs it.
 
         Args:
-            num_threads: as said.
-            num_lanes: how many threads, this one included, compute at the same time with so many threads each.
+            num_threads: number of threads; 0: as many as torch was given.
+            num_lanes: how many callers, this one included, compute at the same time with ``num_threads`` threads each.
         """
         if self is not Engine.TORCH:
             use_engine_threads(num_threads, num_lanes)
@@ -50,7 +50,7 @@ class Engine(enum.Enum):
 
     @property
     def is_installed(self) -> bool:
-        """Whether the engine's package can be imported. Nothing is imported."""
+        """Whether the engine's package is there to import. Nothing is imported."""
         return importlib.util.find_spec(self.value) is not None
 
 
@@ -61,8 +61,8 @@ def parse_engine(text: str) -> tuple[Engine, str]:
     """Reads the name of an engine, such as ``torch``, ``openvino``, ``onnxruntime:CUDA`` or ``openvino:GPU``.
 
     Returns:
-        The engine and its provider: one of ONNX Runtime's, or a device of OpenVINO's in its spelling. The provider is
-        empty for the CPU. It need not be on this machine; see ``find_provider``.
+        The engine and its provider: a provider of ONNX Runtime, or a device in OpenVINO's spelling. The provider is
+        empty for the CPU. This machine need not have it; see ``find_provider``.
 
     Raises:
         ConfigurationError: there is no engine of that name, or it has no providers.
@@ -102,10 +102,10 @@ def engine_text(engine: Engine, provider: str) -> str:
 
 
 def import_for(engine: Engine, package: str) -> ModuleType:
-    """Imports a package that an engine needs. It sends no reports of its use.
+    """Imports a package that an engine needs. First turns off the package's usage reports.
 
     Raises:
-        ConfigurationError: it is not installed, or cannot be loaded.
+        ConfigurationError: the package is not installed, or cannot be loaded.
     """
     stop_usage_reports()
     return import_package(
@@ -119,17 +119,17 @@ def import_package(package: str, need: str, advice: str) -> ModuleType:
     """Imports a package.
 
     Args:
-        package: its name.
-        need: the beginning of the error's sentence: what needs the package.
-        advice: the end of that sentence: what the user can do.
+        package: the package's name.
+        need: the beginning of the error's sentence. It says what needs the package.
+        advice: the end of the error's sentence. It says what the user can do.
 
     Raises:
-        ConfigurationError: it is not installed, or cannot be loaded.
+        ConfigurationError: the package is not installed, or cannot be loaded.
     """
     try:
         is_openvino = package == openvino_import.PACKAGE
         return openvino_import.import_openvino() if is_openvino else importlib.import_module(package)
-    except (ImportError, OSError) as error:  # of a library that is missing
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
         reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
         raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error
 
@@ -139,7 +139,7 @@ def find_provider(engine: Engine, name: str) -> str:
 
     Args:
         engine: ONNX Runtime or OpenVINO.
-        name: in any case, without ``ExecutionProvider``; empty for the CPU.
+        name: the provider's name without ``ExecutionProvider``, in upper or lower case; empty for the CPU.
 
     Raises:
         ConfigurationError: the engine is not installed, or has no such provider on this machine.
@@ -156,9 +156,10 @@ def find_provider(engine: Engine, name: str) -> str:
 
 
 def providers_of(engine: Engine) -> dict[str, str]:
-    """Returns the providers that an engine has on this machine: its own names by those of ``find_provider``.
+    """Returns the providers that an engine has on this machine. Keys are names as ``find_provider`` takes them.
 
-    For OpenVINO these are its devices. ``gpu`` is the first one if there are ``GPU.0`` and ``GPU.1``.
+    Values are the engine's own names. For OpenVINO, providers are devices. If there are ``GPU.0`` and ``GPU.1``, the
+    name ``gpu`` means the first.
 
     Raises:
         ConfigurationError: the engine is not installed.
@@ -173,11 +174,11 @@ def providers_of(engine: Engine) -> dict[str, str]:
 
 
 def can_run_on(text: str, device: Device) -> bool:
-    """Returns whether an engine, named as ``parse_engine`` reads it, is installed and runs on a device."""
+    """Returns whether an engine is installed and runs on a device. ``text`` is a name for ``parse_engine``."""
     try:
         engine, provider = parse_engine(text)
         check_device(engine, provider, device)
-        if provider:  # the CPU's is always there, and finding out would import the engine at each start
+        if provider:  # the CPU's is always there; looking for it would import the engine at each start
             find_provider(engine, provider)
     except ConfigurationError:
         return False
@@ -185,20 +186,20 @@ def can_run_on(text: str, device: Device) -> bool:
 
 
 def fits_device(engine: Engine, provider: str, device: Device) -> bool:
-    """Returns whether an engine is one for a device, installed or not."""
+    """Returns whether an engine runs on a device. It need not be installed."""
     return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(engine, provider)
 
 
 def is_for_gpu(engine: Engine, provider: str) -> bool:
-    """Returns whether a provider reads and writes a GPU's memory. OpenVINO's devices read and write the CPU's."""
+    """Returns whether a provider reads and writes GPU memory. OpenVINO's devices read and write the CPU's memory."""
     return engine is Engine.ONNXRUNTIME and provider.lower() in (each.lower() for each in GPU_PROVIDERS)
 
 
 def check_device(engine: Engine, provider: str, device: Device) -> None:
-    """Checks that an engine runs on a device. torch runs on all of them.
+    """Checks that an engine runs on a device. torch runs on all devices.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: the engine does not run on the device.
     """
     if fits_device(engine, provider, device):
         return

@@ -1,4 +1,4 @@
-"""A part of a network that a library other than torch executes, in the memory of the caller's values."""
+"""A part of a network that another library than torch executes, in the caller's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
-MAX_THREAD_COUNTS = 3  # for so many numbers of threads a part is made; each has its own copy of the weights
+MAX_THREAD_COUNTS = 3  # a part is made for at most so many thread counts; each has its own weights
 
 Made = TypeVar("Made")
 
@@ -25,20 +25,20 @@ _log = logging.getLogger(__name__)
 
 
 class EnginePart(ABC):
-    """A part that reads its inputs where they lie and writes its results where the caller wants them.
+    """A part that reads its inputs where they lie, and writes its results where the caller wants them.
 
-    Inputs are read without a copy if they are contiguous. Others are converted first, which ``conversions`` counts and
-    the log says once. Several threads may use a part at once. On the host, it computes with arrays. Who gives it
+    The part reads contiguous inputs without a copy. It converts other inputs first, counts them in ``conversions``, and
+    logs this once. Several threads may use a part at once. On the host, it computes with arrays. A caller that passes
     tensors gets tensors, which are views of arrays.
 
     Args:
-        graph: what is executed.
+        graph: the graph to execute.
 
     Attributes:
         graph: as given.
-        inputs: what a call takes, in order.
+        inputs: the tensors that a call takes, in order.
         conversions: how many inputs were converted.
-        can_run_into: whether the shapes of all results are known before a run, so that they can be written into given
+        can_run_into: whether the shapes of all results are known before a run. Results can then be written into given
             memory.
     """
 
@@ -50,7 +50,7 @@ class EnginePart(ABC):
         self.can_run_into = all(self._is_bound)
 
     def __call__(self, *values: Values) -> tuple[Values, ...]:
-        """Maps values of shape (n, ...) to new ones, which own their memory and which nobody writes to later."""
+        """Maps values of shape (n, ...) to new values. These own their memory, and later runs do not write to it."""
         prepared = self._prepared(values)
         outputs = [
             self._empty((len(prepared[0]), *map(_known, each.shape[1:])), each.dtype) if is_bound else None
@@ -63,7 +63,7 @@ class EnginePart(ABC):
         """Runs the part and writes its results into the memory of ``outputs``; see ``can_run_into``.
 
         Args:
-            outputs: contiguous, of the results' shapes and dtypes, on the inputs' device.
+            outputs: contiguous memory of the results' shapes and dtypes, on the inputs' device.
             values: the inputs, of shape (n, ...).
 
         Raises:
@@ -80,9 +80,9 @@ class EnginePart(ABC):
         self._run(places, prepared)
 
     def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
-        """Returns a part that takes images (n, h, w, 3) before they are normalised; None where that is no faster.
+        """Returns a part that takes images (n, h, w, 3) before they are normalised; None if that is not faster.
 
-        What it compiles serves later calls as well.
+        Later calls reuse what the part has compiled.
 
         Args:
             pixels: the form of the images.
@@ -94,23 +94,23 @@ class EnginePart(ABC):
         """Runs the part.
 
         Args:
-            outputs: where results are written; None for a result whose shape is not known before.
-            values: contiguous, arrays on the host.
+            outputs: memory for the results; None for a result of a shape that is not known before the run.
+            values: contiguous inputs; arrays on the host.
 
         Returns:
-            The results: the given outputs, and new ones in place of None.
+            The results: the given outputs, with new values in place of None.
         """
 
     def _taken(self, values: Values) -> Values:
-        """Returns a view of the values as this part takes them: an array on the host."""
+        """Returns a view of the values in the form that this part takes: an array on the host."""
         return as_array(values)
 
     def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
-        """Returns memory for a result."""
+        """Allocates memory for a result."""
         return empty_array(shape, dtype)
 
     def _prepared(self, values: Sequence[Values]) -> tuple[Values, ...]:
-        """Returns contiguous values of the input's dtypes."""
+        """Checks the dtypes of the inputs, and returns the inputs as contiguous values."""
         prepared = []
         for each, expected in zip(map(self._taken, values), self.inputs, strict=True):
             if _dtype(each) != expected.dtype:
@@ -133,7 +133,7 @@ class EnginePart(ABC):
 
 
 def has_engine_part(partition: Any) -> bool:
-    """Returns whether a partition is an ``EnginePart``, or a module of torch that holds one."""
+    """Returns whether a partition is an ``EnginePart``, or a torch module that holds one."""
     if not is_module(partition):
         return isinstance(partition, EnginePart)
     held = (value for module in partition.modules() for value in vars(module).values())
@@ -150,16 +150,16 @@ def _is_contiguous(values: Values) -> bool:
 
 
 class PerThreadCount(Generic[Made]):
-    """What was made for each number of threads, at most ``MAX_THREAD_COUNTS`` of them. The caller holds a lock."""
+    """Keeps one object for each number of threads, at most ``MAX_THREAD_COUNTS`` objects. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
 
     def find(self, num_threads: int) -> Made | None:
-        """Returns what was made for that number of threads; None if it should be made.
+        """Returns the object for a number of threads; None if the caller should make one.
 
-        Once there is no more room, it is what was made for the nearest number that is not larger. If all numbers are
-        larger, it is what was made for the smallest one.
+        Once there is no more room, it returns the object for the nearest smaller number. If all numbers are larger, it
+        returns the object for the smallest number.
         """
         found = self._made.get(num_threads)
         if found is None and len(self._made) >= MAX_THREAD_COUNTS:
@@ -168,7 +168,7 @@ class PerThreadCount(Generic[Made]):
         return found
 
     def keep(self, num_threads: int, made: Made) -> None:
-        """Keeps what was made for that number of threads."""
+        """Keeps the object that was made for a number of threads."""
         self._made[num_threads] = made
 
 

@@ -1,4 +1,4 @@
-"""Makes an ONNX graph executable by the engine that an execution config names."""
+"""Makes an ONNX graph executable with the engine that an execution config names."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def make_executable(
     is_whole: bool = False,
     gives_results: bool = False,
 ) -> EnginePart:
-    """Makes an ONNX model, or the part of one, executable.
+    """Makes an ONNX model, or a part of one, executable.
 
     Args:
-        graph: what is executed.
-        config: names the engine.
-        device: where the part runs.
+        graph: the graph to execute.
+        config: names the engine, the precision and the micro-batch.
+        device: the device on which the part runs.
         is_whole: whether the part is the whole network, so that no other partition computes beside it.
-        gives_results: whether the part ends with the model's results. Where an engine converts a graph to 16 bits, what
-            decodes these results stays in float32. With OpenVINO, it then runs on the CPU.
+        gives_results: whether the part gives the model's results. If the engine converts the graph to 16 bits, the
+            decoding of these results then stays in float32. With OpenVINO, it runs on the CPU.
 
     Raises:
         ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,
@@ -51,7 +51,7 @@ def make_executable(
 def make_part(
     graph: OnnxGraph, *, config: ExecutionConfig, device: Device, is_whole: bool, gives_results: bool
 ) -> EnginePart:
-    """Makes a graph executable for whole batches, by an engine that was checked; see ``make_executable``."""
+    """Makes a graph executable for whole batches. The caller has checked the engine; see ``make_executable``."""
 
     def make(piece: OnnxGraph, precision: Precision) -> EnginePart:
         if config.engine is Engine.ONNXRUNTIME:
@@ -66,9 +66,10 @@ def make_part(
 
 
 def in_micro_batches(part: EnginePart, config: ExecutionConfig) -> EnginePart:
-    """Returns the part as it runs with the config's micro-batches, for which its results' shapes must be known.
+    """Returns a part that computes in the config's micro-batches, if the config has any.
 
-    A part whose graph takes a fixed number of images stays as it is.
+    A part stays as it is if its results' shapes are not known before a run. So does a part with a graph that takes a
+    fixed number of images.
     """
     can_run_so = part.can_run_into and part.graph.inputs[0].shape[0] is None
     return MicroBatchPart(part, config.micro_batch) if config.micro_batch and can_run_so else part

@@ -1,4 +1,4 @@
-"""How a network is executed: by which engine, in which precision, and with which of torch's choices."""
+"""Says how a network is executed: with which engine, in which precision, and with which of torch's options."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Convolutions(enum.Enum):
-    """How convolutions are executed. Where a kind is not available, convolutions run channels last.
+    """How torch executes convolutions. If a kind is not available, convolutions run channels last.
 
     - ``PACKED``: on a CPU, channels last, with packed weights and the activation in the same pass.
     - ``BLOCKED``: on a CPU, in oneDNN's layouts from one convolution to the next.
-    - ``CHANNELS_LAST``, ``CONTIGUOUS``: by torch's own kernels in that layout.
-    - ``TRITON``: on a GPU, each convolution by this package's kernel if there is one that was measured to be faster.
+    - ``CHANNELS_LAST``, ``CONTIGUOUS``: with torch's own kernels in that layout.
+    - ``TRITON``: on a GPU, with this package's kernel for each convolution where measurements found one to be faster.
     """
 
     PACKED = "packed"
@@ -40,7 +40,7 @@ class Compiler(enum.Enum):
 
     - ``NONE``: nothing; torch executes it eagerly.
     - ``INDUCTOR``: torch.compile, with frozen weights.
-    - ``INDUCTOR_AUTOTUNED``: the same; it also tries kernels and takes the fastest.
+    - ``INDUCTOR_AUTOTUNED``: as ``INDUCTOR``, but it also tries kernels and takes the fastest.
     """
 
     NONE = "none"
@@ -52,21 +52,21 @@ class Compiler(enum.Enum):
 class ExecutionConfig:
     """How a network is executed.
 
-    All choices but ``precision`` change a network's results by rounding in that precision alone.
+    Except for ``precision``, all choices change a network's results only by rounding in that precision.
 
     Attributes:
-        convolutions: how convolutions run behind the last of ``segments``.
+        convolutions: how convolutions run, unless ``segments`` say it.
         folding: whether batch norms are folded into convolutions.
         compiler: what compiles the network.
         operators: which implementation of the vision operators runs on a GPU, or that some operators do not run there.
-        segments: pairs of how convolutions run and the name of the split point up to which they run so, in order.
-            The last segment ends at ``output``. Empty if all convolutions run alike.
-        engine: what executes the network. All other choices but ``folding``, ``precision`` and ``micro_batch`` are
-            torch's.
-        provider: of ONNX Runtime, such as ``CUDA``, or a device of OpenVINO, such as ``GPU``; empty for the CPU and for
-            torch.
-        precision: in which the network computes.
-        micro_batch: how many images of a batch an engine other than torch computes at once; 0: all of them.
+        segments: pairs, in order: how convolutions run, and the name of the split point up to which they run so. The
+            last segment ends at ``output``. Empty if all convolutions run alike.
+        engine: the engine that executes the network. For other engines than torch, only ``folding``, ``precision`` and
+            ``micro_batch`` matter.
+        provider: a provider of ONNX Runtime, such as ``CUDA``, or a device of OpenVINO, such as ``GPU``; empty for the
+            CPU and for torch.
+        precision: the precision in which the network computes.
+        micro_batch: how many images of a batch an engine other than torch computes at once; 0: all images.
     """
 
     convolutions: Convolutions = Convolutions.PACKED
@@ -81,30 +81,30 @@ class ExecutionConfig:
 
     @property
     def engine_text(self) -> str:
-        """The engine and its provider, as ``parse_engine`` reads them."""
+        """The engine and its provider, as a text that ``parse_engine`` reads."""
         return engine_text(self.engine, self.provider)
 
     @property
     def boundary_dtype(self) -> DType:
-        """The dtype of images and of the features that follow the precision; see ``SplitPoint.in_precision``."""
+        """The dtype of images and of features that follow the precision; see ``SplitPoint.in_precision``."""
         return FLOAT32 if keeps_float32(self.engine, self.provider) else self.precision.dtype
 
     def blank_images(self, shape: tuple[int, ...], device: Device) -> Tensor:
-        """Returns black images (n, C, H, W) on a device, in the dtype and the layout that the engine reads."""
-        import torch  # only here: most that have a config make no tensors
+        """Returns black images (n, C, H, W) on a device, in the dtype and layout that the engine reads."""
+        import torch  # only here: most users of a config make no tensors
 
         images = torch.zeros(shape, device=device, dtype=torch_dtype(self.boundary_dtype))
         layout = torch.channels_last if self.engine.reads_channels_last else torch.contiguous_format
         return images.contiguous(memory_format=layout)
 
     def with_engine(self, wanted: str, untuned: str) -> ExecutionConfig:
-        """Returns this config if it is of the engine that a user wants, else the default config of that engine.
+        """Returns this config if it names the engine that a user wants, else the default config of that engine.
 
         The precision stays.
 
         Args:
-            wanted: the engine as ``parse_engine`` reads it, or ``auto``.
-            untuned: the engine that runs a model of which nothing is known, if ``auto`` is wanted.
+            wanted: the user's engine, as a text for ``parse_engine``, or ``auto``.
+            untuned: the engine that ``auto`` means for a model without measurements.
 
         Raises:
             ConfigurationError: there is no such engine, or it does not run the model.
@@ -123,7 +123,7 @@ class ExecutionConfig:
         return ExecutionConfig(engine=engine, provider=provider, precision=self.precision)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the plain values under which the database stores this configuration."""
+        """Returns the plain values with which the database stores this configuration."""
         values = asdict(self)
         del values["provider"]
         return values | {
@@ -137,7 +137,7 @@ class ExecutionConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
-        """Reads plain values, of which those that ``ExecutionConfig`` does not have are ignored."""
+        """Makes a config from plain values. Ignores values that ``ExecutionConfig`` does not have."""
         engine, provider = parse_engine(values["engine"])
         return cls(
             convolutions=Convolutions(values["convolutions"]),

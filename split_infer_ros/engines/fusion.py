@@ -1,6 +1,6 @@
-"""Convolutions on a CPU whose weights are packed once and whose activation runs while the result is in the cache.
+"""Convolutions on a CPU with weights that are packed once. The activation runs while the result is in the cache.
 
-The operations are oneDNN's, which torch.compile uses as well. Here they run without its compiler and its minute of
+The operations are oneDNN's, which torch.compile also uses. Here they run without that compiler and its minute of
 start-up.
 """
 
@@ -18,24 +18,24 @@ CallSignature = tuple[torch.Size, int]  # the input's shape and the number of th
 class FusedConv2d(nn.Module):
     """A convolution and the activation that follows it, in float32 on a CPU.
 
-    Both are read once; later changes to the modules have no effect. The best layout of the weights depends on the
+    Both modules are read once; later changes to them have no effect. The best layout of the weights depends on the
     call signature. Weights that were packed for another signature are converted at every call, which makes a network
-    three to ten times slower. Plain weights cost about a tenth more than packed ones. So weights are packed for a
-    signature that comes twice in a row, and every other call takes the plain ones.
+    three to ten times slower. Plain weights cost about a tenth more time than packed ones. Therefore weights are packed
+    for a signature that comes twice in a row, and every other call takes the plain weights.
 
     Signatures alternate in three cases. A detector runs one convolution on maps of several sizes. The last batch of a
-    burst is smaller. And when the split point moves, another thread runs the convolution.
+    burst is smaller. When the split point moves, another thread runs the convolution.
 
     Args:
-        convolution: with zero padding.
-        activation: one that oneDNN has, or None.
-        source: path of the convolution in its network.
+        convolution: a convolution with zero padding.
+        activation: an activation that oneDNN has, or None.
+        source: the convolution's path in its network.
 
     Attributes:
-        source: path of the convolution in its network.
+        source: the convolution's path in its network.
         geometry: padding, stride, dilation, groups.
-        activation: its name, numbers and algorithm in oneDNN's terms.
-        weight, bias: plain.
+        activation: the activation's name, numbers and algorithm in oneDNN's terms.
+        weight, bias: the plain weights and bias; bias is None if there is none.
     """
 
     def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None, source: str = "") -> None:
@@ -51,7 +51,7 @@ class FusedConv2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps (N, C, H, W) to (N, C', H', W').
 
-        The input is made channels last first, so that plain and packed weights give the same bits.
+        The input is first made channels last, so that plain and packed weights give the same bits.
         """
         x = x.contiguous(memory_format=torch.channels_last)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
@@ -73,9 +73,9 @@ class FusedConv2d(nn.Module):
 
 
 def fuse_convolutions(graph: fx.GraphModule) -> None:
-    """Replaces each convolution, and the activation that directly follows it, by a ``FusedConv2d``.
+    """Replaces each convolution and the activation directly behind it by one ``FusedConv2d``.
 
-    The graph is changed in place; modules are not changed. Results differ by rounding alone. Nothing happens if this
+    The graph is changed in place; modules are not changed. Results differ only by rounding. Nothing happens if this
     build of torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
 
 
 def geometry(convolution: nn.Conv2d) -> tuple[list[int], list[int], list[int], int]:
-    """Returns padding, stride, dilation and groups in the types that oneDNN's operations take."""
+    """Returns padding, stride, dilation and groups, in the types that oneDNN's operations take."""
     padding = [int(each) for each in convolution.padding]
     return padding, list(convolution.stride), list(convolution.dilation), convolution.groups
 
@@ -116,12 +116,12 @@ def _can_be_packed(module: nn.Module) -> bool:
 
 
 def follower_of(node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[[nn.Module], bool]) -> fx.Node | None:
-    """Returns the only user of a node's value, or None.
+    """Returns the only user of a node's value if it calls a fitting module, else None.
 
     Args:
-        node: whose value is used.
-        modules: the graph's, by path.
-        fits: says whether the user may be a call of that module. Any other user gives None.
+        node: the node.
+        modules: the graph's modules, by path.
+        fits: says whether a module fits.
     """
     if len(node.users) != 1:
         return None
@@ -130,7 +130,7 @@ def follower_of(node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[
 
 
 def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | None:
-    """Returns the name, numbers and algorithm of an activation in oneDNN's terms; None if oneDNN does not have it."""
+    """Returns an activation's name, numbers and algorithm in oneDNN's terms; None if oneDNN does not have it."""
     if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
         return "hardtanh", [activation.min_val, activation.max_val], ""
     if isinstance(activation, nn.LeakyReLU):

@@ -1,4 +1,4 @@
-"""A part that computes a batch in several runs, each of a few images."""
+"""A part that computes a batch in several runs of a few images each."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from split_infer_ros.images.pixel_input import PixelInput
 
 
 class MicroBatchPart(EnginePart):
-    """A part that maps (n, ...) to (n, ...) by one run for each micro-batch. Results of known shape need no copy.
+    """A part that maps (n, ...) to (n, ...) in one run for each micro-batch. Results of known shape need no copy.
 
     There are two reasons to run so. A graph may take only a fixed number of images. Or the values within the network
-    fit into the processor's caches for two images, and not for eight.
+    fit into the processor's caches for two images, but not for eight.
 
-    If a graph takes a fixed number and the last images are fewer, the last one is repeated. Results of repeated images
+    If a graph takes a fixed number and fewer images are left, the last image is repeated. Results of repeated images
     are dropped.
 
     With micro-batches of one image, outputs without the batch in front, such as the boxes (k, 4) of one image, are
-    stacked: (n, k, 4). Where k differs between micro-batches, zeros follow the last box.
+    stacked: (n, k, 4). If k differs between micro-batches, zeros follow the last box.
 
     Args:
-        part: what runs. Unless it takes a fixed number of images, the shapes of its results are known before a run.
-        num_images: of a micro-batch, where the part does not say it. The last one of a batch may have fewer.
+        part: the part to run. Unless it takes a fixed number of images, its results' shapes must be known before a run.
+        num_images: images of a micro-batch, unless the part takes a fixed number. A batch's last micro-batch may have
+            fewer.
     """
 
     def __init__(self, part: EnginePart, num_images: int = 1) -> None:
@@ -58,7 +59,7 @@ class MicroBatchPart(EnginePart):
         )
 
     def _run_one(self, places: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        """Runs a micro-batch, which may lack images."""
+        """Runs a micro-batch. If images are missing and the part takes a fixed number, it repeats the last image."""
         missing = self._num_images - len(values[0])
         if not self._is_fixed or not missing:
             return self._part._run(places, values)
@@ -74,7 +75,7 @@ class MicroBatchPart(EnginePart):
         return results
 
     def _joined(self, place: int, results: Sequence[Values], count: int) -> Values:
-        """Joins an output's results of all micro-batches, each as long as the longest, and drops what is too much."""
+        """Joins one output's results of all micro-batches: pads each to the longest, and drops repeated images."""
         if self._num_images == 1 and self.graph.outputs[place].shape[:1] != (1,):
             results = [result[None] for result in results]
         elif any(result.shape[:1] != (self._num_images,) for result in results):
@@ -88,7 +89,7 @@ class MicroBatchPart(EnginePart):
 
 
 def _joined(values: Sequence[Values]) -> Values:
-    """Returns the values one behind the other, in memory of their own."""
+    """Returns the values one behind the other, in new memory."""
     arrays = [each for each in values if isinstance(each, np.ndarray)]
     if arrays:
         return np.concatenate(arrays)
@@ -98,7 +99,7 @@ def _joined(values: Sequence[Values]) -> Values:
 
 
 def _padded(values: Values, lengths: Sequence[int]) -> Values:
-    """Returns values with zeros behind the last element of each dimension, so that it has these lengths."""
+    """Returns values with zeros appended in each dimension, up to ``lengths``."""
     missing = [length - size for length, size in zip(lengths, values.shape, strict=True)]
     if not any(missing):
         return values

@@ -1,4 +1,4 @@
-"""How an ONNX model is given to an engine: by its file, or as bytes unless it is larger than protobuf's limit."""
+"""Gives an ONNX model to an engine: as bytes, or as a file if it has one or exceeds protobuf's limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
-MAX_BYTES = 2**31 - 2**24  # protobuf serialises less than 2 GiB; the weights are nearly all of it
+MAX_BYTES = 2**31 - 2**24  # of weights; protobuf serialises less than 2 GiB, and a model is mostly weights
 
 
 def num_weight_bytes(graph: OnnxGraph) -> int:
@@ -35,7 +35,7 @@ def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
     with tempfile.TemporaryDirectory(prefix="split_infer_ros_") as folder:
         path = Path(folder, "model.onnx")
         copy = onnx.ModelProto()
-        copy.CopyFrom(graph.proto)  # saving moves the weights of what is saved into the file
+        copy.CopyFrom(graph.proto)  # saving moves the weights out of the saved model, so a copy is saved
         onnx.save_model(copy, str(path), save_as_external_data=True, location="weights")
         del copy
         yield str(path)

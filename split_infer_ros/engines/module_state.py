@@ -1,4 +1,4 @@
-"""What is a module of torch, and the tensors that it holds. This imports no torch."""
+"""Says what is a torch module, and which tensors it holds. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def is_module(value: object) -> bool:
-    """Returns whether a partition is a module of torch. A process that has not imported torch has none."""
+    """Returns whether a partition is a torch module. A process that has not imported torch has no such modules."""
     nn = getattr(sys.modules.get("torch"), "nn", None)
     return nn is not None and isinstance(value, nn.Module)
 
 
 def state_of(module: Any) -> dict[str, Tensor]:
-    """Returns all parameters and buffers by name, with the buffers that a state dict leaves out.
+    """Returns all parameters and buffers by name, including buffers that a state dict leaves out.
 
-    What is no module of torch, such as a part that another engine executes, has none.
+    The result is empty for anything but a torch module, such as a part that another engine executes.
     """
     if not is_module(module):
         return {}

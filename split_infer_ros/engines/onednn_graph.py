@@ -1,7 +1,7 @@
-"""Features in blocks of channels on a CPU: oneDNN lays out whole runs of operations and fuses what follows (§3.1.1).
+"""Keeps features in blocks of channels on a CPU: oneDNN lays out and fuses whole runs of operations (§3.1.1).
 
 TorchScript is torch's only interface to oneDNN's graphs. Later versions of torch advise against it and may drop it.
-Without it, features are not blocked. The same holds on processors for which torch was built without oneDNN's graphs.
+Without it, or if torch was built without oneDNN's graphs for this processor, features are not blocked.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import Tensor, fx, nn
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
 from split_infer_ros.engines.fusion import fuse_convolutions
 
-MAX_COMPILED = 3  # for a full batch, a single image, and one more; each has its own copy of the weights
-WARM_UP_CALLS = 3  # the first sees the shapes, the second compiles, the third packs the weights
+MAX_COMPILED = 3  # a full batch, a single image, and one more; each has its own copy of the weights
+WARM_UP_CALLS = 3  # the first call records the shapes, the second compiles, the third packs the weights
 
 CallSignature = tuple[tuple[tuple[torch.Size, tuple[int, ...]], ...], int]  # shapes, strides and number of threads
 Run = Callable[..., tuple[Tensor, ...]]
 
 _log = logging.getLogger(__name__)
-_compiling = threading.RLock()  # held while the process-wide switch for oneDNN's graphs is changed
+_compiling = threading.RLock()  # held while oneDNN's graphs are switched on for the whole process
 
 
 class BlockedPart(nn.Module):
     """A part, in float32 on a CPU, that oneDNN compiles for each call signature that comes twice in a row.
 
     At most ``MAX_COMPILED`` signatures are compiled; compiling takes up to a second. All other calls run with packed
-    convolutions (see ``fusion``). So does a signature for which compiling fails or gives other results. To find that
-    out, every compiled part runs on random features first: oneDNN may add a convolution's result in place to a map
-    that is still needed.
+    convolutions (see ``fusion``). So do signatures for which compiling fails or gives other results. To check this,
+    every compiled part first runs on random features. For example, oneDNN may add a convolution's result in place to a
+    map that is still needed.
 
     Args:
-        part: maps tensors to a tuple of tensors. It is taken over.
+        part: maps tensors to a tuple of tensors. The caller must not use it any more.
     """
 
     def __init__(self, part: fx.GraphModule) -> None:
@@ -50,7 +50,7 @@ class BlockedPart(nn.Module):
         self._last_call: CallSignature | None = None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Runs the part. Maps are made channels last first."""
+        """Runs the part. First makes maps channels last."""
         tensors = tuple(map(_channels_last, tensors))
         call = tuple((each.shape, each.stride()) for each in tensors), torch.get_num_threads()
         run = self._compiled.get(call)
@@ -90,9 +90,9 @@ def _compiled(part: nn.Module, packed: nn.Module, tensors: tuple[Tensor, ...]) -
     """Compiles a part for tensors of these shapes and strides.
 
     Args:
-        part: what is compiled.
-        packed: gives the expected results.
-        tensors: inputs to try. A compiled part that changes its inputs spoils them, so its results differ.
+        part: the part to compile.
+        packed: computes the expected results.
+        tensors: inputs for the check. A compiled part that changes its inputs spoils them, so its results differ.
 
     Raises:
         ArithmeticError: the results of the compiled part differ.

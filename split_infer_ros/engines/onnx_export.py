@@ -1,4 +1,4 @@
-"""Exports a traced part of a network to ONNX, for the engines that are not torch, and keeps it in the user's cache."""
+"""Exports a traced part of a network to ONNX, for other engines than torch, and keeps it in the user's cache."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.telemetry.machine import package_version
 
-FORMAT = 2  # of what is exported, and how; a change raises it, and exports are then made again
-EXAMPLES = 2  # images of a batch, so that the batch is not taken for a constant 1
+FORMAT = 2  # raise it if the content or the way of exports changes; they are then made again
+EXAMPLES = 2  # images in an example batch; with 1, the exporter would take the batch for a constant
 
 MakePart = Callable[[OnnxGraph], EnginePart]
 
@@ -47,19 +47,19 @@ def exported_part(
     version: str,
     precision: Precision,
 ) -> EnginePart:
-    """Returns a traced part as another engine executes it, after its results were compared with torch's.
+    """Makes another engine execute a traced part. First compares the engine's results with torch's.
 
-    The ONNX model is read from the user's cache if it is there, undamaged. A file beside it says which version of which
-    engine agreed with torch about that model, and in which precision. So each of them is compared once.
+    The ONNX model is read from the user's cache if an undamaged file is there. Files beside it say which engines agreed
+    with torch on that model, in which version and precision. Each combination is therefore compared once.
 
     Args:
         part: maps tensors of shape (n, ...) to a tuple of tensors. It is not changed.
-        inputs: the specs of the tensors that it takes, without the batch.
-        make: makes a part of the engine.
-        name: of the network, for messages.
+        inputs: the specs of the tensors that the part takes, without the batch.
+        make: makes an engine's part from a graph.
+        name: the network's name, for messages.
         engine: the engine that ``make`` uses.
         version: the engine's version and provider.
-        precision: in which the parts that ``make`` makes compute.
+        precision: the precision in which parts from ``make`` compute.
 
     Raises:
         ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
@@ -79,23 +79,23 @@ def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, eng
     """Exports a traced part for any batch size. Returns an ``onnx.ModelProto`` with the weights in it.
 
     Raises:
-        ConfigurationError: torch cannot export it, or a package that it needs is not installed.
+        ConfigurationError: torch cannot export the part, or a package for the export is not installed.
     """
     return export_program(part, inputs, name=name, engine=engine).model_proto
 
 
 def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, engine: Engine) -> Any:
-    """Exports a traced part for any batch size. Returns a ``torch.onnx.ONNXProgram``, which shares the weights.
+    """Exports a traced part for any batch size. Returns a ``torch.onnx.ONNXProgram`` that shares the part's weights.
 
     Raises:
-        ConfigurationError: torch cannot export it, or a package that it needs is not installed.
+        ConfigurationError: torch cannot export the part, or a package for the export is not installed.
     """
     for package in ("onnx", "onnxscript"):
         import_for(engine, package)
     batch = torch.export.Dim("batch", min=1)
-    own = copy.deepcopy(part, {id(tensor): tensor for tensor in state_of(part).values()})  # others may run modules
+    own = copy.deepcopy(part, {id(tensor): tensor for tensor in state_of(part).values()})  # others may run its modules
     with _exporting, warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore")  # about torch's own use of what it will drop
+        warnings.simplefilter("ignore")  # about features that torch uses itself and will drop
         try:
             program = torch.onnx.export(
                 own,
@@ -108,7 +108,7 @@ def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: 
             )
             assert program is not None
             return program
-        except Exception as error:  # torch's exporters raise many kinds
+        except Exception as error:  # torch's exporters raise many types of errors
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise ConfigurationError(
                 f"{name} cannot run on engine {engine.value}, since torch cannot export it to ONNX ({reason}): take "
@@ -119,7 +119,7 @@ def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: 
 def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
     """Returns hexadecimal digits that identify a part's export.
 
-    They depend on its operations, weights and inputs, and on the versions of the packages that export it.
+    They depend on the part's operations, weights and inputs, and on the versions of the exporting packages.
     """
     content = hashlib.sha256()
     versions = [str(FORMAT), str(torch.__version__), *(package_version(package) for package in ("onnx", "onnxscript"))]
@@ -135,7 +135,7 @@ def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
 def _compare(
     part: fx.GraphModule, executable: EnginePart, inputs: Sequence[TensorSpec], engine: Engine, precision: Precision
 ) -> None:
-    """Compares an executable part with torch's, in the dtype of the inputs, on random inputs.
+    """Compares an engine's part with torch's part on random inputs, in the dtypes of the inputs.
 
     Raises:
         ConfigurationError: the results differ.
@@ -159,7 +159,7 @@ def _compare(
 def _allowed(
     part: fx.GraphModule, examples: Sequence[Tensor], expected: Sequence[Tensor], precision: Precision
 ) -> float:
-    """Returns the difference that rounding explains."""
+    """Returns the largest difference that rounding explains."""
     if precision is Precision.FP32:
         return allowed_difference(part, examples, expected)
     if any(each.dtype == torch_dtype(precision.dtype) for each in examples):
@@ -168,7 +168,7 @@ def _allowed(
 
 
 def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    """Returns a batch of random inputs; zeros for those that are whole numbers, which may be indices."""
+    """Returns a batch of random inputs. Inputs of whole numbers, which may be indices, are zeros."""
     random = torch.Generator().manual_seed(0)
     device = next((tensor.device for tensor in state_of(part).values()), torch.device("cpu"))
     examples = []

@@ -1,4 +1,4 @@
-"""An operator that onnx2torch lacks and detectors of the DETR family need: it is added to the library's registry."""
+"""Adds an operator to onnx2torch that it lacks and detectors of the DETR family need: GridSample."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-VERSION = 16  # of the operator, in which its modes have the names that torch gives them
+VERSION = 16  # the operator's version in which its modes have torch's names
 
 
 class GridSample(nn.Module):
     """Reads images at places that lie between their pixels.
 
     Args:
-        mode: how pixels are weighed: ``bilinear``, ``nearest`` or ``bicubic``.
+        mode: how pixels are weighted: ``bilinear``, ``nearest`` or ``bicubic``.
         padding_mode: what lies around an image: ``zeros``, ``border`` or ``reflection``.
-        align_corners: whether -1 and 1 are the centres of the outermost pixels; else they are the image's edges.
+        align_corners: whether -1 and 1 are the centres of the outermost pixels; else -1 and 1 are the image's edges.
     """
 
     def __init__(self, mode: str, padding_mode: str, align_corners: bool) -> None:
@@ -31,7 +31,7 @@ class GridSample(nn.Module):
 
 
 def add_missing_operators() -> None:
-    """Adds the operator to onnx2torch, unless it has it."""
+    """Adds GridSample to onnx2torch's registry, unless onnx2torch already has it."""
     from onnx2torch.node_converters import registry
     from onnx2torch.utils.common import OperationConverterResult, onnx_mapping_from_node
 

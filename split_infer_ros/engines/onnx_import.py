@@ -1,4 +1,4 @@
-"""Converts an ONNX graph to a graph of torch, by the library onnx2torch."""
+"""Converts an ONNX graph to a torch graph, with the library onnx2torch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OPSET = 17  # onnx2torch 1.5.15 knows no newer version of Split, Resize, Pad and
 
 
 def import_graph(graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> fx.GraphModule:
-    """Converts an ONNX graph to a graph of torch.
+    """Converts an ONNX graph to a torch graph.
 
-    Operators become plain operations of torch where their options are known now. Others stay modules of onnx2torch.
-    Every node says in ``meta[ONNX_VALUE]`` which ONNX value it belongs to.
+    An operator becomes plain torch operations if its options are known already. Otherwise it stays a module of
+    onnx2torch. Every node names the ONNX value that it belongs to in ``meta[ONNX_VALUE]``.
 
     Args:
-        graph: is not changed.
-        shapes: of its values.
+        graph: the ONNX graph. It is not changed.
+        shapes: shapes of the graph's values, by name.
 
     Returns:
-        The converted graph, which maps tensors to a tensor, or to a list of them.
+        The converted graph. It maps tensors to a tensor, or to a list of tensors.
 
     Raises:
         ConfigurationError: onnx2torch is not installed, or does not have all operators of the graph.
@@ -52,7 +52,7 @@ def import_graph(graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> fx.Graph
         raise _refusal(graph, ", ".join(lacking))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about options whose effect the caller sees in the results
+            warnings.simplefilter("ignore")  # about options with effects that the caller sees in the results
             converted = onnx2torch.convert(_for_library(older), attach_onnx_mapping=True)
         return Inliner(converted, [each.name for each in older.inputs], shapes).inlined()
     except NotImplementedError as error:
@@ -74,16 +74,16 @@ def _lacking(graph: OnnxGraph) -> list[str]:
 
 
 def _for_library(graph: OnnxGraph) -> Any:
-    """Returns a copy of the model as onnx2torch can read it.
+    """Returns a copy of the model in a form that onnx2torch can read.
 
-    A node of its own gives each output, because onnx2torch takes all results of a node as one output. Inputs that are
-    left out at the end are not written, because onnx2torch looks for a value of their empty name. It refuses
-    ``allowzero``, which torch's exporter writes always and which only counts for tensors without elements.
+    Each output gets a node that only passes it on, because onnx2torch takes all results of a node as one output. Empty
+    inputs at the end of a node are removed, because onnx2torch looks for a value with the empty name. ``allowzero`` is
+    removed, because onnx2torch refuses it. torch's exporter always writes it, but only empty tensors need it.
     """
     import onnx
 
     proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)  # onnx2torch changes what it is given
+    proto.CopyFrom(graph.proto)  # a copy, because onnx2torch changes its argument
     constants = small_integers(proto.graph)
     for node in proto.graph.node:
         while node.input and not node.input[-1]:

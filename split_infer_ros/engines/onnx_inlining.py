@@ -1,7 +1,7 @@
-"""Replaces the modules that onnx2torch makes of ONNX operators by what they compute.
+"""Replaces modules that onnx2torch makes of ONNX operators by the operations that they compute.
 
-Such a module takes its options, the target of a Reshape for one, as tensors and reads them in every call. On a GPU,
-each reading waits for the device. Traced with the values that the options have, only plain operations are left.
+A module of onnx2torch takes its options, such as the target of a Reshape, as tensors and reads them in every call. On a
+GPU, each reading waits for the device. This module traces them with the options' values, and plain operations are left.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from split_infer_ros.engines.batch_sizes import read_sizes_where_needed
 from split_infer_ros.engines.own_thread_tracer import OwnThreadTracer
 from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape
 
-OUTPUT = "split_infer_ros/output"  # starts the name of a node that passes a value on as an output
-ONNX_VALUE = "onnx_value"  # key in a node's meta: the name of the ONNX value that the node gives, or helps to make
+OUTPUT = "split_infer_ros/output"  # begins the name of a node that passes a value on as an output
+ONNX_VALUE = "onnx_value"  # key in a node's meta: the name of the ONNX value that the node computes, wholly or in part
 
 _MODULES_OF_TORCH = "torch.nn."
 
 
 class Inliner(OwnThreadTracer):
-    """Makes a graph of plain operations and of modules of ``torch.nn``.
+    """Makes a graph of plain operations and modules of ``torch.nn``.
 
-    A module of onnx2torch stays where what it does depends on values.
+    A module of onnx2torch stays if its operations depend on values.
 
     Args:
-        converted: by onnx2torch, with the mapping to ONNX values attached. It is taken over.
-        inputs: the names of the ONNX values that it takes.
-        shapes: of the ONNX values.
+        converted: onnx2torch's result, with the mapping to ONNX values attached. The caller must not use it any more.
+        inputs: the names of the ONNX values that the graph takes.
+        shapes: shapes of the ONNX values, by name.
     """
 
     def __init__(self, converted: fx.GraphModule, inputs: Sequence[str], shapes: Mapping[str, ValueShape]) -> None:
         super().__init__()
         self._converted, self._shapes = converted, shapes
-        self._inputs = list(inputs)  # those that are still to come
+        self._inputs = list(inputs)  # inputs that the trace has not reached yet
         self._images: fx.Proxy | None = None  # the first input, known once the trace has begun
-        self._batched: set[fx.Node] = set()  # nodes whose values have the batch in front
+        self._batched: set[fx.Node] = set()  # nodes with values that have the batch in front
         self._constants: dict[str, Tensor] = {}  # by ONNX value: onnx2torch copies a weight for each of its uses
 
     def inlined(self) -> fx.GraphModule:
-        """Returns the new graph, whose constants of floating point are parameters."""
+        """Returns the new graph. Its floating-point constants are parameters."""
         graph = self.trace(self._converted)
         join_silu(self._converted, graph)
         read_sizes_where_needed(graph, self._batched)
@@ -68,7 +68,7 @@ class Inliner(OwnThreadTracer):
     def call_own(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Computes a module of constants, inlines one of onnx2torch, and keeps one of torch."""
+        """Handles a call of a module: computes it if all inputs are constants, keeps torch's, inlines onnx2torch's."""
         mapping: Any = getattr(module, "onnx_mapping", None)
         if mapping is None:  # a module within a module
             return super().call_own(module, forward, args, kwargs)
@@ -84,7 +84,7 @@ class Inliner(OwnThreadTracer):
         elif not type(module).__module__.startswith(_MODULES_OF_TORCH):
             try:
                 outputs = _outputs(forward(*args, **kwargs), len(mapping.outputs))
-            except Exception:  # it asks for values, or for what a proxy does not know
+            except Exception:  # it reads values, or something else that a proxy does not know
                 outputs = []
         if not outputs or not all(isinstance(each, (fx.Proxy, Tensor)) for each in outputs):
             called = self.create_proxy("call_module", self.path_of_module(module), args, kwargs)
@@ -95,7 +95,7 @@ class Inliner(OwnThreadTracer):
         return known if len(known) > 1 else known[0]
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Returns a proxy, which for an input knows its shape."""
+        """Returns a proxy for a node. The proxy of an input knows the input's shape."""
         if node.op != "placeholder":
             return super().proxy(node)
         made: fx.Proxy = self._known(super().proxy(node), self._inputs.pop(0))
@@ -104,18 +104,18 @@ class Inliner(OwnThreadTracer):
         return made
 
     def create_arg(self, a: Any) -> Any:
-        """Returns an argument as a node takes it. Single whole numbers become plain ones, which no call has to read."""
+        """Converts an argument for a node. Single whole numbers become plain ints, which no call has to read."""
         is_whole = isinstance(a, Tensor) and not a.dim() and a.dtype in (torch.int32, torch.int64)
         return int(a) if is_whole or isinstance(a, np.integer) else super().create_arg(a)
 
     def _is_known_expansion(self, module: nn.Module, name: str) -> bool:
-        """Returns whether a module is an Expand to a shape that is known but for the batch."""
+        """Returns whether a module is an Expand to a shape that is known except for the batch."""
         from onnx2torch.node_converters.expand import OnnxExpand
 
         return isinstance(module, OnnxExpand) and name in self._shapes and self._shapes[name].is_known
 
     def _expanded(self, value: Any, name: str) -> fx.Proxy:
-        """Expands a value to the shape of an ONNX value, which Expand itself would read out of a tensor."""
+        """Expands a value to the known shape of an ONNX value. The module would read the shape from a tensor."""
         batch_size = self.create_proxy("call_method", "size", (self._images, 0), {})
         lengths = [batch_size if length == BATCH else length for length in self._shapes[name].dimensions]
         return self.create_proxy("call_method", "expand", (value, *lengths), {})
@@ -124,10 +124,10 @@ class Inliner(OwnThreadTracer):
         return self._constants.setdefault(name, value) if isinstance(value, Tensor) and name else value
 
     def _known(self, value: Any, name: str) -> Any:
-        """Returns a value whose shape is known as far as that of the ONNX value is."""
+        """Returns a proxy that knows the shape and dtype of its ONNX value, as far as they are known."""
         if not isinstance(value, fx.Proxy):
             return value
-        if not isinstance(value, _KnownProxy):  # else the operator gives what it was given
+        if not isinstance(value, _KnownProxy):  # else the operator returned its input
             value.node.meta[ONNX_VALUE] = name
         known = self._shapes.get(name)
         if known is not None and known.dimensions[:1] == (BATCH,):
@@ -140,11 +140,11 @@ class Inliner(OwnThreadTracer):
 
 
 class _KnownProxy(fx.Proxy):
-    """A proxy that knows its value's dtype, how many dimensions it has, and the lengths of those but the batch.
+    """A proxy that knows its value's dtype, number of dimensions, and all lengths except the batch.
 
     Args:
-        node: whose value it stands for.
-        tracer: records what is done with it.
+        node: the node that computes the value.
+        tracer: records operations on the proxy.
         known: the value's shape and dtype; None if they are unknown.
     """
 
@@ -153,17 +153,17 @@ class _KnownProxy(fx.Proxy):
         self._known = known
 
     def dim(self) -> Any:
-        """Returns how many dimensions the value has."""
+        """Returns the value's number of dimensions."""
         return super().__getattr__("dim")() if self._known is None else len(self._known.dimensions)
 
     def is_floating_point(self) -> Any:
-        """Returns whether the elements are of floating point."""
+        """Returns whether the elements are floating-point numbers."""
         dtype = self._known.dtype if self._known else None
         return super().__getattr__("is_floating_point")() if dtype is None else is_floating(dtype)
 
     @property
     def shape(self) -> Any:
-        """The lengths of the dimensions: numbers, or proxies where they are not known."""
+        """The lengths of the dimensions: numbers, or proxies for unknown lengths."""
         if self._known is None:
             return super().__getattr__("shape")
         size = super().__getattr__("size")
@@ -173,9 +173,9 @@ class _KnownProxy(fx.Proxy):
 
 
 def _give_in_order(graph: fx.Graph) -> None:
-    """Makes the outputs the last values of a graph, in their order, if they are not made in it.
+    """Adds nodes at the end that give the outputs in order, if the graph computes them in another order.
 
-    At the split point ``output``, the values that cross are then the ONNX model's, in its order.
+    The values that cross the split point ``output`` are then the ONNX model's outputs, in the same order.
     """
     end = graph.output_node()
     outputs = end.args[0] if isinstance(end.args[0], (tuple, list)) else [end.args[0]]
@@ -192,7 +192,7 @@ def _give_in_order(graph: fx.Graph) -> None:
 
 
 def _outputs(result: Any, count: int) -> list[Any]:
-    """Returns each of the results of an operator, of which a single one is no list."""
+    """Returns an operator's results as a list, also if it has a single one."""
     if isinstance(result, (tuple, list)):
         return list(result[:count])
     return [result[index] for index in range(count)] if count > 1 and result is not None else [result]
@@ -206,11 +206,11 @@ def _nodes_behind(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def join_silu(root: nn.Module, graph: fx.Graph) -> None:
-    """Replaces each product of a value and its own sigmoid by one module, in place: ONNX had no operator for it.
+    """Replaces each product of a value and its own sigmoid by a module SiLU, in place. ONNX had no operator for it.
 
     Args:
-        root: the module of the graph, which gets the new modules.
-        graph: is changed.
+        root: the graph's module. It gets the new modules.
+        graph: the graph. It is changed.
     """
     for number, product in enumerate(graph.find_nodes(op="call_function", target=torch.mul)):
         for value, factor in (product.args, product.args[::-1]):

@@ -21,23 +21,23 @@ from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
-SPIN_US, LONG_SPIN_US = 10, 100  # of a partition, and of a whole network
-MAX_BOUND = 1024  # places of inputs and outputs; micro-batches come in a few hundred of them again and again
+SPIN_US, LONG_SPIN_US = 10, 100  # how long threads spin in a partition, and in a whole network
+MAX_BOUND = 1024  # kept bindings; micro-batches reuse a few hundred places of inputs and outputs
 MIN_VERSION_WITH_SPIN_DURATION = (1, 32)
-BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, in place of a type of NumPy's
+BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, because NumPy has no such type
 
 
 class OnnxRuntimePart(EnginePart):
     """A part that ONNX Runtime executes with as many threads as ``engine_threads`` says.
 
-    For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. Its threads
-    sleep between two runs, and soon within a run while they have no work.
+    For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. The session's
+    threads sleep between two runs. Within a run, they soon sleep when they have no work.
 
     Args:
-        graph: what is executed.
-        provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU.
-        device: where inputs and results lie.
-        precision: in which TensorRT computes. Other providers compute in that of the graph.
+        graph: the graph to execute.
+        provider: a provider of ONNX Runtime, such as ``CUDA``; empty for the CPU.
+        device: the device on which inputs and results lie.
+        precision: the precision in which TensorRT computes. Other providers compute in the graph's precision.
         is_whole: whether the graph is a whole network, so that no other partition computes beside it.
 
     Raises:
@@ -64,12 +64,12 @@ class OnnxRuntimePart(EnginePart):
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
     def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        if self._device.type != "cpu":  # ONNX Runtime has a stream of its own, and may copy an input as it is bound
+        if self._device.type != "cpu":  # ONNX Runtime has its own stream, and may copy an input while it is bound
             current_fence(self._device).wait()
         places = [_address(each) for each in (*values, *outputs) if each is not None]
         key = engine_threads(), *(each.shape for each in values), *places
         session, binding = self._bound.get(key) or self._bind(key, outputs, values)
-        session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
+        session.run_with_iobinding(binding)  # returns when the results are written, also on a GPU
         if self.can_run_into:
             return tuple(outputs)  # type: ignore[arg-type]
         found = binding.get_outputs()
@@ -92,11 +92,11 @@ class OnnxRuntimePart(EnginePart):
         return result if self._device.type == "cpu" else as_tensor(result).to(self._device)
 
     def _bind(self, key: Sequence[Any], outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Any, Any]:
-        """Returns the session for the calling thread, and inputs and outputs bound to their memory.
+        """Returns the calling thread's session, and a binding of inputs and outputs to their memory.
 
-        On a CPU they are kept for the next batch in the same memory. A run of a network evicts this code from the
-        processor's caches. So to bind anew takes ten times as long as usual: 0.2 of the 4.1 ms of MobileNetV2. On a
-        GPU they are not kept, because ONNX Runtime may copy an input when it is bound.
+        On a CPU, the binding is kept for the next batch in the same memory. A run of a network evicts the binding code
+        from the processor's caches. Binding again would then take ten times as long as usual: 0.2 of MobileNetV2's
+        4.1 ms. On a GPU, bindings are not kept, because ONNX Runtime may copy an input when it is bound.
         """
         session = self._session(engine_threads())
         binding, kind, index = session.io_binding(), self._device.type, self._device.index or 0
@@ -116,7 +116,7 @@ class OnnxRuntimePart(EnginePart):
         return session, binding
 
     def _session(self, num_threads: int) -> Any:
-        """Returns the session for so many threads. Known ones are found without the lock, in which others are made."""
+        """Returns the session for a number of threads. Only making a session takes the lock, not finding it."""
         if num_threads in self._found:
             return self._found[num_threads]
         with self._making:
@@ -133,13 +133,13 @@ class OnnxRuntimePart(EnginePart):
         options.inter_op_num_threads = 1
         options.execution_mode = self._runtime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
+        options.log_severity_level = 3  # errors only; it gives a warning for each node that it cannot place on a GPU
         for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
         try:
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=self._providers())
-        except Exception as error:  # ONNX Runtime has exceptions of its own
+        except Exception as error:  # ONNX Runtime has its own exceptions
             raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {_reason(error)}") from error
         if self._provider not in session.get_providers():
             raise ConfigurationError(
@@ -149,9 +149,9 @@ class OnnxRuntimePart(EnginePart):
         return session
 
     def _providers(self) -> list[tuple[str, dict[str, Any]]]:
-        """Returns ONNX Runtime's providers with their options. A later one runs what the ones before it cannot run.
+        """Returns ONNX Runtime's providers with their options. Each provider runs nodes that earlier ones cannot run.
 
-        Behind TensorRT comes CUDA. The CPU, which is always the last, is not named.
+        CUDA follows TensorRT. The CPU is always last, and need not be named.
         """
         name = self._provider.removesuffix(PROVIDER_SUFFIX).lower()
         options: dict[str, Any] = {"device_id": self._device.index or 0} if is_for_gpu(Engine.ONNXRUNTIME, name) else {}
@@ -172,8 +172,8 @@ def _element_type(dtype: DType) -> Any:
 def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
 
-    Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads. So
-    they spin for ``LONG_SPIN_US`` in a whole network, beside which the other stage has little work, and for
+    Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads.
+    They spin for ``LONG_SPIN_US`` in a whole network, because the other stage then has little work. They spin for
     ``SPIN_US`` in a partition. Measured with one image and two threads on two cores, in ms, alone and beside a thread
     that is busy all the time:
 
@@ -186,7 +186,7 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     =======================  ============  =============  ============
 
     Args:
-        version: of ONNX Runtime. Without the option for the duration, threads do not spin.
+        version: ONNX Runtime's version. Threads do not spin if it has no option for the duration.
         is_whole: whether the part is a whole network.
     """
     match = re.match(r"(\d+)\.(\d+)", version)

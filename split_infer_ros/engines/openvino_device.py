@@ -1,4 +1,4 @@
-"""What OpenVINO's devices other than the CPU compute in, and which properties they take."""
+"""Says in which precisions OpenVINO's devices other than the CPU compute, and which properties they take."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 
 CAPABILITIES = {Precision.FP32: "FP32", Precision.FP16: "FP16", Precision.BF16: "BF16"}  # in OpenVINO's spelling
-REQUIRED = ("INFERENCE_PRECISION_HINT",)  # a device that does not know it could compute in any precision
+REQUIRED = ("INFERENCE_PRECISION_HINT",)  # a device that does not know this property could compute in any precision
 
 
 def check_on_device(precision: Precision, device: str) -> None:
-    """Checks that a device of OpenVINO computes in a precision, by what the device says.
+    """Asks a device of OpenVINO whether it computes in a precision.
 
-    A device that is not on this machine is not checked. Whoever uses it gets ``find_provider``'s error.
+    A device that is not on this machine is not checked. Using it gives ``find_provider``'s error.
 
     Args:
-        precision: the wanted one.
-        device: as ``parse_engine`` returns it; not the CPU.
+        precision: the wanted precision.
+        device: the device, as ``parse_engine`` returns it; not the CPU.
 
     Raises:
-        ConfigurationError: it does not, or OpenVINO is not installed.
+        ConfigurationError: the device does not compute in the precision, or OpenVINO is not installed.
     """
     if device.lower() not in providers_of(Engine.OPENVINO):
         return
@@ -38,12 +38,12 @@ def check_on_device(precision: Precision, device: str) -> None:
 
 
 def taken_properties(core: Any, device: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the properties that a device takes, and always those that decide about results.
+    """Returns the properties that a device takes. Properties that affect results are always among them.
 
     Args:
-        core: OpenVINO's.
-        device: in OpenVINO's spelling.
-        properties: for compiling a model.
+        core: OpenVINO's core.
+        device: the device in OpenVINO's spelling.
+        properties: the properties for compiling a model.
 
     Raises:
         ConfigurationError: the device cannot be asked.
@@ -55,6 +55,6 @@ def taken_properties(core: Any, device: str, properties: Mapping[str, Any]) -> d
 def _ask(core: Any, device: str, name: str) -> Any:
     try:
         return core.get_property(device, name)
-    except Exception as error:  # a driver that fails can raise anything
+    except Exception as error:  # a failing driver can raise anything
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise ConfigurationError(f"OpenVINO's device {device} does not tell its {name} ({reason}).") from error

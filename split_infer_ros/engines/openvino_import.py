@@ -1,4 +1,4 @@
-"""Imports OpenVINO without its converter of other frameworks' models, which takes twice as long as all the rest."""
+"""Imports OpenVINO without its converter for other frameworks' models, which takes twice as long as the rest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def import_openvino() -> ModuleType:
     """Returns the package ``openvino``. Its function ``convert_model`` imports the converter at its first call.
 
     Raises:
-        ImportError: it is not installed, or a library that it needs.
+        ImportError: OpenVINO, or a library that it needs, is not installed.
     """
     with _importing:
         if PACKAGE in sys.modules or CONVERTER in sys.modules:
             return importlib.import_module(PACKAGE)
-        sys.modules[CONVERTER] = None  # type: ignore[assignment]  # its import raises ImportError, which is expected
+        sys.modules[CONVERTER] = None  # type: ignore[assignment]  # openvino expects an ImportError
         try:
             openvino: Any = importlib.import_module(PACKAGE)
         finally:
@@ -34,5 +34,5 @@ def import_openvino() -> ModuleType:
 
 
 def _convert_model(*arguments: Any, **options: Any) -> Any:
-    """Does what the converter's function of this name does."""
+    """Calls the converter's function ``convert_model``."""
     return importlib.import_module(CONVERTER).convert_model(*arguments, **options)

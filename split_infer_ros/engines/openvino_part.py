@@ -22,17 +22,17 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx_graphs.quantised_operators import with_plain_operators
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
-# In int8, the graph says what is quantised, and the rest is float32.
+# In int8, the graph says which values are quantised. The rest is float32.
 HINTS = {Precision.FP32: "f32", Precision.FP16: "f16", Precision.BF16: "bf16", Precision.INT8: "f32"}
-# OpenVINO 2026.4 fuses matrix products of int8 that follow each other, and compiles them for one batch size. With one
-# thread, and with two for some sizes, the results are arbitrary numbers. Without its code generator there is no such
-# fusion. Networks of convolutions keep it, as they would run 7 % slower.
+# OpenVINO 2026.4 fuses consecutive matrix products of int8, and compiles them for one batch size. With one thread, and
+# with two for some sizes, the results are arbitrary numbers. Without its code generator, it does not fuse them.
+# Networks of convolutions keep the code generator, because they would run 7 % slower.
 WITHOUT_FUSED_PRODUCTS = {"SNIPPETS_MODE": "DISABLE"}
 PRODUCTS = ("MatMul", "Gemm")
-# What a file of the user's quantises is computed on whole numbers by default. OpenVINO 2026.4 then joins scales with
-# their neighbours. Some int8 networks are 60 % off, and the parts of a network round in other places than the whole.
+# By default, OpenVINO computes on whole numbers where a user's file is quantised. OpenVINO 2026.4 then joins scales
+# with their neighbours. Some int8 networks are 60 % off, and parts of a network round in other places than the whole.
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
-MAX_STATIC = 3  # batch sizes that have a compiled model of their own: a single image, a full batch, and one more
+MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -42,19 +42,19 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 class OpenVinoPart(EnginePart):
     """A part that OpenVINO executes with as many threads as ``engine_threads`` says.
 
-    Inputs and results have the graph's dtypes in every precision. It may take pixels instead of images.
+    Inputs and results have the graph's dtypes in every precision. The part may take pixels instead of images.
 
-    Where ``engine_lanes`` says that several threads call it at the same time, each has a stream of OpenVINO's own.
+    If ``engine_lanes`` says that several threads call the part at the same time, each gets its own OpenVINO stream.
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
-    two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). So for each number of threads, the first
-    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one. On another device than the CPU,
-    each batch size gets one, because such a device may compile no other.
+    two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). Therefore, for each number of threads, the first
+    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one. On other devices than the CPU, each
+    batch size gets a compiled model, because some devices cannot compile a model for all sizes.
 
     Args:
-        graph: what is executed.
-        precision: in which OpenVINO computes; see ``check_precision``.
-        pixels: the form of the images that it takes; None if it takes what the graph takes.
+        graph: the graph to execute.
+        precision: the precision in which OpenVINO computes; see ``check_precision``.
+        pixels: the form of the images that the part takes; None if it takes the graph's inputs.
         provider: the device, as ``parse_engine`` returns it; empty for the CPU.
 
     Raises:
@@ -90,9 +90,9 @@ class OpenVinoPart(EnginePart):
         self._making = threading.Lock()
 
     def for_pixels(self, pixels: PixelInput) -> OpenVinoPart | None:
-        """Returns a part that takes images (n, h, w, 3) before they are normalised; only in fp32, else None.
+        """Returns a part that takes images (n, h, w, 3) before they are normalised; None unless it computes in fp32.
 
-        OpenVINO normalises in the pass that brings an image into its own layout, so that it costs nothing more.
+        OpenVINO normalises in the pass that brings an image into its own layout, so normalising costs nothing more.
 
         Args:
             pixels: the form of the images.
@@ -125,7 +125,7 @@ class OpenVinoPart(EnginePart):
         return self._runtime.Tensor(unlocked(as_array(values)), shared_memory=True)
 
     def _model(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
-        """Returns the model for these inputs. Known ones are found without the lock, in which others are compiled."""
+        """Returns the model for inputs of these shapes. Only compiling takes the lock, not finding."""
         key = num_threads, num_lanes, shapes
         return self._found.get(key) or self._make(*key)
 
@@ -148,14 +148,14 @@ class OpenVinoPart(EnginePart):
     def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:
         """Compiles the graph for inputs of these shapes, or for any batch size."""
         properties = {
-            "INFERENCE_PRECISION_HINT": self._hint,  # by default it computes in 16 bits where the device can
+            "INFERENCE_PRECISION_HINT": self._hint,  # by default, OpenVINO computes in 16 bits if the device can
             "INFERENCE_NUM_THREADS": models.num_threads * models.num_lanes,
             "NUM_STREAMS": models.num_lanes,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,  # the other stage's threads may be on those cores
             **self._more_properties,
         }
-        if self._device != CPU:  # its own defaults could quantise activations of large products
+        if self._device != CPU:  # defaults of the device could quantise activations of large products
             properties = taken_properties(self._core, self._device, {**properties, "EXECUTION_MODE_HINT": "ACCURACY"})
         blob = CompiledBlob(self._core, self._device, properties, self.graph, shapes, self._pixels)
         try:
@@ -186,7 +186,7 @@ class OpenVinoPart(EnginePart):
 class _CompiledModel:
     """A compiled model and its idle requests. Each request serves one call at a time.
 
-    Each lane has a request from the start: one that is created later waits for executions of OpenVINO's first stream.
+    Each lane has a request from the start. A request that is created later waits for executions of the first stream.
     """
 
     def __init__(self, compiled: Any, num_lanes: int) -> None:
@@ -204,7 +204,7 @@ class _CompiledModel:
 
 
 class _CompiledModels:
-    """The compiled models for one number of threads: by the shapes of the inputs, and one for all shapes."""
+    """The compiled models for one number of threads: ``static`` by the inputs' shapes, ``dynamic`` for all shapes."""
 
     def __init__(self, num_threads: int, num_lanes: int) -> None:
         self.num_threads, self.num_lanes = num_threads, num_lanes
@@ -221,7 +221,7 @@ def _takes_images(inputs: Sequence[OnnxTensor], channels: int) -> bool:
 
 
 def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
-    """Returns a model that takes images (N, h, w, 3) and normalises them, in place of normalised ones (N, 3, h, w)."""
+    """Returns a model that takes images (N, h, w, 3) and normalises them. ``model`` takes normalised (N, 3, h, w)."""
     processor = runtime.preprocess.PrePostProcessor(model)
     images = processor.input()
     element_type = runtime.Type.u8 if pixels.dtype == np.uint8 else runtime.Type.f32
@@ -233,7 +233,7 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
 
 
 def _more_properties(graph: OnnxGraph, precision: Precision) -> dict[str, Any]:
-    """Returns the properties without which OpenVINO computes a graph wrongly."""
+    """Returns properties that OpenVINO needs to compute a graph correctly."""
     if precision is not Precision.INT8:
         return WITHOUT_LOW_PRECISION if any(map(_is_quantising, graph.operators)) else {}
     return WITHOUT_FUSED_PRODUCTS if sum(graph.operators.get(product, 0) for product in PRODUCTS) > 1 else {}
@@ -244,7 +244,7 @@ def _is_quantising(operator: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of OpenVINO's message, or of its summary, that names a cause and not a place in code."""
+    """Returns the first line of OpenVINO's message, or of its summary, that names a cause and no place in code."""
     lines = [line.strip(" -") for line in str(error).partition("Summary:")[2].splitlines() or str(error).splitlines()]
     causes = [line for line in lines if line and not line.startswith(_NO_CAUSE)]
     return causes[0] if causes else type(error).__name__

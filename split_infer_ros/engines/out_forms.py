@@ -1,7 +1,7 @@
-"""Operators of torch in a form that writes the result into given memory, without a pass of its own for that.
+"""Forms of torch's operators that write the result into given memory, without an extra pass over it.
 
-torch has an ``out`` argument for most operators. For some of them it computes the result elsewhere and copies it. Only
-operators whose kernels write to the memory themselves are here.
+Most operators of torch have an argument ``out``. For some of them, torch computes the result elsewhere and copies it.
+This module has only operators with kernels that write to the memory directly.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | 
     """Returns the form of a node's operator that writes into given memory; None if there is none.
 
     Args:
-        node: calls the operator.
-        modules: those of the node's graph, by path.
+        node: the node that calls the operator.
+        modules: the modules of the node's graph, by path.
     """
     if node.op == "call_module":
         module = modules[str(node.target)]
@@ -37,7 +37,7 @@ def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | 
 
 
 def is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Returns whether a node usually only looks at its first argument in another shape, without moving elements."""
+    """Returns whether a node usually only views its first argument in another shape, without moving elements."""
     if node.op == "call_module":
         return isinstance(modules[str(node.target)], nn.Flatten | nn.Unflatten | nn.Identity | nn.Dropout)
     if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
@@ -46,7 +46,7 @@ def is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def may_change_inputs(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Returns whether a node may write into a tensor that it takes."""
+    """Returns whether a node may write into one of its inputs."""
     if node.kwargs.get("inplace") or "out" in node.kwargs:
         return True
     if node.op == "call_module":
@@ -58,14 +58,14 @@ def may_change_inputs(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def _name_of(node: fx.Node) -> str:
-    """Returns the name of a method, of a function, or of an operator of an exported graph without its overload."""
+    """Returns the name of a method, a function, or an exported graph's operator without its overload."""
     if isinstance(node.target, torch._ops.OpOverload):
         return str(node.target._schema.name).rpartition("::")[2]
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _relu(x: Tensor, inplace: bool = False, *, out: Tensor) -> None:
-    torch.clamp_min(x, 0, out=out)  # what torch's relu calls
+    torch.clamp_min(x, 0, out=out)  # torch's relu calls it too
 
 
 def _hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0, inplace: bool = False, *, out: Tensor) -> None:
@@ -114,25 +114,25 @@ def _mean(x: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor) -> None:
 
 def _adaptive_avg_pool2d(x: Tensor, output_size: Any, *, out: Tensor) -> None:
     if output_size in (1, (1, 1), [1, 1]):
-        torch.mean(x, (-2, -1), keepdim=True, out=out)  # as torch does for this size
+        torch.mean(x, (-2, -1), keepdim=True, out=out)  # torch does the same for this size
     else:
         aten.adaptive_avg_pool2d.out(x, output_size, out=out)
 
 
 def _max_pool2d(x: Tensor, pool: nn.MaxPool2d, *, out: Tensor) -> None:
-    indices = torch.empty_like(out, dtype=torch.int64)  # torch makes them as well, and drops them
+    indices = torch.empty_like(out, dtype=torch.int64)  # torch also makes them, and drops them
     aten.max_pool2d_with_indices.out(
         x, pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode, out=out, indices=indices
     )
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor) -> None:
-    """Writes into contiguous memory, of contiguous tensors with any number of dimensions."""
+    """Computes a linear layer on contiguous tensors with any number of dimensions. ``out`` must be contiguous."""
     torch.addmm(bias, x.view(-1, x.shape[-1]), weight.t(), out=out.view(-1, out.shape[-1]))
 
 
 def _conv2d(x: Tensor, convolution: nn.Conv2d, *, out: Tensor) -> None:
-    """Adds the bias in a pass of its own, as cuDNN's convolutions in torch do."""
+    """Computes a convolution. Adds the bias in a separate pass, as torch does with cuDNN."""
     c = convolution
     assert c.bias is not None
     padding: Any = c.padding
@@ -141,7 +141,7 @@ def _conv2d(x: Tensor, convolution: nn.Conv2d, *, out: Tensor) -> None:
 
 
 def _form_of_convolution(convolution: Any) -> OutForm | None:
-    on_gpu = convolution.weight.device.type == "cuda"  # oneDNN's convolutions have no such form in torch
+    on_gpu = convolution.weight.device.type == "cuda"  # torch has no such form of oneDNN's convolutions
     has_form = on_gpu and convolution.bias is not None and convolution.groups == 1
     return partial(_conv2d, convolution=convolution) if has_form and convolution.padding_mode == "zeros" else None
 
@@ -186,7 +186,7 @@ _FUNCTIONS: dict[Any, OutForm] = {
     torch.mean: _mean,
     functional.adaptive_avg_pool2d: _adaptive_avg_pool2d,
 }
-_NAMES: dict[str, OutForm] = {  # of methods, and of an exported graph's operators
+_NAMES: dict[str, OutForm] = {  # names of methods and of an exported graph's operators
     "relu": _relu,
     "relu_": _relu,
     "hardtanh": _hardtanh,

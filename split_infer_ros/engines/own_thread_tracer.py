@@ -1,4 +1,4 @@
-"""A tracer of torch.fx that does not disturb modules which other threads call meanwhile."""
+"""A torch.fx tracer that does not disturb modules that other threads call meanwhile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import fx, nn
 
 
 class OwnThreadTracer(fx.Tracer):
-    """A tracer that lets other threads' modules run.
+    """A tracer that lets the modules of other threads run.
 
-    While torch.fx traces, it intercepts calls of all modules in the process.
+    While torch.fx traces, it intercepts the calls of all modules in the process.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class OwnThreadTracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Records a call of this thread, and makes one of another thread."""
+        """Records a call from the tracing thread. Runs a call from another thread."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         return self.call_own(m, forward, args, kwargs)
@@ -30,11 +30,11 @@ class OwnThreadTracer(fx.Tracer):
     def call_own(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Records a call of this thread."""
+        """Records a call from the tracing thread."""
         return super().call_module(module, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Returns an attribute as the thread that reads it needs it."""
+        """Returns an attribute: for the tracing thread as the trace needs it, for another thread its value."""
         if threading.get_ident() != self._thread:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)

@@ -7,7 +7,7 @@ import enum
 from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16
 from split_infer_ros.errors import ConfigurationError
 
-OR_FP32 = " or fp32"  # behind a precision: what cannot have it runs in fp32
+OR_FP32 = " or fp32"  # behind a precision: partitions that cannot have it run in fp32
 
 
 class Precision(enum.Enum):
@@ -20,7 +20,7 @@ class Precision(enum.Enum):
 
     @property
     def dtype(self) -> DType:
-        """The dtype of tensors in this precision. Of INT8 it is float32: its engines quantise tensors themselves."""
+        """The dtype of tensors in this precision. For INT8 it is float32: engines quantise tensors themselves."""
         if self is Precision.BF16:
             return bfloat16()
         return FLOAT16 if self is Precision.FP16 else FLOAT32
@@ -37,7 +37,7 @@ def parse_precision(text: str) -> tuple[Precision, ...]:
     """Reads a user's choice, such as ``fp32``, ``bf16`` or ``bf16 or fp32``.
 
     Returns:
-        The precisions that the user accepts, the preferred one first.
+        The precisions that the user accepts. The preferred one is the first.
 
     Raises:
         ConfigurationError: there is no such choice.

@@ -1,4 +1,4 @@
-"""Says which precisions an engine has, and which ones this machine's processor is made for."""
+"""Says which precisions an engine has, and in which precisions this machine's processor is fast."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from split_infer_ros.runtime.device import Device
 from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
 
 TENSORRT = "tensorrt"  # the provider of ONNX Runtime, in lower case
-OPENVINO_BF16 = ("avx512_bf16", "amx_bf16")  # OpenVINO computes in bf16 on processors with one of them
-VNNI = ("avx512_vnni", "avx_vnni")  # they add products of int8 in 32 bits
+OPENVINO_BF16 = ("avx512_bf16", "amx_bf16")  # OpenVINO computes in bf16 on processors with one of these
+VNNI = ("avx512_vnni", "avx_vnni")  # processors with one of these add products of int8 in 32 bits
 LIMITS_WITH_16_BITS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")  # parts of the names of oneDNN's limits
 # int8 has no row: against fp32, OpenVINO runs `shapes` 1.7 times as fast on AVX2 alone, and 2.9 times with VNNI.
-EXTENSIONS = {  # torch is slower in that precision than in fp32 on processors with none of them
+EXTENSIONS = {  # without any of these, torch is slower in the precision than in fp32
     Precision.FP16: ("avx512_fp16", "amx_fp16", "asimdhp"),
     Precision.BF16: (*OPENVINO_BF16, "bf16"),
 }
 
 
 def keeps_float32(engine: Engine, provider: str) -> bool:
-    """Returns whether an engine takes and gives float32 in every precision, because it converts values itself."""
+    """Returns whether an engine takes and gives float32 in every precision. Such an engine converts values itself."""
     return engine is Engine.OPENVINO or provider.lower() == TENSORRT
 
 
@@ -32,7 +32,7 @@ def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tu
 
     Args:
         engine, provider: as ``parse_engine`` returns them.
-        is_file: whether the model is an ONNX file, whose float32 values stay so unless the engine converts them.
+        is_file: whether the model is an ONNX file. Its float32 values stay float32 unless the engine converts them.
     """
     if engine is Engine.TORCH or (is_for_gpu(engine, provider) and (keeps_float32(engine, provider) or not is_file)):
         return (Precision.FP32, Precision.FP16, Precision.BF16)
@@ -49,11 +49,11 @@ def check_precision(precision: Precision, engine: Engine, provider: str, *, is_f
     torch computes in 16 bits on any processor; see ``is_made_for``.
 
     Args:
-        precision: the wanted one.
+        precision: the wanted precision.
         engine, provider, is_file: as for ``precisions_of``.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: the engine does not compute in the precision.
     """
     name, possible = engine_text(engine, provider), precisions_of(engine, provider, is_file=is_file)
     if precision not in possible:
@@ -71,15 +71,16 @@ def check_precision(precision: Precision, engine: Engine, provider: str, *, is_f
 
 
 def wants_torch(engine: str, precisions: Iterable[Precision]) -> bool | None:
-    """Says whether a user's choices need a model of torch or an ONNX file, where there are both.
+    """Says whether a user's choices need a torch model or an ONNX file, if both exist.
 
     Args:
-        engine: as ``parse_engine`` reads it, or ``auto``.
-        precisions: those that the user accepts.
+        engine: the engine, as a text for ``parse_engine``, or ``auto``.
+        precisions: the precisions that the user accepts.
 
     Returns:
-        None if the choices leave it open. They do so with ``auto``, and with a precision that the engine has for models
-        of torch alone: in int8 it runs what was quantised from one.
+        True for a torch model, False for an ONNX file, None if the choices leave it open. They leave it open with
+        ``auto``, with int8, and with a precision that the engine has only for torch models. In int8, the engine runs a
+        graph that was quantised from a model.
 
     Raises:
         ConfigurationError: there is no such engine.
@@ -99,7 +100,7 @@ def has_vnni() -> bool:
 
 
 def is_made_for(precision: Precision, device: Device) -> bool:
-    """Returns whether a device computes in a precision faster than in fp32, as far as its kind tells. A GPU does."""
+    """Returns whether a device should be faster in a precision than in fp32. GPUs count as faster."""
     extensions = EXTENSIONS.get(precision, ())
     return device.type != "cpu" or not extensions or can_use_any(extensions)
 

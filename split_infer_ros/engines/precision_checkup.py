@@ -1,4 +1,4 @@
-"""Says which precisions this machine's processor has, by each engine that is installed."""
+"""Says in which precisions each installed engine computes on this machine's processor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from split_infer_ros.telemetry.machine import instruction_set
 
 
 def check_precisions() -> list[Finding]:
-    """Returns a finding with the processor's instruction sets, and one for each installed engine."""
+    """Returns a finding with the processor's instruction sets, and a finding for each installed engine."""
     engines = [_finding(engine) for engine in Engine if engine.is_installed]
     return [Finding(Level.OK, "Instruction sets", instruction_set()), *engines]
 

@@ -10,7 +10,7 @@ KINDS = {Engine.ONNXRUNTIME: "Providers", Engine.OPENVINO: "Devices"}
 
 
 def check_providers() -> list[Finding]:
-    """Returns a finding for each installed engine that has providers: what ``engine: NAME:PROVIDER`` takes."""
+    """Returns a finding for each installed engine with providers. It lists them for ``engine: NAME:PROVIDER``."""
     return [_finding(engine, kind) for engine, kind in KINDS.items() if engine.is_installed]
 
 

@@ -1,4 +1,4 @@
-"""Convolutions by this package's own kernels, which apply the clamp that follows in the same pass."""
+"""Runs convolutions with this package's own kernels. They also apply the activation behind it if it is a clamp."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ INFINITE = float("inf")
 
 
 def schedule_convolutions(graph: fx.GraphModule) -> None:
-    """Replaces convolutions for which there is a template by scheduled ones, in place.
+    """Replaces convolutions by scheduled ones in place, if there is a template for them.
 
-    A ReLU or ReLU6 that is the only user of such a convolution becomes part of it. Modules are not changed. Results
-    differ by rounding alone.
+    If the only user of a replaced convolution is a ReLU or ReLU6, the activation becomes part of it. Modules are not
+    changed. Results differ only by rounding.
     """
     modules = dict(graph.named_modules())
     scheduled: dict[tuple[str, str], str] = {}
@@ -37,7 +37,7 @@ def schedule_convolutions(graph: fx.GraphModule) -> None:
 
 
 def limits_of(activation: nn.Module) -> tuple[float, float] | None:
-    """Returns the lowest and highest result of a clamping activation; None if the activation is another one."""
+    """Returns the lowest and highest result of a clamping activation; None for another activation."""
     if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
         return float(activation.min_val), float(activation.max_val)
     return (0.0, INFINITE) if type(activation) is nn.ReLU else None

@@ -1,7 +1,7 @@
 """Keeps exported networks in the user's cache: the graph in one file, and the weights in another.
 
-Engines map the file of weights into memory. So a network of 500 MB is not read, parsed and copied for each of its
-sessions.
+Engines map the file of weights into memory. A network of 500 MB therefore need not be read, parsed and copied for each
+of its sessions.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from split_infer_ros.runtime.cache import cache_folder, hold
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.files import content_digest
 
-INTACT = ".sha256"  # of the file that holds the digest of what was written
+INTACT = ".sha256"  # suffix of the file with the digest of the written files
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredExport:
-    """An exported network, and which comparisons it has passed.
+    """An exported network, and the comparisons that it has passed.
 
     Attributes:
-        graph: the network. Its weights are in a file, unless nothing could be written.
-        path: of the graph's file.
-        digest: of both files; empty if nothing could be written.
+        graph: the network. Its weights are in a file, unless no file could be written.
+        path: path of the graph's file.
+        digest: digest of both files; empty if no file could be written.
     """
 
     graph: OnnxGraph
@@ -53,17 +53,17 @@ def path_of(key: str) -> Path:
     """Returns where an export is kept.
 
     Args:
-        key: identifies it.
+        key: identifies the export; see ``export_key``.
     """
     return cache_folder() / "onnx" / f"{key}.onnx"
 
 
 def load(path: Path, name: str) -> StoredExport | None:
-    """Returns a stored export; None if there is none, or if a file is not as it was written.
+    """Returns a stored export; None if there is none, or if a file has changed since it was written.
 
     Args:
-        path: as ``path_of`` gives it.
-        name: of the network, for messages.
+        path: path of the graph's file, from ``path_of``.
+        name: the network's name, for messages.
     """
     hold(path)
     try:
@@ -78,13 +78,13 @@ def load(path: Path, name: str) -> StoredExport | None:
 
 
 def store(path: Path, name: str, program: Any) -> StoredExport:
-    """Stores an export. Other processes may do the same at the same time.
+    """Stores an export. Other processes may store the same export at the same time.
 
-    The log says so if it cannot be written. The export is then in memory alone.
+    If the files cannot be written, the log says so, and the export is only in memory.
 
     Args:
-        path: as ``path_of`` gives it.
-        name: of the network, for messages.
+        path: path of the graph's file, from ``path_of``.
+        name: the network's name, for messages.
         program: a ``torch.onnx.ONNXProgram``.
     """
     try:
@@ -103,17 +103,17 @@ def store(path: Path, name: str, program: Any) -> StoredExport:
 
 
 def _digest(path: Path) -> str:
-    """Returns the digests of both files, or of the graph's if a network has no weights.
+    """Returns the digests of both files, or of the graph's file alone if there is no file of weights.
 
     Raises:
         OSError: a file cannot be read.
     """
-    weights = path.with_name(f"{path.name}.data")  # torch names it
+    weights = path.with_name(f"{path.name}.data")  # torch chooses the name
     return " ".join(map(content_digest, (path, weights) if weights.exists() else (path,)))
 
 
 def _read(path: Path) -> bytes:
-    """Returns the content of a file; nothing if it cannot be read."""
+    """Returns the content of a file; empty if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:

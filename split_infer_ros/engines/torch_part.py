@@ -1,4 +1,4 @@
-"""A part of a network as torch executes it: with packed, blocked or plain convolutions, or compiled."""
+"""Makes torch execute a part of a network: with packed, blocked or plain convolutions, or compiled."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from split_infer_ros.engines.scheduled_convolutions import schedule_convolutions
 
 
 def make_torch_part(part: fx.GraphModule, convolutions: Convolutions, compiler: Compiler) -> nn.Module:
-    """Makes a part of a prepared network executable by torch.
+    """Makes a part of a prepared network executable with torch.
 
     Args:
-        part: maps tensors to a tuple of tensors. It is taken over; modules that it shares are not changed.
-        convolutions: how its convolutions run.
-        compiler: what compiles it.
+        part: maps tensors to a tuple of tensors. It may be changed in place; modules that it shares are not changed.
+        convolutions: how the part's convolutions run.
+        compiler: what compiles the part.
     """
     executable: nn.Module = part
     if convolutions is Convolutions.PACKED:
@@ -35,13 +35,13 @@ def make_torch_part(part: fx.GraphModule, convolutions: Convolutions, compiler: 
 
 
 def _is_float32_on_cpu(part: nn.Module) -> bool:
-    """False also for a part without parameters."""
+    """Returns whether all parameters are float32 on a CPU. False if the part has no parameters."""
     parameters = list(part.parameters())
     return bool(parameters) and all(each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters)
 
 
 class ContiguousPart(nn.Module):
-    """A part whose inputs and weights are contiguous, channel by channel."""
+    """A part with contiguous inputs and weights: they lie channel by channel."""
 
     def __init__(self, part: fx.GraphModule) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class ContiguousPart(nn.Module):
 class CompiledPart(nn.Module):
     """A part that torch.compile compiles for a single image and for a full batch. Other batches run uncompiled.
 
-    A full batch is one that is larger than any before it. So the order of sizes does not matter: graphs are recorded
-    from the full batch down, and a warm-up begins with one image. Compiling takes half a minute and more. It happens
-    while the pipeline warms up, never while frames flow.
+    A batch larger than all earlier ones counts as a full batch. Sizes may therefore come in any order: graphs are
+    recorded from the full batch down, and a warm-up begins with one image. Compiling takes half a minute or more. It
+    happens while the pipeline warms up, never while frames flow.
     """
 
     def __init__(self, part: nn.Module, compiler: Compiler) -> None:

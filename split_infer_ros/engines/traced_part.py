@@ -1,4 +1,4 @@
-"""Makes a traced part of a network executable by the engine that an execution config names."""
+"""Makes a traced part of a network executable with the engine that an execution config names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from split_infer_ros.engines.torch_part import make_torch_part
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 
-Part = Callable[..., Any]  # a module of torch, or an ``EnginePart``
+Part = Callable[..., Any]  # a torch module, or an ``EnginePart``
 
 
 def make_traced_part(
@@ -34,12 +34,12 @@ def make_traced_part(
     """Makes a part of a prepared network executable.
 
     Args:
-        part: maps tensors to a tuple of tensors. It is taken over; modules that it shares are not changed.
-        config: names the engine. How torch runs convolutions and what compiles them counts for engine torch alone;
-            ``segments`` are not looked at.
-        inputs: the specs of the tensors that it takes, which other engines than torch need.
-        device: where the part runs.
-        name: of the network, for messages.
+        part: maps tensors to a tuple of tensors. It may be changed in place; modules that it shares are not changed.
+        config: names the engine. ``convolutions`` and ``compiler`` matter only for engine torch. ``segments`` are
+            ignored.
+        inputs: the specs of the tensors that the part takes. Other engines than torch need them.
+        device: the device on which the part runs.
+        name: the network's name, for messages.
         is_whole, gives_results: as for ``make_executable``.
 
     Raises:
@@ -66,16 +66,16 @@ def make_traced_part(
 
 
 def _computes(part: fx.GraphModule) -> bool:
-    """Returns whether a part has any operation. At the ends of a model, partitions have none."""
+    """Returns whether a part has any operation. A split point at an end of a model gives a partition without any."""
     return any(node.op not in ("placeholder", "get_attr", "output") for node in part.graph.nodes)
 
 
 class OperatorOverride(nn.Module):
-    """A part whose vision operators run in one given implementation.
+    """A part that runs its vision operators in one given implementation.
 
     Args:
-        part: what is run.
-        operators: the implementation.
+        part: the part to run.
+        operators: the implementation of vision operators.
     """
 
     def __init__(self, part: Part, operators: ImplementationChoice) -> None:
@@ -89,10 +89,10 @@ class OperatorOverride(nn.Module):
 
 
 class PartChain(nn.Module):
-    """Parts that run one after the other. Each takes the results of the part before it.
+    """Parts that run one after the other. Each part takes the results of the previous one.
 
     Args:
-        parts: in order.
+        parts: the parts, in order.
 
     Attributes:
         parts: as given.
@@ -102,7 +102,7 @@ class PartChain(nn.Module):
         super().__init__()
         self.parts = tuple(parts)
         for index, part in enumerate(parts):
-            if isinstance(part, nn.Module):  # torch counts its weights then; another engine keeps its own
+            if isinstance(part, nn.Module):  # then torch finds its weights; other engines keep theirs
                 self.add_module(str(index), part)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""A part of a network whose last operators write its results into given memory."""
+"""A part of a network with last operators that write its results into given memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Modules = Mapping[str, nn.Module]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedPart:
-    """A part of which all has run but its last operators.
+    """A part that has run except for its last operators.
 
     Attributes:
-        strides: those of each result in the memory that ``finish`` takes.
-        finish: takes memory of these strides for each result, and has the results written there.
+        strides: for each result, the strides of the memory that ``finish`` takes.
+        finish: takes memory of these strides for each result, and writes the results there.
     """
 
     strides: tuple[Strides, ...]
@@ -30,13 +30,13 @@ class StartedPart:
 
 
 class WritingPart(nn.Module):
-    """A part whose last operators can write results into given memory. The bits are the same as elsewhere.
+    """A part with last operators that can write results into given memory. The results' bits do not change.
 
     ``writing_part`` creates one.
 
     Args:
         body: maps tensors to the values that the last operators take.
-        results: how each of the part's results comes about.
+        results: for each of the part's results, whether an operator writes it or it is copied.
 
     Attributes:
         body, results: the arguments.
@@ -53,7 +53,7 @@ class WritingPart(nn.Module):
         return tuple(each.name for each in self.results if isinstance(each, CopiedResult))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Runs the part and returns its results in memory of their own."""
+        """Runs the part. Returns its results in new memory."""
         values = self.body(*tensors)
         return tuple(each.compute(values) for each in self.results)
 
@@ -62,7 +62,7 @@ class WritingPart(nn.Module):
 
         Args:
             tensors: the part's inputs.
-            batched: whether one image must follow the other in the memory. Otherwise strides are the usual ones.
+            batched: whether one image must follow the other in memory. Otherwise the strides are the usual ones.
         """
         values = self.body(*tensors)
         started = [each.start(values, batched) for each in self.results]
@@ -75,9 +75,9 @@ class WritingPart(nn.Module):
 
 
 def writing_part(part: Part) -> Part:
-    """Returns a part that can write its results into given memory; the part itself if none of its operators can.
+    """Returns a part that can write its results into given memory; the given part if none of its operators can.
 
-    Modules and weights are shared with the given part.
+    Both parts share modules and weights.
     """
     if isinstance(part, PartChain):
         last = writing_part(part.parts[-1])
@@ -97,8 +97,8 @@ class _Tail:
 
     Attributes:
         result: the part's result.
-        call: calls the last operator.
-        views: the nodes behind it that only view its result, in order.
+        call: the node that calls the last operator.
+        views: the nodes behind ``call`` that only view the operator's result, in order.
         form: the operator's form that writes into given memory; None if the result is copied.
     """
 
@@ -114,7 +114,7 @@ class _Tail:
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
-        """The nodes whose values these nodes take; for a copied result it is the result itself."""
+        """The nodes that the last nodes take values from; for a copied result, the result itself."""
         if self.form is None:
             return (self.result,)
         taken = [source for node in self.nodes for source in node.all_input_nodes if source not in self.nodes]
@@ -138,7 +138,7 @@ def _tail_of(result: fx.Node, modules: Modules) -> _Tail:
 
 
 def _can_run_last(tail: _Tail, modules: Modules) -> bool:
-    """Returns whether the nodes of a tail give the same values when they run behind all others."""
+    """Returns whether a tail's nodes give the same values if they run after all other nodes."""
     if tail.form is None or any(len(node.users) != 1 for node in tail.nodes):
         return False
     output = next(iter(tail.result.users))
@@ -181,7 +181,7 @@ def _result_of(part: fx.GraphModule, tail: _Tail, index: Mapping[fx.Node, int]) 
 
 
 def _module_of(part: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Collection[fx.Node]) -> fx.GraphModule:
-    """Returns a module of these nodes; its result is that of the last one, or the first input if there are none."""
+    """Returns a module of these nodes. It gives the last node's result, or its first input if there are no nodes."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in inputs:
         copies[node] = graph.placeholder(node.name)

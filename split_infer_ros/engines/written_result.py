@@ -1,4 +1,4 @@
-"""The results of a part of a network: which last operators write them into given memory, and which are copied there."""
+"""The results of a part of a network: a last operator writes each into given memory, or it is copied there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor, fx
 from split_infer_ros.buffers.layout import Strides, batched_strides, dense_strides, is_dense
 from split_infer_ros.engines.out_forms import OutForm
 
-Values = Sequence[Any]  # what comes before the last operators: tensors, and numbers that views need
+Values = Sequence[Any]  # inputs of the last operators: tensors, and numbers that views need
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedResult:
-    """A result of which all has been computed but its last operator.
+    """A result that is computed except for its last operator.
 
     Attributes:
-        strides: of the memory that ``write`` takes.
-        write: has the result written into memory of these strides.
+        strides: strides of the memory that ``write`` takes.
+        write: writes the result into memory of these strides.
     """
 
     strides: Strides
@@ -36,8 +36,8 @@ class _Placement:
     """How a result lies in memory.
 
     Attributes:
-        shape, strides: of what the operator gives.
-        viewed_strides: of the part's result, which views that memory.
+        shape, strides: shape and strides of the operator's result.
+        viewed_strides: strides of the part's result, which is a view of the operator's result.
     """
 
     shape: torch.Size
@@ -50,8 +50,8 @@ class CopiedResult:
     """A result that no operator can write into given memory, so it is copied there.
 
     Attributes:
-        name: of the value in the part's graph.
-        index: of the result among the values.
+        name: the value's name in the part's graph.
+        index: the result's index among the values.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CopiedResult:
         return result
 
     def start(self, values: Values, batched: bool) -> StartedResult:
-        """Returns what copies the result. In ``batched`` memory, one image follows the other."""
+        """Prepares to copy the result. In ``batched`` memory, one image follows the other."""
         return _copied(self.compute(values), batched)
 
 
@@ -71,17 +71,17 @@ class CopiedResult:
 class WrittenResult:
     """A result that its last operator writes into given memory.
 
-    The operator's usual form and the one that writes are compared once for each kind of values. If a single bit
-    differs, the result of such values is copied.
+    The operator's usual form and the form that writes are compared once for each combination of input shapes, strides
+    and dtypes. If a single bit differs, results of this combination are copied.
 
     Attributes:
-        name: of the value in the part's graph.
+        name: the value's name in the part's graph.
         call: the node that calls the operator.
         operator: maps the values that ``call`` takes to the operator's result.
         form: the operator's form that writes into given memory.
         views: maps the operator's result, and the values of ``view_inputs``, to the part's result. It moves nothing.
-        view_inputs: the nodes whose values the views take besides the operator's result.
-        index: of each node that is taken, among the values.
+        view_inputs: the nodes with values that the views take besides the operator's result.
+        index: for each node that operator and views take, the index of its value among the values.
     """
 
     name: str
@@ -94,12 +94,12 @@ class WrittenResult:
     _placements: dict[object, _Placement | None] = field(default_factory=dict)
 
     def compute(self, values: Values) -> Tensor:
-        """Returns the result in memory of its own."""
+        """Returns the result in new memory."""
         taken = self._taken(values)
         return self._viewed(self.operator(*self._arguments(taken)), taken)
 
     def start(self, values: Values, batched: bool) -> StartedResult:
-        """Returns what runs the last operator. In ``batched`` memory, one image follows the other."""
+        """Prepares to run the last operator. In ``batched`` memory, one image follows the other."""
         taken = self._taken(values)
         placement = self._placement(taken, batched)
         if placement is None:
@@ -111,7 +111,7 @@ class WrittenResult:
         return StartedResult(placement.viewed_strides, write)
 
     def _placement(self, taken: Mapping[fx.Node, Any], batched: bool) -> _Placement | None:
-        """Returns how the result of such values lies in memory; None if the operator cannot write it there."""
+        """Returns how the result for these values lies in memory; None if the operator cannot write it there."""
         kind = (
             batched,
             *((each.shape, each.stride(), each.dtype) if isinstance(each, Tensor) else each for each in taken.values()),
@@ -124,14 +124,14 @@ class WrittenResult:
 
     def _try(self, taken: Mapping[fx.Node, Any], batched: bool) -> _Placement | None:
         probes = {node: _probe(each) if isinstance(each, Tensor) else each for node, each in taken.items()}
-        # The usual form may work in place, so it gets copies.
+        # The usual form may change its inputs in place, so it gets copies.
         usual = self.operator(*(each.clone() if isinstance(each, Tensor) else each for each in self._arguments(probes)))
         result = self._viewed(usual, probes)
         if result.data_ptr() != usual.data_ptr() or not is_dense(result.shape, result.stride()):
             return None
         placement = _Placement(usual.shape, usual.stride(), result.stride())
         if batched and result.stride() != batched_strides(result):
-            if result.shape != usual.shape or result.stride() != usual.stride():  # views would move it
+            if result.shape != usual.shape or result.stride() != usual.stride():  # views would move the result
                 return None
             placement = _Placement(usual.shape, batched_strides(usual), batched_strides(usual))
         written = torch.empty_strided(usual.shape, placement.strides, dtype=usual.dtype, device=usual.device)
@@ -168,7 +168,7 @@ def _copied(result: Tensor, batched: bool) -> StartedResult:
 
 
 def _probe(tensor: Tensor) -> Tensor:
-    """Returns a tensor of the same kind whose elements differ, so that another order of operations shows."""
+    """Returns a tensor of the same kind with varied elements, which show if operations run in another order."""
     probe = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     if not tensor.is_floating_point():
         return probe.copy_(tensor)

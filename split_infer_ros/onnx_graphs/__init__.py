@@ -1,1 +1,1 @@
-"""ONNX models as graphs: read, checked, described and cut, without an engine that runs them."""
+"""Reads, checks, describes and cuts ONNX models as graphs. No engine is needed."""

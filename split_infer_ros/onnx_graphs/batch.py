@@ -1,9 +1,9 @@
-"""Makes a graph that takes a fixed number of images at a time take batches.
+"""Rewrites a graph for a fixed number of images, so that it takes batches of any size.
 
-Exporters fix the batch to 1 by default, or to what the user asks for. They write this number into constants, such as
-the target of a Reshape. Where the batch lies in each value is found from shapes inferred for this number of images and
-for twice as many. The constants are then rewritten. Some graphs pick the first image or have the number in other
-places, so that this is not enough: the caller compares results.
+Exporters fix the batch to 1 by default, or to a number that the user gives. They write this number into constants, such
+as the target of a Reshape. This module infers shapes for this number of images and for twice as many. The difference
+shows where the batch lies in each value. Then it rewrites the constants. That is not enough for graphs that pick the
+first image, or have the number in other places. The caller therefore compares results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape, infer_for
 if TYPE_CHECKING:
     import onnx
 
-MAX_ROUNDS = 40  # of inference; a graph that needs more is left as it is
+MAX_ROUNDS = 40  # rounds of inference; a graph that needs more is not rewritten
 
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Less", "Greater", "Equal", "And", "Or")
 
@@ -39,11 +39,11 @@ Shapes = Mapping[str, ValueShape]
 def with_symbolic_batch(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph | None:
     """Returns a graph that takes any number of images, or None if its constants cannot be rewritten.
 
-    Whether its results are right is for the caller to check.
+    The caller must check that the results are right.
 
     Args:
-        graph: takes a fixed number of images at a time. It is not changed.
-        image_shape: (C, H, W).
+        graph: a graph that takes a fixed number of images at a time. It is not changed.
+        image_shape: (C, H, W) of one image.
     """
     rewriter = _Rewriter(graph, image_shape)
     for _ in range(MAX_ROUNDS):
@@ -64,14 +64,14 @@ def with_batch_of_one(graph: OnnxGraph) -> OnnxGraph:
 
 
 class _Rewriter:
-    """Rewrites constants until the shapes for twice as many images agree with them."""
+    """Rewrites constants, round by round, until shapes for twice as many images follow from them."""
 
     def __init__(self, graph: OnnxGraph, image_shape: tuple[int, ...]) -> None:
         import onnx
 
         self._name, self._image_shape = graph.name, image_shape
-        self._count = graph.inputs[0].shape[0] or 1  # of images
-        self._fixed = infer_for(graph, (self._count, *image_shape))  # shapes for so many
+        self._count = graph.inputs[0].shape[0] or 1  # images at a time
+        self._fixed = infer_for(graph, (self._count, *image_shape))  # shapes for this many images
         self._integers = small_integers(graph.proto.graph)
         self._proto = onnx.ModelProto()
         self._proto.CopyFrom(graph.proto)
@@ -81,18 +81,18 @@ class _Rewriter:
         for output in self._proto.graph.output:
             output.type.tensor_type.ClearField("shape")
         self._nodes = list(graph.proto.graph.node)
-        self._dependent = {graph.inputs[0].name}  # on the images
+        self._dependent = {graph.inputs[0].name}  # names of values that depend on the images
         for node in self._nodes:
             if not self._dependent.isdisjoint(used_values(node)):
                 self._dependent |= set(map(str, node.output))
-        # Where the result of a Reshape has the batch, by index of the node. At first, it is taken to be in front.
+        # By index of a Reshape: the axis of its result that is the batch. The first guess is axis 0.
         self._batch_axes = {index: 0 for index, node in enumerate(self._nodes) if self._has_fixed_target(node)}
-        self._edits: dict[int, Edit] = {}  # of nodes of other kinds, by index
+        self._edits: dict[int, Edit] = {}  # by index, for nodes of other kinds
 
     def improve(self) -> bool:
-        """Corrects what is wrong for twice as many images. Returns whether anything was."""
+        """Corrects nodes that are wrong for twice as many images. Returns whether any was wrong."""
         doubled = infer_for(self.result(), (2 * self._count, *self._image_shape))
-        changed: set[str] = set()  # values whose shapes are no longer as inferred
+        changed: set[str] = set()  # values with outdated shapes in ``doubled``
         for index, node in enumerate(self._nodes):
             is_stale = not changed.isdisjoint(used_values(node))
             if not is_stale and has_plain_domain(node):
@@ -102,7 +102,7 @@ class _Rewriter:
         return bool(changed)
 
     def result(self) -> OnnxGraph:
-        """Returns the graph as it is rewritten so far."""
+        """Returns the graph with all rewriting that was done so far."""
         import onnx
 
         proto = onnx.ModelProto()
@@ -121,7 +121,7 @@ class _Rewriter:
         return OnnxGraph(self._name, proto)
 
     def _has_fixed_target(self, node: onnx.NodeProto) -> bool:
-        """Returns whether a node is a Reshape of what depends on images, to a shape that does not."""
+        """Returns whether a node is a Reshape with data that depends on images, and a target that does not."""
         if node.op_type != "Reshape" or not has_plain_domain(node) or len(node.input) < 2:
             return False
         target = self._lengths(self._fixed, str(node.output[0]))
@@ -129,7 +129,7 @@ class _Rewriter:
         return depends == [True, False] and bool(target) and 0 not in target
 
     def _correct_reshape(self, index: int, node: onnx.NodeProto, doubled: Shapes) -> bool:
-        """Corrects where the result of a Reshape has the batch. Returns whether that was wrong."""
+        """Corrects the noted batch axis of a Reshape's result. Returns whether it was wrong."""
         if index not in self._batch_axes:
             return False
         axis = self._batch_axis(str(node.input[0]), doubled)
@@ -144,7 +144,7 @@ class _Rewriter:
         return is_wrong
 
     def _correct_other(self, index: int, node: onnx.NodeProto, doubled: Shapes) -> bool:
-        """Makes a node of another kind fit several images. Returns whether that was necessary."""
+        """Plans an edit that makes a node of another kind fit several images. Returns whether it needs one."""
         if index in self._edits or not node.input:
             return False
         names = list(map(str, node.input))
@@ -175,7 +175,7 @@ class _Rewriter:
         return index in self._edits
 
     def _batch_axis(self, name: str, doubled: Shapes) -> int | None:
-        """Returns the dimension of a value that is twice as long for twice as many images; None if not just one is."""
+        """Returns the dimension of a value that doubles with the images; None unless it alone changes."""
         first, second = self._lengths(self._fixed, name), self._lengths(doubled, name)
         if len(first) != len(second):
             return None
@@ -184,23 +184,23 @@ class _Rewriter:
         return different[0] if is_doubled else None
 
     def _lacks_batch(self, name: str, doubled: Shapes) -> bool:
-        """Returns whether a value has the fixed number in front, and keeps it for twice as many images.
+        """Returns whether a value's first dimension is the fixed number of images, even for twice as many images.
 
-        Unless the number is 1, the value must be a constant: it is then taken to repeat its first row.
+        Unless the number is 1, only a constant counts. The rewriting assumes that all its rows equal the first one.
         """
         expected = (self._count,)
         is_same = self._lengths(self._fixed, name)[:1] == self._lengths(doubled, name)[:1] == expected
         return is_same and (self._count == 1 or name not in self._dependent)
 
     def _lengths(self, shapes: Shapes, name: str) -> tuple[int, ...]:
-        """Returns a value's shape; empty if it is not known completely."""
+        """Returns a value's shape; empty unless all of it is known."""
         known = shapes.get(name)
         lengths = known.lengths if known else ()
         return () if None in lengths else tuple(length for length in lengths if length is not None)
 
 
 def _slice_edit(index: int, values: list[list[int]], count: int) -> dict[int, Edit]:
-    """Returns the edit of a Slice that takes all ``count`` images along the axis in front; none of another one."""
+    """Returns the edit of a Slice that takes all ``count`` images along the first axis; no edit for another Slice."""
     starts, ends, axes, *steps = values
     if 0 not in axes:
         return {}

@@ -1,4 +1,4 @@
-"""Edits of single nodes that make them fit any number of images."""
+"""Edits that make single nodes fit any number of images."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 Edit = Callable[["onnx.GraphProto", "onnx.NodeProto"], None]
 """Changes a node that is not yet in the graph. Nodes and constants that it needs are added to the graph."""
 
-_LAST = 2**63 - 1  # as an end of a Slice: up to the last one
-_PREFIX = "split_infer_ros/batch"  # of values that the edited graph has and the original has not
+_LAST = 2**63 - 1  # as an end of a Slice: up to the last element
+_PREFIX = "split_infer_ros/batch"  # begins the names of values that an edit adds
 
 
 def retarget(graph: onnx.GraphProto, node: onnx.NodeProto, *, target: Sequence[int]) -> None:
-    """Gives a Reshape another target."""
+    """Gives a Reshape the shape ``target`` as its target."""
     node.input[1] = add_constant(graph, f"{_PREFIX}/target/{node.output[0]}", target)
 
 
 def extend_slice(graph: onnx.GraphProto, node: onnx.NodeProto, *, ends: Sequence[int], place: int) -> None:
-    """Makes a Slice take all images; ``place`` is that of the batch among its axes."""
+    """Makes a Slice take all images. ``place`` is the index of the batch among the axes that it slices."""
     ends = [_LAST if each == place else end for each, end in enumerate(ends)]
     node.input[2] = add_constant(graph, f"{_PREFIX}/ends/{node.output[0]}", ends)
 
 
 def set_resized(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequence[int]) -> None:
-    """Makes a Resize give as many images as it takes, each of these lengths."""
+    """Makes a Resize keep the number of images. ``lengths`` are the other dimensions of its result."""
     node.input[3] = _add_shape(graph, node, str(node.input[0]), lengths)
 
 
 def expand_by_one(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequence[int]) -> None:
-    """Makes an Expand of images keep their number, and expand all other dimensions to these lengths."""
+    """Makes an Expand keep the number of images, and expand all other dimensions to ``lengths``."""
     node.input[1] = add_constant(graph, f"{_PREFIX}/expanded/{node.output[0]}", [1, *lengths])
 
 
 def take_first_rows(graph: onnx.GraphProto, node: onnx.NodeProto, *, places: Sequence[int]) -> None:
-    """Takes of constants that have a row for each image the first one, which an operator repeats for each image."""
+    """Replaces constants with a row for each image by their first row. The operator broadcasts it to all images."""
     for place in places:
         node.input[place] = _first_row(graph, node, place)
 
@@ -53,15 +53,15 @@ def repeat_inputs(
     rank: int,
     are_single: bool,
 ) -> None:
-    """Repeats the first rows of inputs of a Concat as often as ``source`` has images.
+    """Repeats the first row of some inputs of a Concat, once for each image of ``source``.
 
     Args:
-        graph: to which nodes are added.
+        graph: gets the added nodes.
         node: the Concat.
-        source: an input with the batch in front.
-        places: of the inputs to repeat.
-        rank: of all inputs.
-        are_single: whether these inputs have one row only.
+        source: name of an input. Its first dimension is the batch.
+        places: indices of the inputs to repeat.
+        rank: number of dimensions of every input.
+        are_single: whether the inputs to repeat have only one row.
     """
     shape = _add_shape(graph, node, source, [1] * (rank - 1))
     for place in places:
@@ -71,14 +71,14 @@ def repeat_inputs(
 
 
 def _first_row(graph: onnx.GraphProto, node: onnx.NodeProto, place: int) -> str:
-    """Adds what takes the first row (1, ...) of an input. Returns its name."""
+    """Adds nodes that take the first row (1, ...) of an input. Returns the row's name."""
     name = f"{_PREFIX}/first/{place}/{node.output[0]}"
     index = add_constant(graph, f"{name}/index", [0])
     return add_node(graph, "Gather", [str(node.input[place]), index], name, axis=0)
 
 
 def _add_shape(graph: onnx.GraphProto, node: onnx.NodeProto, source: str, lengths: Sequence[int]) -> str:
-    """Adds what computes the shape (N, *lengths), where N is the length of ``source``. Returns its name."""
+    """Adds nodes that compute the shape (N, *lengths); N is the number of images in ``source``. Returns its name."""
     name = f"{_PREFIX}/shape/{node.output[0]}"
     batch_size = add_batch_size(graph, source, f"{name}/images")
     return add_node(graph, "Concat", [batch_size, add_constant(graph, f"{name}/lengths", lengths)], name, axis=0)

@@ -1,6 +1,6 @@
-"""The constants of an ONNX graph: how large they are, and the files beside the model in which they may lie.
+"""The constants of an ONNX graph: their sizes, and the files beside the model that may hold them.
 
-Sizes are compared with what is there before memory is taken for them.
+Each size is compared with the data in the file before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from split_infer_ros.runtime.user_files import is_regular
 if TYPE_CHECKING:
     import onnx
 
-MAX_WEIGHT_BYTES = 2**34  # in all files beside the model
+MAX_WEIGHT_BYTES = 2**34  # limit for all files beside the model together
 MAX_DIMENSIONS = 64
-SMALL_BYTES = 1024  # a constant up to this size stays in a model that is checked without its weights
-_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # those that share a byte
+SMALL_BYTES = 1024  # ``structure_of`` keeps constants up to this size
+_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # types with several elements in a byte
 _COMPLEX = ("COMPLEX64", "COMPLEX128")
 
 
 class _Place(NamedTuple):
-    """Where a constant lies: bytes of a file beside the model."""
+    """Where the data of a constant lies: some bytes of a file beside the model."""
 
     tensor: Any
     file: Path
@@ -36,14 +36,14 @@ class _Place(NamedTuple):
 
 
 def load_constants(proto: onnx.ModelProto, path: Path) -> None:
-    """Reads the constants that lie in other files into the model, and checks the sizes of all.
+    """Reads the constants that lie in other files into the model. Checks the sizes of all constants.
 
     Args:
-        proto: the model, which is changed. Functions are inlined.
-        path: of its file.
+        proto: the model. It is changed in place. Its functions must be inlined.
+        path: the model's file.
 
     Raises:
-        ConfigurationError: a constant is not where the model says, not as large as its shape, or too large.
+        ConfigurationError: a constant is not where the model says, does not fit its shape, or is too large.
     """
     import onnx
 
@@ -62,7 +62,7 @@ def load_constants(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def find_external(proto: onnx.ModelProto, path: Path) -> dict[Path, int]:
-    """Returns the files in which constants lie, and how many bytes are taken from each. None is read.
+    """Returns the files that hold constants, and how many bytes the model takes from each. Reads none of them.
 
     Raises:
         ConfigurationError: a constant is not where the model says.
@@ -83,8 +83,9 @@ def _places(proto: onnx.ModelProto, path: Path) -> list[_Place]:
 def _place_of(tensor: onnx.TensorProto, path: Path, folders: Sequence[Path]) -> _Place:
     """Returns where a constant lies.
 
-    Its file is looked for beside each of the model's links in turn. After all links were followed, it must lie in one
-    of these folders. So a file of weights may be a link only if the model is one too, and leads to the same place.
+    The model's path may be a link. The function looks for the constant's file in the folder of each link in turn. With
+    all links followed, the file must lie in one of these folders. A file of weights may therefore be a link only if the
+    model is a link too, and both lead to the same folder.
     """
     facts = {entry.key: entry.value for entry in tensor.external_data}
     location = facts.get("location", "")
@@ -113,7 +114,7 @@ def _place_of(tensor: onnx.TensorProto, path: Path, folders: Sequence[Path]) -> 
 
 
 def _check_total(places: list[_Place], path: Path) -> None:
-    """Refuses more weights than there is memory for. Many constants may name the same bytes of one file."""
+    """Refuses more weights than fit into memory. Constants that name the same bytes of a file each need memory."""
     total = sum(place.length for place in places)
     if total > MAX_WEIGHT_BYTES:
         raise ConfigurationError(f"{path} has more than {MAX_WEIGHT_BYTES:,} bytes of weights, which is the limit.")
@@ -131,7 +132,7 @@ def _check_shape(tensor: onnx.TensorProto, path: Path) -> None:
 
 
 def _check_data(tensor: onnx.TensorProto, path: Path) -> None:
-    """Checks that a constant has as much data as its shape says."""
+    """Checks that a constant has as much data as its shape needs."""
     import onnx
 
     try:
@@ -155,7 +156,7 @@ def _check_data(tensor: onnx.TensorProto, path: Path) -> None:
 
 
 def _text(tensor: onnx.TensorProto) -> str:
-    """Returns a shape as text, of which very many dimensions are left out."""
+    """Returns a shape as text. Dimensions after the eighth are left out."""
     return ", ".join(map(str, tensor.dims[:8])) + (", ..." if len(tensor.dims) > 8 else "")
 
 
@@ -163,7 +164,7 @@ def _num_bytes(tensor: onnx.TensorProto) -> int:
     """Returns how many bytes a constant has.
 
     Raises:
-        ValueError: its type is unknown, or has no size.
+        ValueError: the constant's type is unknown, or has no size.
     """
     import onnx
 
@@ -177,9 +178,9 @@ def _num_bytes(tensor: onnx.TensorProto) -> int:
 
 @contextmanager
 def structure_of(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """Lends a model whose large constants are empty. They return at the end.
+    """Empties the model's large constants while the context is open, and restores them at its end.
 
-    What only looks at a model's structure need not copy its weights, and protobuf copies at most 2 GB.
+    Code that only looks at a model's structure then copies no weights. Protobuf copies at most 2 GB.
     """
     taken = []
     try:
@@ -194,7 +195,7 @@ def structure_of(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 def _constants(proto: onnx.ModelProto) -> Iterator[Any]:
-    """Yields every constant of a model, with those in its functions."""
+    """Yields every constant of a model, including the constants in its functions."""
     yield from _constants_of_graph(proto.graph)
     for function in proto.functions:
         yield from _constants_of_nodes(function.node)
@@ -208,7 +209,7 @@ def _constants_of_graph(graph: onnx.GraphProto) -> Iterator[Any]:
 
 
 def _constants_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Any]:
-    """Yields the constants in attributes of nodes, and in their subgraphs."""
+    """Yields the constants in the attributes of nodes, and in the nodes' subgraphs."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):

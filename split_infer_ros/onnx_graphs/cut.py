@@ -1,4 +1,4 @@
-"""Cuts parts out of a graph: the nodes between two places, as a graph of its own."""
+"""Cuts parts out of a graph: it makes a graph of the nodes between two places."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from split_infer_ros.onnx_graphs.shapes import BATCH, Dimension, ValueShape
 if TYPE_CHECKING:
     import onnx
 
-_BATCH_SIZE = "split_infer_ros/batch_size"  # in a part: the number of images, int64 (1,)
-_LENGTH = "split_infer_ros/length"  # of another dimension, int64 (1,)
-_PASSED = "split_infer_ros/passed"  # an input that is an output as well
+_BATCH_SIZE = "split_infer_ros/batch_size"  # name of the number of images in a part, int64 (1,)
+_LENGTH = "split_infer_ros/length"  # begins the names of other lengths in a part, int64 (1,)
+_PASSED = "split_infer_ros/passed"  # begins the names of outputs that are inputs as well
 
 
 class Cutter:
     """Cuts parts out of one graph.
 
     Args:
-        graph: the whole. It is not changed, and parts get copies of their weights.
-        dataflow: of the graph.
-        shapes: of its values.
+        graph: the whole graph. It is not changed, and parts get copies of their weights.
+        dataflow: the graph's dataflow.
+        shapes: shapes of the graph's values, by name.
     """
 
     def __init__(self, graph: OnnxGraph, dataflow: Dataflow, shapes: Mapping[str, ValueShape]) -> None:
@@ -34,17 +34,17 @@ class Cutter:
     def cut(self, name: str, first: int, last: int) -> OnnxGraph:
         """Returns the part between two places.
 
-        Its inputs are the values that cross the first place, its outputs those that cross the last one, in order. Its
-        nodes are those that the outputs need. An input that is an output as well has another name as an output.
+        The part's inputs are the values that cross the first place, in order. Its outputs are the values that cross the
+        last place. It has the nodes that its outputs need. A value that is both gets another name as an output.
 
         Args:
-            name: of the part, for messages.
-            first, last: how many of the graph's nodes lie before each place.
+            name: the part's name, for messages.
+            first, last: the number of the graph's nodes before each place.
         """
         return self._cut(name, self._dataflow.live(first), self._dataflow.live(last))
 
     def values(self, name: str, outputs: Sequence[str]) -> OnnxGraph:
-        """Returns the part that computes values from the images, each of which is an output."""
+        """Returns the part that computes the values ``outputs`` from the images. Each value is an output."""
         return self._cut(name, self._dataflow.live(0), outputs)
 
     def _cut(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
@@ -64,7 +64,7 @@ class Cutter:
         return OnnxGraph(name, part)
 
     def weights_of(self, first: int, last: int) -> list[str]:
-        """Returns the names of the weights that the part between two places has. Sparse ones are left out."""
+        """Returns the names of the weights in the part between two places, without sparse weights."""
         nodes = self._nodes_between(self._dataflow.live(first), self._dataflow.live(last))
         used = {name for node in nodes for name in used_values(node)}
         return [str(tensor.name) for tensor in self._graph.proto.graph.initializer if tensor.name in used]
@@ -80,11 +80,11 @@ class Cutter:
         return found[::-1]
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
-        """Returns whether a node gives a shape of which only the batch size is open."""
+        """Returns whether a node gives a shape in which only the batch size is open."""
         return is_shape(node) and self._dataflow.depends_on(str(node.output[0])) is Dependence.BATCH_SIZE
 
     def _add_shape(self, part: onnx.GraphProto, node: onnx.NodeProto, images: str) -> None:
-        """Adds nodes that give a known shape. The batch size is that of the part's first input."""
+        """Adds nodes that give the same known shape as ``node``. They take the batch size from the value ``images``."""
         span = {attribute.name: int(attribute.i) for attribute in node.attribute}
         dimensions = self._shapes[str(node.input[0])].dimensions[span.get("start") : span.get("end")]
         pieces = [self._dimension(part, dimension, images) for dimension in dimensions]
@@ -94,7 +94,7 @@ class Cutter:
             add_constant(part, str(node.output[0]), [])
 
     def _dimension(self, part: onnx.GraphProto, dimension: Dimension, images: str) -> str:
-        """Returns the name of a value int64 (1,) that holds a dimension, and adds what gives it."""
+        """Returns the name of a value int64 (1,) that holds a dimension. Adds the value if the part lacks it."""
         names = {str(name) for node in part.node for name in node.output} | {
             str(each.name) for each in part.initializer
         }
@@ -114,7 +114,7 @@ class Cutter:
         part.sparse_initializer.extend(tensor for tensor in whole.sparse_initializer if tensor.values.name in used)
 
     def _declared(self, source: str, name: str) -> onnx.ValueInfoProto:
-        """Declares an input or output of a part, which has the type and shape of a value of the whole."""
+        """Declares an input or output of a part. It has the type and shape of the whole graph's value ``source``."""
         import onnx
 
         whole = self._graph.proto.graph
@@ -136,7 +136,7 @@ class Cutter:
 
 
 def _new_model(whole: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Returns a model without nodes that uses the same operators as another one."""
+    """Returns a model without nodes, for the same operator versions and functions as ``whole``."""
     import onnx
 
     proto = onnx.ModelProto(ir_version=whole.ir_version, producer_name=whole.producer_name)

@@ -1,4 +1,4 @@
-"""What a graph's values depend on, and which of them are alive between two nodes."""
+"""Finds what a graph's values depend on, and which values are still needed at a place between two nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _RANDOM_OPERATORS = (
 class Dependence(enum.Enum):
     """What a value depends on.
 
-    - ``NOTHING``: it is a constant. Each side of a split point has its own.
-    - ``BATCH_SIZE``: on the number of images and on nothing else about them. Each side computes it by itself.
-    - ``IMAGES``: it must cross a split point if it is used behind it.
+    - ``NOTHING``: the value is a constant. Each side of a split point has its own copy.
+    - ``BATCH_SIZE``: the value depends only on the number of images. Each side of a split point computes it.
+    - ``IMAGES``: the value depends on the images. It must cross a split point if the other side uses it.
     """
 
     NOTHING = "nothing"
@@ -40,13 +40,13 @@ class Dataflow:
     """The order in which a graph's values are made and used.
 
     Args:
-        graph: to look at.
-        shapes: of its values.
+        graph: the graph.
+        shapes: shapes of the graph's values, by name.
 
     Attributes:
-        nodes: of the graph, in order.
-        producers: the index of the node that makes a value, by name. Inputs and weights have none.
-        computing: the indices of the nodes that depend on images.
+        nodes: the graph's nodes, in order.
+        producers: the index of the node that makes a value, by the value's name. Inputs and weights have no producer.
+        computing: the indices of the nodes with results that depend on images.
     """
 
     def __init__(self, graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> None:
@@ -68,7 +68,7 @@ class Dataflow:
         """Returns the names of the values that cross a place, in the order in which they are made.
 
         Args:
-            position: how many nodes lie before the place. Behind the last node, the graph's outputs cross.
+            position: the number of nodes before the place. The graph's outputs cross the place behind the last node.
         """
         if position == len(self.nodes):
             return [tensor.name for tensor in self._graph.outputs]

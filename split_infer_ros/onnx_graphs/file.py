@@ -1,4 +1,4 @@
-"""Reads ONNX files. A file is data: reading it runs no code, and reads nothing outside the file's folder."""
+"""Reads ONNX files. Reading a file runs no code, and reads nothing outside the file's folder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from split_infer_ros.runtime.user_files import is_regular, read_regular
 if TYPE_CHECKING:
     import onnx
 
-MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no more
-DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators ONNX Runtime has
+MAX_FILE_BYTES = 2**31 - 1  # protobuf cannot read more
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains with operators that ONNX Runtime has
 LOADERS = ("EPContext", "PyOp", "PythonOp")  # operators that load other files or run code
 
 
 def read_onnx(path: Path) -> OnnxGraph:
-    """Reads a model with its weights, and checks it. Damaged files can end the process: ``inspect_files`` guards it.
+    """Reads a model with its weights, and checks it. A damaged file can end the process: ``inspect_files`` guards it.
 
-    Weights may lie in other files beside it. Functions that the file defines are inlined. What exporters say in
-    different ways is written in one way; see ``unify``.
+    Weights may lie in other files beside the model. Functions that the file defines are inlined. ``unify`` removes
+    differences between exporters.
 
     Args:
-        path: of the file.
+        path: the model's file.
 
     Raises:
         ConfigurationError: the file is missing, too large, damaged or no ONNX model. It is also raised if the model
-            uses operators that no engine has, or if weights are not where it says.
+            uses operators that no engine has, or if weights are not where the model says.
     """
     proto = _parse(path)
     import onnx.checker
@@ -41,7 +41,7 @@ def read_onnx(path: Path) -> OnnxGraph:
     if not proto.graph.node or not proto.graph.output:
         raise ConfigurationError(f"{path} cannot be read as an ONNX file (it holds no graph); export it again.")
     try:
-        proto.ClearField("training_info")  # graphs that no engine runs
+        proto.ClearField("training_info")  # holds graphs that no engine runs
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
         _check_operators(proto, path)
@@ -57,7 +57,7 @@ def read_onnx(path: Path) -> OnnxGraph:
 
 
 def weights_beside(path: Path) -> dict[Path, int]:
-    """Returns the files beside a model from which it takes weights, and how many bytes of each. They are not read.
+    """Returns the files beside a model that hold its weights, and how many bytes it takes of each. Reads none of them.
 
     Raises:
         ConfigurationError: the model cannot be read, or weights are not where it says.
@@ -66,7 +66,7 @@ def weights_beside(path: Path) -> dict[Path, int]:
 
 
 def _parse(path: Path) -> onnx.ModelProto:
-    """Reads a file as a message, without any check of what it says."""
+    """Reads a file as a protobuf message. Does not check its content."""
     try:
         import onnx
     except ImportError as error:
@@ -109,6 +109,6 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of an error's message, which can be very long."""
+    """Returns the first line of an error's message, cut to 200 characters. Messages can be very long."""
     line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
     return line[:200]

@@ -1,4 +1,4 @@
-"""An ONNX model in memory: a whole one, or the part of one."""
+"""An ONNX model in memory, or a part of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from split_infer_ros.runtime.checked_files import read_checked
 if TYPE_CHECKING:
     import onnx
 
-_DTYPES = {  # the names of dtypes, by name in onnx.TensorProto
+_DTYPES = {  # name in onnx.TensorProto -> name of the dtype
     "FLOAT": "float32",
     "FLOAT16": "float16",
     "BFLOAT16": "bfloat16",
@@ -33,9 +33,9 @@ class OnnxTensor:
     """An input or output of a graph.
 
     Attributes:
-        name: in the graph.
-        shape: of a batch; None for a dimension of symbolic or unknown length. The first dimension is the batch.
-        dtype: of the elements.
+        name: the tensor's name in the graph.
+        shape: shape of a batch; None for a dimension of symbolic or unknown length. The first dimension is the batch.
+        dtype: dtype of the elements.
     """
 
     name: str
@@ -49,7 +49,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is to be known of a graph without its nodes. The attributes are those of ``OnnxGraph``."""
+    """Facts about a graph that can be read without its nodes. Attributes mean the same as in ``OnnxGraph``."""
 
     inputs: tuple[OnnxTensor, ...]
     outputs: tuple[OnnxTensor, ...]
@@ -58,32 +58,32 @@ class GraphFacts:
     has_known_shape: tuple[bool, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the facts in a form that can be written as JSON."""
+        """Returns the facts as values that JSON can hold."""
         sides = {side: list(map(_written, getattr(self, side))) for side in ("inputs", "outputs")}
         return sides | {name: getattr(self, name) for name in ("digest", "operators", "has_known_shape")}
 
     @classmethod
     def of_json(cls, written: Mapping[str, Any]) -> GraphFacts:
-        """Returns the facts that ``as_json`` wrote."""
+        """Returns facts from the values that ``as_json`` gave."""
         inputs, outputs = (tuple(map(_parsed, written[side])) for side in ("inputs", "outputs"))
         return cls(inputs, outputs, written["digest"], written["operators"], tuple(written["has_known_shape"]))
 
 
 class OnnxGraph:
-    """An ONNX model, or the part of one. It is never changed after it was made.
+    """An ONNX model, or a part of one. It never changes.
 
     Args:
-        name: of the file or part, for messages.
-        proto: the model. Its weights are in it, unless ``path`` is given. It is taken over.
-        path: a file that holds the model, and names another file for its weights; None if there is none.
+        name: name of the file or part, for messages.
+        proto: the model. It holds its weights, unless ``path`` is given. The caller must not change it any more.
+        path: a file that holds the model, and names another file for its weights; None if there is no such file.
 
     Attributes:
-        inputs: what the caller passes, in order. Weights are no inputs.
-        outputs: what it gives, in order.
-        content: a file as ``checked_files`` reads them that holds the serialised model; None if there is none.
+        inputs: the tensors that a caller passes, in order. Weights are not inputs.
+        outputs: the tensors that the graph gives, in order.
+        content: a file with the serialised model, in the format of ``checked_files``; None if there is none.
 
     Raises:
-        ConfigurationError: an input or output is no tensor, or has elements of another kind than arrays have here.
+        ConfigurationError: an input or output is no tensor, or its elements are of a type that is not supported.
     """
 
     _read: Callable[[], OnnxGraph]
@@ -98,13 +98,13 @@ class OnnxGraph:
 
     @classmethod
     def described(cls, name: str, facts: GraphFacts, read: Callable[[], OnnxGraph], content: Path | None) -> OnnxGraph:
-        """Returns a graph that is read only when somebody asks for more than its facts.
+        """Returns a graph from facts. The model itself is read only when somebody needs more than the facts.
 
         Args:
-            name: of the graph.
-            facts: what is known of it.
-            read: makes the graph if it has no content. Whoever needs more than facts gets what it raises, and a
-                ConfigurationError if it makes another graph.
+            name: the graph's name.
+            facts: the graph's facts.
+            read: makes the graph if ``content`` is missing or damaged. Its errors reach the caller that needs more than
+                facts. If it makes a graph with another digest, that caller gets a ConfigurationError.
             content: as in the attributes.
         """
         graph = cls.__new__(cls)
@@ -116,7 +116,7 @@ class OnnxGraph:
 
     @property
     def facts(self) -> GraphFacts:
-        """What is to be known of the graph without its nodes."""
+        """The facts that can be read without the graph's nodes."""
         return GraphFacts(self.inputs, self.outputs, self.digest, self.operators, self.has_known_shape)
 
     @cached_property
@@ -133,7 +133,7 @@ class OnnxGraph:
         return onnx.load_model_from_string(content)
 
     def read_content(self) -> bytes | None:
-        """Returns the serialised model if it was kept. A file that is not as it was written is removed."""
+        """Returns the serialised model, or None if no file has it. Removes a file that changed since it was written."""
         if self.content is None:
             return None
         with suppress(OSError):
@@ -145,12 +145,12 @@ class OnnxGraph:
 
     @cached_property
     def operators(self) -> Mapping[str, int]:
-        """How many nodes of each kind the graph has. What its nodes hold in them is left out."""
+        """How many nodes of each kind the graph has. Nodes in subgraphs do not count."""
         return Counter(str(node.op_type) for node in self.proto.graph.node)
 
     @cached_property
     def has_known_shape(self) -> tuple[bool, ...]:
-        """Whether each output has the input's batch in front, and only known lengths behind it."""
+        """For each output, whether its first dimension is the input's batch and all other lengths are known."""
         names = {tensor.name for tensor in self.inputs[:1]}
         batch = next((_first_symbol(value) for value in self.proto.graph.input if value.name in names), "")
         return tuple(
@@ -160,12 +160,12 @@ class OnnxGraph:
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the exporter says about the model, by key."""
+        """The exporter's notes about the model, by key."""
         return MappingProxyType({entry.key: entry.value for entry in self.proto.metadata_props})
 
     @cached_property
     def digest(self) -> str:
-        """Hexadecimal digits that identify the whole content, weights in it included."""
+        """Hexadecimal digits that identify the whole content, including weights in the model itself."""
         content = hashlib.sha256()
         _hash_message(content, self.proto)
         return content.hexdigest()
@@ -195,7 +195,7 @@ class OnnxGraph:
                 f"{self.name}: '{value.name}' has elements of ONNX's type {tensor.elem_type}; "
                 f"supported are: {', '.join(name.lower() for name in _DTYPES)}."
             )
-        lengths = tuple(length or None for length in shape_of(tensor))  # exporters also write 0 for what is open
+        lengths = tuple(length or None for length in shape_of(tensor))  # some exporters write 0 for an open length
         return OnnxTensor(str(value.name), lengths, dtype)
 
 
@@ -222,7 +222,7 @@ def dtype_of(element_type: int) -> DType | None:
 
 
 def shape_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
-    """Returns a tensor's shape, with None for each symbolic or unknown dimension. Some exporters write -1 for these."""
+    """Returns a tensor's shape. Symbolic and unknown dimensions, for which some exporters write -1, are None."""
     return tuple(
         int(dimension.dim_value) if dimension.HasField("dim_value") and dimension.dim_value >= 0 else None
         for dimension in tensor.shape.dim

@@ -1,6 +1,6 @@
-"""Edits at the ends of a graph, so that it takes one input, float32 images (N, 3, h, w), and gives float32.
+"""Edits the ends of a graph, so that its one input is float32 images (N, 3, h, w), and its outputs are float32.
 
-What is added converts: it copies, rounds or repeats numbers, and computes nothing else. Names of added values begin
+The added nodes only convert: they copy, round or repeat numbers, or make grey of colours. Names of added values begin
 with ``ADDED``, but a graph's outputs keep their names.
 """
 
@@ -19,10 +19,10 @@ from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_
 if TYPE_CHECKING:
     import onnx
 
-ADDED = "split_infer_ros:ends"  # in front of the names of added values and nodes; a slash would name a module
+ADDED = "split_infer_ros:ends"  # begins the names of added values and nodes; a slash would name a module
 
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as in OpenCV
-_AXES_ARE_INPUTS = 13  # the version of ONNX's operators from which Squeeze and its kin take axes as an input
+LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in grey, as in OpenCV
+_AXES_ARE_INPUTS = 13  # from this opset on, Squeeze and similar operators take axes as an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class ImageForm:
     """How a graph takes its images.
 
     Attributes:
-        tensor: the input.
-        colours: the number of its channels, 1 or 3.
-        is_channels_last: whether the channels lie behind the columns.
+        tensor: the input that takes images.
+        colours: the number of channels, 1 or 3.
+        is_channels_last: whether the channels come behind height and width.
         has_batch: whether the first dimension is the batch.
     """
 
@@ -43,13 +43,13 @@ class ImageForm:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it takes float32 (N, 3, h, w)."""
+        """Whether the graph takes float32 (N, 3, h, w)."""
         is_float32 = self.tensor.dtype == FLOAT32
         return is_float32 and self.colours == 3 and self.has_batch and not self.is_channels_last
 
     @property
     def is_integer(self) -> bool:
-        """Whether its elements are whole numbers."""
+        """Whether the input's elements are whole numbers."""
         return not is_floating(self.tensor.dtype)
 
     @property
@@ -61,11 +61,11 @@ class ImageForm:
 
 
 class GraphEnds:
-    """Edits a copy of a graph.
+    """Edits the ends of a copy of a graph.
 
     Args:
-        graph: is not changed.
-        proto: takes the place of the graph's own, such as one without weights; None copies that one.
+        graph: the graph. It is not changed.
+        proto: a model to edit instead of the graph's own, for example one without weights; None: the graph's own.
     """
 
     def __init__(self, graph: OnnxGraph, proto: onnx.ModelProto | None = None) -> None:
@@ -77,13 +77,13 @@ class GraphEnds:
         self._graph = self._proto.graph
         self._graph.ClearField("value_info")
         self._nodes = list(self._graph.node)
-        self._graph.ClearField("node")  # nodes that are added lie in front of the others
+        self._graph.ClearField("node")  # added nodes come before the graph's own
         versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
         self._version = int(max(versions, default=1))
-        self._images = ""  # the name of the input that has the batch in front
+        self._images = ""  # name of the images' input
 
     def take_images(self, form: ImageForm, height: int, width: int) -> None:
-        """Makes the graph take float32 (N, 3, height, width), whatever its own form of images is."""
+        """Makes the graph take float32 (N, 3, height, width). Added nodes convert to the form that it had before."""
         import onnx
 
         own, place = self._declared(form.tensor.name)
@@ -113,13 +113,13 @@ class GraphEnds:
         self._graph.node.add(op_type="Identity", input=[value], output=[form.tensor.name], name=f"{ADDED}:input")
 
     def fill(self, name: str, values: Sequence[float], lengths: Sequence[int], *, is_repeated: bool) -> None:
-        """Makes a constant of an input. Images are set before.
+        """Makes a constant of an input. ``take_images`` must be called before.
 
         Args:
-            name: of the input.
-            values: its elements for one image; a single one stands for all.
-            lengths: its shape. With ``is_repeated``, this is of one image's part.
-            is_repeated: whether the first dimension is the batch, in front of ``lengths``.
+            name: the input's name.
+            values: the input's elements for one image; a single one is repeated for all.
+            lengths: the input's shape. With ``is_repeated``, it is the shape for one image, without the batch.
+            is_repeated: whether the input has a batch dimension in front of ``lengths``.
         """
         import onnx
 
@@ -145,7 +145,7 @@ class GraphEnds:
         del self._graph.input[self._declared(name)[1]]
 
     def give_float32(self, *, adds_batch: bool) -> None:
-        """Casts outputs in other floating types to float32, and puts a batch of 1 in front of all if they have none."""
+        """Casts outputs of other floating types to float32. ``adds_batch`` puts a batch of 1 before each output."""
         import onnx
 
         others = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
@@ -171,7 +171,7 @@ class GraphEnds:
                 tensor.shape.dim.extend(dims)
 
     def result(self) -> OnnxGraph:
-        """Returns the edited graph. Nothing is edited afterwards."""
+        """Returns the edited graph. Call no other method afterwards."""
         self._graph.node.extend(self._nodes)
         return OnnxGraph(self._name, self._proto)
 
@@ -180,7 +180,7 @@ class GraphEnds:
         return next((each, place) for place, each in enumerate(self._graph.input) if each.name == name)
 
     def _whole_levels(self, value: str) -> str:
-        """Rounds to whole grey values 0..255. Old versions of ONNX's operators have neither Round nor Clip's inputs."""
+        """Rounds to whole values 0..255. Old versions of ONNX's operators lack Round, and Clip with inputs."""
         raised = self._add("Add", [value, self._floats("half", [0.5])], "raised")
         whole = self._add("Floor", [raised], "whole")
         above = self._add("Max", [whole, self._floats("black", [0.0])], "above_black")
@@ -197,7 +197,7 @@ class GraphEnds:
     def _with_axes(
         self, operator: str, value: str, axis: int, output: str, name: str, **attributes: int
     ) -> onnx.NodeProto:
-        """Makes a node that takes one axis, as this version of ONNX's operators does."""
+        """Makes a node that takes one axis: as an input or an attribute, as the graph's opset demands."""
         import onnx
 
         if self._version < _AXES_ARE_INPUTS:

@@ -1,4 +1,4 @@
-"""Which nodes of a graph are layers with weights, which layers are the last ones, and what decodes their outputs."""
+"""Finds which nodes of a graph are layers with weights, which layers are the last, and which nodes decode outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from split_infer_ros.onnx_graphs.nodes import has_plain_domain, num_elements, us
 if TYPE_CHECKING:
     import onnx
 
-MAX_DECODING_WEIGHTS = 4096  # elements of what decodes: the bins of a distribution, a small table
+MAX_DECODING_WEIGHTS = 4096  # elements; a decoding constant is small: bins of a distribution, a table
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _SAME_VALUES = ("Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Slice", "Split")
@@ -22,10 +22,10 @@ class Layers:
     """The layers of a graph. All numbers are indices of nodes, in order.
 
     Attributes:
-        layers: the nodes with weights that were learned.
-        depthwise: the convolutions in which each channel has a kernel of its own.
-        last: the layers whose outputs reach the results without passing another layer.
-        decoding: what follows the last layers, and makes boxes or probabilities of their outputs. No layer needs it.
+        layers: the nodes with learned weights.
+        depthwise: the convolutions with a separate kernel for each channel.
+        last: the layers with outputs that reach the results without passing another layer.
+        decoding: the other nodes that no layer needs. They make boxes or probabilities from the last layers' outputs.
     """
 
     layers: tuple[int, ...]
@@ -35,17 +35,17 @@ class Layers:
 
 
 def find_layers(graph: onnx.GraphProto) -> Layers:
-    """Finds the layers of a graph whose nodes are in order.
+    """Finds the layers of a graph. The graph's nodes must be in order.
 
-    A convolution or product may decode as well. The boxes of YOLOv8 and its kin are distributions, and the mean of each
-    one is a convolution with the weights 0, 1, ... 15. So whole numbers are no learned weights. Nor are the weights of
-    what makes one number of the results of a softmax.
+    Some convolutions and products decode, so they are no layers. In YOLOv8 and similar models, boxes are distributions,
+    and a convolution with the weights 0, 1, ... 15 computes the mean of each. Small weights therefore do not count as
+    learned if all are whole numbers, or if they turn the results of a softmax into one number.
     """
     nodes = list(graph.node)
     values = _Values(graph)
     layers = [index for index, node in enumerate(nodes) if values.is_layer(node)]
     is_layer = set(layers)
-    feeding: set[str] = set()  # the values on which a later layer depends
+    feeding: set[str] = set()  # values that a later layer depends on
     last: list[int] = []
     decoding: list[int] = []
     for index in range(len(nodes) - 1, -1, -1):
@@ -59,7 +59,7 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
 
 
 class _Values:
-    """The values of a graph: which of them are constants, and what makes the others."""
+    """The values of a graph: which of them are constants, and which nodes make the others."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._tensors = {str(tensor.name): tensor for tensor in graph.initializer}
@@ -80,7 +80,7 @@ class _Values:
         return layer.op_type == "Conv" and groups > 1 and weights is not None and list(weights.dims)[1:2] == [1]
 
     def _constant(self, name: str) -> onnx.TensorProto | None:
-        """Returns the constant from which a value comes by operators that keep the values; None if it is computed."""
+        """Returns the constant behind a value, if only operators that keep numbers lie between; else None."""
         source = self._source(name, ("DequantizeLinear",))
         return self._tensors.get(source)
 

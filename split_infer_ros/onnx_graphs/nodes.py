@@ -1,4 +1,4 @@
-"""Small questions about the nodes and constants of ONNX graphs, and ways to add some."""
+"""Answers small questions about the nodes and constants of ONNX graphs, and adds nodes and constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-MAX_INTEGERS = 64  # elements of a constant that may be a shape, or bounds of a Slice
+MAX_INTEGERS = 64  # elements; a larger constant is no shape and no bounds of a Slice
 
 
 def is_shape(node: onnx.NodeProto) -> bool:
@@ -23,7 +23,7 @@ def has_plain_domain(node: onnx.NodeProto) -> bool:
 
 
 def used_values(node: onnx.NodeProto) -> list[str]:
-    """Returns the names of the values that a node reads, with those that its subgraphs take from outside."""
+    """Returns the names of the values that a node reads, including values that its subgraphs take from outside."""
     names = [str(name) for name in node.input if name]
     for subgraph in subgraphs(node):
         names += _captured_values(subgraph)
@@ -39,7 +39,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _captured_values(graph: onnx.GraphProto) -> list[str]:
-    """Returns the names that a subgraph uses and does not define."""
+    """Returns the names that a subgraph uses but does not define."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {name for node in graph.node for name in node.output}
     used = [name for node in graph.node for name in used_values(node)]
@@ -52,7 +52,7 @@ def num_elements(tensor: onnx.TensorProto) -> int:
 
 
 def small_integers(graph: onnx.GraphProto) -> dict[str, list[int]]:
-    """Returns the values of a graph's constants int64 (n,) of few elements, by name."""
+    """Returns the values of a graph's small constants, by name: int64 (n,) with at most ``MAX_INTEGERS`` elements."""
     import onnx
 
     tensors = {str(tensor.name): tensor for tensor in graph.initializer}
@@ -69,7 +69,7 @@ def small_integers(graph: onnx.GraphProto) -> dict[str, list[int]]:
 def add_node(
     graph: onnx.GraphProto, operator: str, inputs: Iterable[str], output: str, **attributes: int | list[int]
 ) -> str:
-    """Appends a node with one output, and returns the output's name. The node has that name as well."""
+    """Appends a node with one output. Returns the output's name, which is also the node's name."""
     import onnx
 
     graph.node.append(onnx.helper.make_node(operator, list(inputs), [output], name=output, **attributes))
@@ -85,6 +85,6 @@ def add_constant(graph: onnx.GraphProto, name: str, values: Sequence[int]) -> st
 
 
 def add_batch_size(graph: onnx.GraphProto, source: str, name: str) -> str:
-    """Adds what computes the length of a value's first dimension, int64 (1,), and returns its name."""
+    """Adds nodes that compute the length of the first dimension of ``source``, int64 (1,). Returns its name."""
     shape = add_node(graph, "Shape", [source], f"{name}/shape")
     return add_node(graph, "Gather", [shape, add_constant(graph, f"{name}/axis", [0])], name, axis=0)

@@ -1,7 +1,6 @@
-"""Writes a graph in an older version of ONNX's operators, for what does not know newer ones.
+"""Writes a graph in an older version of ONNX's operators, for tools that do not know newer versions.
 
-Newer versions of most operators only add types and options. A graph that uses none of them means the same by the
-older version.
+Newer versions of most operators only add types and options. A graph without these means the same in the older version.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from split_infer_ros.onnx_graphs.nodes import has_plain_domain, small_integers
 if TYPE_CHECKING:
     import onnx
 
-_SAMPLING_MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # of GridSample before version 20
+_SAMPLING_MODES = {b"linear": b"bilinear", b"cubic": b"bicubic"}  # GridSample's modes and their names before version 20
 
 
 def with_opset(graph: OnnxGraph, version: int) -> OnnxGraph:
-    """Returns a graph in the operators of one version. A graph of that version or an older one is returned as it is.
+    """Returns a graph in one version of ONNX's operators. A graph of that or an older version is returned unchanged.
 
-    Whether its results are the same is for the caller to check. A Split into parts of different lengths, for one, is
-    written as one into equal parts.
+    The caller must check that the results are the same. For example, a Split into a number of parts, of which the last
+    may be shorter, becomes a Split into equal parts.
 
     Args:
-        graph: is not changed.
-        version: of ONNX's operators.
+        graph: the graph. It is not changed.
+        version: the version of ONNX's operators.
 
     Raises:
-        ConfigurationError: the graph has operators, or options of them, that this version lacks.
+        ConfigurationError: the graph has operators, or options of operators, that this version lacks.
     """
     import onnx
 
@@ -55,7 +54,7 @@ def with_opset(graph: OnnxGraph, version: int) -> OnnxGraph:
 
 
 def _rewrite(node: onnx.NodeProto, newer: int, older: int, constants: dict[str, list[int]]) -> bool:
-    """Rewrites a node in place. Returns whether the older version can say what it does."""
+    """Rewrites a node in place. Returns whether the older version can express it."""
     import onnx
 
     operator = str(node.op_type)

@@ -1,7 +1,7 @@
-"""Says in ONNX's own operators what ONNX Runtime's operators on whole numbers compute.
+"""Rewrites ONNX Runtime's quantised operators, which compute on whole numbers, as ONNX's own operators.
 
-``onnxruntime.quantization`` writes them in its format ``QOperator``. ONNX itself has ``QLinearConv`` and
-``QLinearMatMul``, and infers their shapes. It knows nothing of the others, and OpenVINO does not have all of them.
+``onnxruntime.quantization`` writes quantised operators in its format ``QOperator``. ONNX itself has ``QLinearConv`` and
+``QLinearMatMul``, and infers their shapes. It does not know the others, and OpenVINO does not have all of them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     import onnx
 
 DOMAIN = "com.microsoft"
-_PREFIX = "split_infer_ros/plain"  # of values that the rewritten graph has and the original has not
+_PREFIX = "split_infer_ros/plain"  # begins the names of added values
 
 
 class _Parts(NamedTuple):
-    """What an operator on whole numbers consists of.
+    """What a quantised operator consists of. A place is an index among its inputs.
 
     Attributes:
-        operator: of ONNX, which computes the same on float32.
-        inputs: for each of its inputs, the places of a value, its scale and its zero point. A value alone is taken as
-            it is.
-        scale: the place of the result's scale, which its zero point follows.
+        operator: the operator of ONNX that computes the same on float32.
+        inputs: for each input of ``operator``, the places of a value, its scale and its zero point. An input with one
+            place is a value that is not quantised.
+        scale: the place of the result's scale. The place of its zero point follows.
     """
 
     operator: str
@@ -45,8 +45,8 @@ _FIXED: Mapping[str, _Parts] = {
     "QLinearGlobalAveragePool": _Parts("GlobalAveragePool", _ONE, 3),
     "QLinearWhere": _Parts("Where", ((0,), (1, 2, 3), (4, 5, 6)), 7),
 }
-_REWRITTEN = {*_FIXED, "QuantizeLinear", "DequantizeLinear", "QLinearConcat", "QGemm"}  # at least in one domain
-_OWN_ATTRIBUTES = ("channels_last", "opset")  # which ONNX's operators lack
+_REWRITTEN = {*_FIXED, "QuantizeLinear", "DequantizeLinear", "QLinearConcat", "QGemm"}  # these in ``DOMAIN`` only
+_OWN_ATTRIBUTES = ("channels_last", "opset")  # attributes that ONNX's operators lack
 
 
 def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
@@ -55,7 +55,7 @@ def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
 
 
 def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
-    """Returns a graph without these operators. It is the given one if there are none."""
+    """Returns a graph without quantised operators. Returns the given graph if it has none."""
     if _REWRITTEN.isdisjoint(graph.operators):
         return graph
     import onnx
@@ -71,7 +71,7 @@ def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
 
 
 def plain_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns nodes that compute the same as the given ones up to rounding, without these operators."""
+    """Returns nodes without quantised operators. They compute the same as the given nodes, up to rounding."""
     found: list[onnx.NodeProto] = []
     for node in nodes:
         rewrite = _rewriting(node)
@@ -80,7 +80,7 @@ def plain_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _rewriting(node: onnx.NodeProto) -> Callable[[onnx.NodeProto], list[onnx.NodeProto]] | None:
-    """Returns what rewrites a node; None if it stays as it is, also because it has options that ONNX lacks."""
+    """Returns the function that rewrites a node; None if it stays as it is or has options that ONNX lacks."""
     operator = str(node.op_type)
     lays_channels_last = any(each.name == "channels_last" and each.i for each in node.attribute)
     if node.domain != DOMAIN or lays_channels_last:
@@ -114,7 +114,7 @@ def _rewrite_concat(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _rewrite_gemm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Rewrites a matrix product. Its bias int32 has the product of the two other scales."""
+    """Rewrites a matrix product. The scale of its int32 bias is the product of its two inputs' scales."""
     operands = [[_input(node, place) for place in places] for places in _TWO]
     more = []
     if _input(node, 6):
@@ -133,10 +133,10 @@ def _computed(
     """Returns nodes that dequantise the operands, run an operator on them and quantise its result.
 
     Args:
-        node: which they take the place of, and whose attributes the operator gets.
-        operator: of ONNX.
-        operands: each a value, its scale and its zero point, or a value alone.
-        result: the scale and the zero point of the result; empty names if it stays in float32.
+        node: the node that the new nodes replace. The operator gets its attributes.
+        operator: the operator of ONNX.
+        operands: for each operand, the names of a value, its scale and its zero point, or of a value alone.
+        result: names of the result's scale and zero point; empty names if the result stays in float32.
     """
     nodes, taken = [], []
     for place, (value, *rest) in enumerate(operands):

@@ -1,7 +1,7 @@
-"""The values on which shapes depend, such as the target of a Reshape, computed for a given batch size.
+"""Computes the values on which shapes depend, such as the target of a Reshape, for a given batch size.
 
-ONNX's own shape inference follows few operators from a Shape to the place that uses it. These values are computed here
-instead, node by node, and then count as constants for the inference.
+ONNX's own shape inference follows few operators between a Shape and the node that uses its result. This module computes
+the values there instead, node by node. They then count as constants for the inference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from split_infer_ros.onnx_graphs.nodes import is_shape, subgraphs
 if TYPE_CHECKING:
     import onnx
 
-MAX_ELEMENTS = 4096  # larger values decide no shape
+MAX_ELEMENTS = 4096  # no shape depends on larger values
 
 Shapes = Mapping[str, tuple[int | None, ...]]
 
-_SHAPE_OPERANDS = {  # which of an operator's inputs decide the shape of its result
+_SHAPE_OPERANDS = {  # operator -> inputs that decide its result's shape
     "CenterCropPad": (1,),
     "ConstantOfShape": (0,),
     "Expand": (1,),
@@ -40,10 +40,10 @@ _SHAPE_OPERANDS = {  # which of an operator's inputs decide the shape of its res
 
 
 class ShapeValues:
-    """Computes the values of one model on which shapes depend.
+    """Computes the values of one model that shapes depend on.
 
     Args:
-        proto: the model, with the values of its small constants. It is not changed.
+        proto: the model. At least its small constants have values. It is not changed.
     """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
@@ -52,14 +52,14 @@ class ShapeValues:
         self._proto = proto
         self._nodes = list(proto.graph.node)
         self._needed = self._needed_nodes()
-        self._values: dict[str, Any] = {}  # arrays of NumPy by name
+        self._values: dict[str, Any] = {}  # NumPy arrays, by name
         for tensor in proto.graph.initializer:
             if tensor.raw_data or not tensor.dims or 0 in tensor.dims or _has_values(tensor):
                 self._values[str(tensor.name)] = onnx.numpy_helper.to_array(tensor)
         self._computed: set[int] = set()  # indices of nodes
 
     def compute(self, shapes: Shapes) -> bool:
-        """Computes what has become known by these shapes. Returns whether there was anything new."""
+        """Computes all values that can be computed from ``shapes``. Returns whether any was new."""
         found = False
         for index in self._needed:
             node = self._nodes[index]
@@ -73,12 +73,12 @@ class ShapeValues:
         return found
 
     def computed(self) -> dict[str, Any]:
-        """Returns the arrays that were computed, by the names of the values."""
+        """Returns all computed arrays, by the names of the values."""
         names = [str(name) for index in sorted(self._computed) for name in self._nodes[index].output if name]
         return {name: self._values[name] for name in names}
 
     def as_constants(self) -> onnx.ModelProto:
-        """Returns a copy of the model in which computed values are constants."""
+        """Returns a copy of the model with computed values as constants."""
         import onnx
 
         copied = onnx.ModelProto()
@@ -91,7 +91,7 @@ class ShapeValues:
         return copied
 
     def _needed_nodes(self) -> list[int]:
-        """Returns the indices of the nodes that values depend on which decide shapes, in order."""
+        """Returns the indices of the nodes that compute shape-deciding values, in order."""
         wanted: set[str] = set()
         for node in self._nodes:
             operands = (1,) if node.op_type.startswith("Reduce") else _SHAPE_OPERANDS.get(node.op_type, ())
@@ -113,7 +113,7 @@ class ShapeValues:
         return [np.array(lengths[span.get("start") : span.get("end")], np.int64)]
 
     def _run(self, node: onnx.NodeProto) -> list[Any] | None:
-        """Runs a node if all its inputs are known and small."""
+        """Runs a node. Returns None unless all inputs and results are known and small."""
         import onnx
         from onnx.reference import ReferenceEvaluator
 
@@ -130,7 +130,7 @@ class ShapeValues:
         model = onnx.helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
         try:
             results = list(map(np.asarray, ReferenceEvaluator(model).run(None, inputs)))
-        except Exception:  # an operator that the evaluator does not have, or has for other types
+        except Exception:  # the evaluator lacks the operator, or lacks it for these types
             return None
         return results if all(0 <= value.size <= MAX_ELEMENTS for value in results) else None
 

@@ -1,4 +1,4 @@
-"""The shapes of all values of a graph, and which of their dimensions is the batch."""
+"""Infers the shapes of all values of a graph, and which dimension of each value is the batch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from split_infer_ros.onnx_graphs.shape_values import MAX_ELEMENTS, ShapeValues
 if TYPE_CHECKING:
     import onnx
 
-BATCH = "batch"  # in a shape: the number of images
-MAX_ROUNDS = 32  # of inference; each follows the shapes through one more value that depends on shapes
+BATCH = "batch"  # stands for the number of images in a shape
+MAX_ROUNDS = 32  # rounds of inference; each gets past one more value that shapes depend on
 _TWO_BATCHES = (2, 3)  # sizes that show which dimensions depend on the batch
 
-Dimension = int | str | None  # a length, ``BATCH``, or unknown
+Dimension = int | str | None  # a length, ``BATCH``, or None for an unknown length
 
 
 @dataclass(frozen=True, slots=True)
 class ValueShape:
-    """What is known of a value.
+    """The shape and element type of a value.
 
     Attributes:
-        dimensions: of a batch: each a length, ``BATCH``, or None if it is unknown.
+        dimensions: the shape of a batch; each dimension is a length, ``BATCH``, or None if it is unknown.
         element_type: an ``onnx.TensorProto.DataType``.
     """
 
@@ -38,17 +38,17 @@ class ValueShape:
 
     @property
     def dtype(self) -> DType | None:
-        """Of the elements; None if arrays cannot have it here."""
+        """The dtype of the elements; None if arrays of it are not supported."""
         return dtype_of(self.element_type)
 
     @property
     def lengths(self) -> tuple[int | None, ...]:
-        """The dimensions that are known as lengths, with None for all others."""
+        """The dimensions that are lengths; None for the batch and unknown dimensions."""
         return tuple(length if isinstance(length, int) else None for length in self.dimensions)
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:
-        """The shape of one image's part; None unless the first dimension is the batch and all others are known."""
+        """The shape of one image's values; None unless the first dimension is the batch and all others are known."""
         lengths = tuple(length for length in self.dimensions[1:] if isinstance(length, int))
         is_batch_first = self.dimensions[:1] == (BATCH,) and len(lengths) == len(self.dimensions) - 1
         return lengths if is_batch_first else None
@@ -62,13 +62,13 @@ class ValueShape:
 def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str, ValueShape]:
     """Infers the shapes of all values of a graph, as far as ONNX's shape inference can.
 
-    A graph with a symbolic batch is inferred for two batch sizes, which shows where the batch is. A graph that takes a
-    fixed number of images is inferred for it. There, each first dimension of that length counts as the batch. For one
-    image this is always right, because results of single images can be joined along it.
+    A graph with a symbolic batch is inferred for two batch sizes: the difference shows where the batch is. A graph that
+    takes a fixed number of images is inferred for that number. Each first dimension of that length then counts as the
+    batch. For one image this is always right, because results of single images can be joined along that dimension.
 
     Args:
-        graph: its first input is the images.
-        image_shape: (C, H, W) of an image, also where the graph leaves it open.
+        graph: the graph. Its first input takes the images.
+        image_shape: (C, H, W) of an image. It also fixes dimensions that the graph leaves open.
     """
     fixed = graph.inputs[0].shape[0]
     if fixed is not None:
@@ -82,12 +82,12 @@ def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str,
 
 
 def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, ValueShape]:
-    """Infers the shapes of all values for one shape (N, C, H, W) of the images."""
+    """Infers the shapes of all values for images of one shape (N, C, H, W)."""
     return _infer_with_values(graph, input_shape)[0]
 
 
 def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
-    """Whether ONNX's inference finds no contradiction in a graph for one shape (N, C, H, W) of the images."""
+    """Returns whether ONNX's inference finds no contradiction in a graph for images of one shape (N, C, H, W)."""
     import onnx
 
     skeleton = _skeleton(graph.proto)
@@ -96,13 +96,13 @@ def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
         output.type.tensor_type.ClearField("shape")
     try:
         onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
-    except Exception:  # the errors of operators' inferences have no common class
+    except Exception:  # inference errors have no common class
         return False
     return True
 
 
 def infer_outputs(proto: onnx.ModelProto) -> None:
-    """Gives the outputs that have no shape the one that is inferred, in place, as far as there is one."""
+    """Infers shapes for outputs without a shape, and sets those that it finds, in place."""
     import onnx
 
     try:
@@ -117,14 +117,14 @@ def infer_outputs(proto: onnx.ModelProto) -> None:
 
 
 def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph:
-    """Returns a graph for images of one size, in which constants take the place of what is computed from shapes.
+    """Returns a graph for images of one size. Constants replace the values that the graph computes from shapes.
 
-    A Reshape whose result has the batch in one place gets a constant target with -1 there. Nodes that no output needs
-    are left out.
+    If exactly one dimension of a Reshape's result is the batch, the Reshape gets a constant target with -1 there. Nodes
+    that no output needs are left out.
 
     Args:
-        graph: takes any number of images. It is not changed.
-        image_shape: (C, H, W).
+        graph: a graph that takes any number of images. It is not changed.
+        image_shape: (C, H, W) of one image.
     """
     import onnx
 
@@ -153,7 +153,7 @@ def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Onnx
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
-    """Drops the nodes that no output needs, in place: whoever converts the graph need not know their operators."""
+    """Drops the nodes that no output needs, in place. A converter of the graph then need not know their operators."""
     needed = {str(each.name) for each in graph.output}
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
@@ -164,7 +164,7 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
 
 
 def _joined_lengths(first: ValueShape | None, second: ValueShape | None) -> list[int] | None:
-    """Returns the lengths of a value for any batch, -1 in its one place; None if there is not just one."""
+    """Returns the lengths of a value, with -1 for the batch; None unless exactly one dimension is the batch."""
     if first is None or second is None or not (first.is_known and second.is_known):
         return None
     pairs = list(zip(first.lengths, second.lengths, strict=True))
@@ -175,7 +175,7 @@ def _joined_lengths(first: ValueShape | None, second: ValueShape | None) -> list
 def _computed_for(
     graph: OnnxGraph, input_shape: tuple[int, ...]
 ) -> tuple[dict[str, ValueShape], dict[str, np.ndarray[Any, Any]]]:
-    """Returns the shapes of all values for one shape of the images, and the values that are computed from shapes."""
+    """Returns the shapes of all values for images of one shape, and all values that are computed from shapes."""
     found, values = _infer_with_values(graph, input_shape)
     while values.compute({name: value.lengths for name, value in found.items()}):
         pass
@@ -183,7 +183,7 @@ def _computed_for(
 
 
 def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[dict[str, ValueShape], ShapeValues]:
-    """Infers shapes. Returns them with the values that were computed on the way."""
+    """Infers shapes. Returns the shapes, and the values that were computed on the way."""
     skeleton = _skeleton(graph.proto)
     _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
     for output in skeleton.graph.output:
@@ -200,7 +200,7 @@ def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[
 
 
 def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a copy for inference, without large weights, and with operators that ONNX's inference knows."""
+    """Returns a copy for inference: without large weights, and only with operators that ONNX's inference knows."""
     skeleton = without_weights(proto)
     nodes = plain_nodes(skeleton.graph.node)
     skeleton.graph.ClearField("node")
@@ -214,7 +214,7 @@ def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
 
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception:  # an operator's inference failed; without values, less is known
+    except Exception:  # an operator's inference failed; try without propagated values, which finds less
         try:
             inferred = onnx.shape_inference.infer_shapes(proto)
         except Exception:
@@ -229,7 +229,7 @@ def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
 
 
 def without_weights(proto: onnx.ModelProto, max_elements: int = MAX_ELEMENTS) -> onnx.ModelProto:
-    """Returns a copy of a model without inferred shapes, in which larger constants have no values."""
+    """Returns a copy without inferred shapes, and without values of constants over ``max_elements`` elements."""
     import onnx
 
     copied = onnx.ModelProto(ir_version=proto.ir_version)
@@ -266,7 +266,7 @@ def _with_batch(value: ValueShape, fixed: int) -> ValueShape:
 
 
 def _joined(first: ValueShape, second: ValueShape) -> ValueShape:
-    """Joins what is known of a value from two batch sizes."""
+    """Joins the shapes of a value that were inferred for two batch sizes."""
     pairs = zip(first.dimensions, second.dimensions, strict=True)
     return ValueShape(tuple(_joined_dimension(pair) for pair in pairs), first.element_type)
 

@@ -1,7 +1,7 @@
-"""Writes what exporters say in different ways in one way, so that nothing else need know of them.
+"""Removes differences between exporters from a model, so that no other module need know them.
 
-Paddle writes every weight as a node ``Constant``. Converters to float16 put nodes at the end of a graph that are needed
-at its beginning. Some exporters leave out the shapes of outputs.
+Paddle writes every weight as a node ``Constant``. Converters to float16 append nodes at the end of a graph although
+nodes at its beginning need them. Some exporters leave out the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from split_infer_ros.onnx_graphs.shapes import infer_outputs
 if TYPE_CHECKING:
     import onnx
 
-_VALUES = {  # the attributes in which a Constant may hold numbers, and the types of these
+_VALUES = {  # attributes in which a Constant may hold numbers, and the numbers' types
     "value_float": "FLOAT",
     "value_floats": "FLOAT",
     "value_int": "INT64",
@@ -24,11 +24,11 @@ _VALUES = {  # the attributes in which a Constant may hold numbers, and the type
 
 
 def unify(proto: onnx.ModelProto) -> None:
-    """Changes a model that was just read, in place. It computes the same as before.
+    """Changes a model that was just read, in place. The model computes the same as before.
 
-    - The constants of nodes become weights. Those that are outputs of the graph stay.
-    - Each node comes behind those whose results it takes. A graph with a cycle is left to the checker.
-    - Outputs without a shape get the one that is inferred, as far as it is known.
+    - Nodes ``Constant`` become weights, unless their results are outputs of the graph.
+    - Each node moves behind the nodes that compute its inputs. A graph with a cycle is left to the checker.
+    - Outputs without a shape get the inferred shape, as far as it is known.
     """
     _make_weights(proto.graph)
     _sort_nodes(proto.graph)
@@ -50,7 +50,7 @@ def _make_weights(graph: onnx.GraphProto) -> None:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Returns a node's constant under the name of the node's result; None if it has none, or one without a tensor."""
+    """Returns a node's constant, named like the node's result; None if the node has no numeric, dense constant."""
     import onnx
 
     if node.op_type != "Constant" or not has_plain_domain(node) or len(node.output) != 1 or len(node.attribute) != 1:

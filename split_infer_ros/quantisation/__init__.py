@@ -1,1 +1,1 @@
-"""Makes models compute in int8: calibrates them on images, and judges the results on others."""
+"""Makes models compute in int8: calibrates them on some images, and judges the results on other images."""

@@ -1,4 +1,4 @@
-"""Arranges a quantised graph so that it can be cut where the model in float32 is cut."""
+"""Arranges a quantised graph so that it can be cut at the split points of the model in float32."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def arrange(proto: onnx.ModelProto, crossings: Iterable[Sequence[str]]) -> None:
-    """Changes the order of a graph's nodes, and gives each node quantisers of its own.
+    """Orders a graph's nodes by split point, and gives each node its own quantisers.
 
-    A quantiser that two nodes share could stand before a split point because of one node, and behind it because of the
-    other. Another value than in float32 would then cross. OpenVINO joins equal quantisers again.
+    If two nodes on different sides of a split point shared a quantiser, its result would cross there, which does not
+    happen in float32. OpenVINO joins equal quantisers again.
 
     Args:
-        proto: the graph. What nothing needs is removed.
-        crossings: the names of the values that cross at each split point, in order.
+        proto: the graph. It is changed in place, and nodes that no output needs are removed.
+        crossings: for each split point in order, the names of the values that cross there.
     """
     nodes = _with_own_quantisers(proto.graph.node)
     producers = {str(name): index for index, node in enumerate(nodes) for name in node.output if name}
@@ -36,7 +36,7 @@ def arrange(proto: onnx.ModelProto, crossings: Iterable[Sequence[str]]) -> None:
 
 
 def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int], placed: set[int]) -> set[int]:
-    """Returns the indices of the nodes that a value needs and that are not placed yet."""
+    """Returns the indices of the nodes that a value needs, without those that are already placed."""
     found: set[int] = set()
     names = [name]
     while names:
@@ -48,11 +48,11 @@ def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int
 
 
 def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns the nodes, each behind copies of the quantisers whose results it takes."""
+    """Returns the nodes. Before each node stand copies of the quantisers that it takes results from."""
     import onnx
 
     arranged: list[onnx.NodeProto] = []
-    pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}  # by result: a quantiser and what undoes it
+    pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}  # by result: a quantiser and its dequantiser
     producers: dict[str, onnx.NodeProto] = {}
     for node in nodes:
         producers |= dict.fromkeys(map(str, node.output), node)
@@ -73,7 +73,7 @@ def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
 
 
 def _copies(pair: tuple[onnx.NodeProto, onnx.NodeProto], place: str) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    """Returns a copy of a quantiser and of what undoes it, with names for the place where their result is used."""
+    """Returns copies of a quantiser and its dequantiser, named after the place where their result is used."""
     import onnx
 
     quantiser, back = onnx.NodeProto(), onnx.NodeProto()

@@ -1,4 +1,4 @@
-"""Quantises a graph by NNCF, which measures on images how large its values are."""
+"""Quantises a graph with NNCF, which measures on images how large the graph's values are."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from split_infer_ros.runtime.usage_reports import stop_usage_reports
 if TYPE_CHECKING:
     import onnx
 
-# These, or what they are a part of, reach some tenths below zero and any number above it. Codes that are symmetric
-# about zero would waste half of the numbers.
+# Results of these operators, or of activations that contain them, lie between a few tenths below zero and any number
+# above it. Codes that are symmetric about zero would waste nearly half of their range.
 LOPSIDED = ("HardSwish", "Mish", "Gelu", "Elu", "Selu", "Celu", "LeakyRelu", "PRelu", "Swish", "Erf", "Softplus")
-GATES = ("Sigmoid", "HardSigmoid")  # SiLU and HardSwish: their result times what they take
+GATES = ("Sigmoid", "HardSigmoid")  # SiLU and HardSwish multiply a gate's result by the gate's input
 
-PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # what quantising needs
+PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # packages that quantising needs
 
 
 def check_packages() -> None:
-    """Checks that what quantising needs can be imported. Nothing of it sends reports of its use.
+    """Checks that the packages for quantising can be imported. First turns off their usage reports.
 
     Raises:
-        ConfigurationError: a package cannot be.
+        ConfigurationError: a package cannot be imported.
     """
     import importlib
 
@@ -49,13 +49,12 @@ def check_packages() -> None:
 def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, ignored: Sequence[str]) -> Any:
     """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
 
-    On a processor without VNNI, weights get one bit less than they could have. It adds two products in 16 bits, which
-    would overflow.
+    A processor without VNNI adds two products in 16 bits. This would overflow with weights of 8 bits, so they get 7.
 
     Args:
-        proto: the graph in float32, which takes one input. It is not changed.
-        images: the inputs, float32 (1, C, H, W), which are read several times.
-        count: how many there are.
+        proto: the graph in float32. It takes one input, and is not changed.
+        images: the inputs, float32 (1, C, H, W). They are read several times.
+        count: number of images.
         ignored: the names of the nodes that stay in float32.
 
     Raises:
@@ -66,7 +65,7 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, i
     from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
 
     name = str(proto.graph.input[0].name)
-    fixed = shape_of(proto.graph.input[0].type.tensor_type)[0] or 1  # the batch that the graph takes
+    fixed = shape_of(proto.graph.input[0].type.tensor_type)[0] or 1  # number of images that the graph takes at a time
     has_attention = any(node.op_type == "LayerNormalization" for node in proto.graph.node)
     nncf.set_log_level(logging.ERROR)
     try:
@@ -83,13 +82,13 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, i
                     overflow_fix=OverflowFix.DISABLE if has_vnni() else OverflowFix.ENABLE
                 ),
             )
-    except Exception as error:  # NNCF and ONNX Runtime raise many kinds
+    except Exception as error:  # NNCF and ONNX Runtime raise many types of errors
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {reason[:300]}.") from error
 
 
 def has_lopsided_activations(graph: onnx.GraphProto) -> bool:
-    """Returns whether a graph has activations such as SiLU, of which little lies below zero, but not nothing."""
+    """Returns whether a graph has activations such as SiLU, with results slightly below zero and far above it."""
     makers = {str(name): node for node in graph.node for name in node.output}
     for node in graph.node:
         if node.op_type in LOPSIDED:
@@ -102,7 +101,7 @@ def has_lopsided_activations(graph: onnx.GraphProto) -> bool:
 
 @contextmanager
 def unchanged_logging() -> Iterator[None]:
-    """Gives the root logger back as it was: NNCF has it leave out what is no error, here and in other modules."""
+    """Restores the settings of logging at the end. NNCF makes the root logger drop all but errors, for every module."""
     root = logging.getLogger()
     logger_class, level = logging.getLoggerClass(), root.level
     filters, handlers = list(root.filters), [(handler, handler.level) for handler in root.handlers]

@@ -1,4 +1,4 @@
-"""A model of torch as an ONNX graph, in which the values that cross at split points have the names of torch's graph."""
+"""Exports a torch model as an ONNX graph. Values that cross at split points keep their names from torch's graph."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def exported_graph(model: SplitModel) -> onnx.ModelProto:
-    """Exports a model of torch. What crosses at split points is an output meanwhile, so that it is kept and named.
+    """Exports a torch model. Meanwhile, values that cross at split points are outputs, so that their names are known.
 
     Raises:
-        ConfigurationError: the model is none of torch, or torch cannot export it.
+        ConfigurationError: the model is no torch model, or torch cannot export it.
     """
     traced = torch_model(model, "int8", "take precision fp32.")
     graph = traced.whole()
@@ -45,13 +45,13 @@ def exported_graph(model: SplitModel) -> onnx.ModelProto:
 
 
 def _values_of(graph: onnx.GraphProto) -> set[str]:
-    """Returns the names of all values of a graph but the inputs."""
+    """Returns the names of all values of a graph except its inputs."""
     names = {str(name) for node in graph.node for name in node.output if name}
     return names | {str(tensor.name) for tensor in graph.initializer}
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Renames values, also where subgraphs use them."""
+    """Renames values in place, including their uses in subgraphs."""
     for node in graph.node:
         for values in (node.input, node.output):
             for index, name in enumerate(values):

@@ -1,4 +1,4 @@
-"""A model in float32 as one ONNX graph, in which the values that cross at split points keep their names."""
+"""Gives a model in float32 as one ONNX graph. Values that cross at split points keep their names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from split_infer_ros.split.model import SplitModel
 if TYPE_CHECKING:
     import onnx
 
-MAKING = ("Cast", "Mul")  # of weights; NNCF reads those alone that a file holds as they are used
-MIN_OPSET = 13  # before it, scales belong to whole tensors, and weights need one for each channel
+MAKING = ("Cast", "Mul")  # operators that compute weights; NNCF reads only weights that the file holds ready for use
+MIN_OPSET = 13  # older opsets scale whole tensors, but weights need a scale for each channel
 
 
 def float_graph(model: SplitModel) -> onnx.ModelProto:
-    """Returns a model as an ONNX graph that the caller may change. Each node has a name of its own.
+    """Returns a model as an ONNX graph that the caller may change. Each node has a unique name.
 
     Raises:
         ConfigurationError: torch cannot export the model, the file is of an ONNX version that cannot be converted, or
-            it computes its weights.
+            the file computes its weights.
     """
     if isinstance(model, GraphModel):
         _check_weights(model)

@@ -1,4 +1,4 @@
-"""Compares a model in int8 with the same model in float32, on images that it was not calibrated on."""
+"""Compares a model in int8 with the same model in float32, on images that were not used for calibration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from split_infer_ros.split.split_points import INPUT
 
 TOP_1, MAP = "top-1", "mAP"
 MIN_AGREEMENT = 0.97
-MAX_LOSS = 0.01  # of accuracy or mAP
-LOW_SCORE = 0.05  # of detections that are compared with known objects, so that recall is complete
+MAX_LOSS = 0.01  # allowed loss of accuracy or mAP
+LOW_SCORE = 0.05  # detections from this score on are compared, so that recall is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Quality:
 
     Attributes:
         measure: ``top-1`` for a classifier, ``mAP`` (IoU 0.5 to 0.95) for a detector.
-        num_images: on how many images both were compared.
-        agreement: with float32, 0..1. A detector's is its mAP with the detections of float32 as the truth.
-        float32, int8: each one's accuracy or mAP against annotations; None without annotations.
-        elsewhere: how much the same graph in int8 agrees with float32 if ONNX Runtime computes it; None if that was
-            not tried. It tells whether quantising loses, or OpenVINO.
+        num_images: the number of images on which both were compared.
+        agreement: how much int8 agrees with float32, 0..1: ``measure`` with the detections of float32 as the truth.
+        float32, int8: ``measure`` of each model against annotations; None without annotations.
+        elsewhere: the agreement if ONNX Runtime computes the same graph in int8; None if that was not tried. It shows
+            whether quantising or OpenVINO causes a loss.
     """
 
     measure: str
@@ -43,7 +43,7 @@ class Quality:
 
     @property
     def loss(self) -> str:
-        """Says what int8 loses, in a sentence; empty if it is little enough."""
+        """A sentence about what int8 loses; empty if the loss is allowed."""
         if self.float32 is not None and self.int8 is not None and self.float32 - self.int8 > MAX_LOSS:
             return (
                 f"int8 has a {self.measure} of {self.int8:.3f} and float32 of {self.float32:.3f}; "
@@ -58,7 +58,7 @@ class Quality:
 
     @property
     def _cause(self) -> str:
-        """Says whether quantising loses or OpenVINO, in a sentence behind another one; empty if nobody knows."""
+        """A sentence on whether quantising or OpenVINO causes the loss, to be appended; empty if that is unknown."""
         if self.elsewhere is None:
             return ""
         same = f" The same graph in ONNX Runtime agrees with float32 by {self.elsewhere:.3f}, so "
@@ -78,13 +78,13 @@ def detect(
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
-    They reach down to ``LOW_SCORE``; of a classifier, it is the best class.
+    A detector gives all detections with a score of ``LOW_SCORE`` or more, a classifier its best class.
 
     Args:
-        model: runs as a whole, on the CPU.
+        model: the model. It runs as a whole, on the CPU.
         samples: the images.
         measure: ``TOP_1`` or ``MAP``.
-        advance: is called after each image.
+        advance: called after each image.
         network: computes the whole model's outputs; None for the model's own engine.
     """
     limits = Limits(score_threshold=0.0, max_detections=1) if measure == TOP_1 else Limits(score_threshold=LOW_SCORE)
@@ -111,13 +111,13 @@ def compare(
     """Compares the detections of int8 with those of float32, as ``detect`` gives them.
 
     Args:
-        reference, found: of float32 and of int8, for each image.
-        truth: what is known to be in the images, in the same pixels.
+        reference, found: for each image, the detections of float32 and of int8.
+        truth: the annotated objects of each image, in the same pixels; None without annotations.
         measure: ``TOP_1`` or ``MAP``.
-        score_threshold: what float32 detects from this score on counts as an object, as in a pipeline.
+        score_threshold: a detection of float32 with at least this score counts as an object, as in a pipeline.
 
     Raises:
-        ConfigurationError: float32 detects nothing.
+        ConfigurationError: float32 detects no object.
     """
     score = top_1 if measure == TOP_1 else mean_average_precision
     objects = [_objects(each, 0.0 if measure == TOP_1 else score_threshold) for each in reference]

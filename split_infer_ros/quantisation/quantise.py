@@ -1,4 +1,4 @@
-"""Quantises a model: calibrates it, judges it, and keeps it unless it lost too much."""
+"""Quantises a model: calibrates candidates, judges them, and takes the first that loses little enough."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Quantised:
     """A model in int8 and its quality.
 
     Attributes:
-        proto: the graph.
-        scope: what was quantised.
-        quality: on images that were not used for calibration.
+        proto: the graph in int8.
+        scope: which layers were quantised.
+        quality: the model's quality on images that were not used for calibration.
     """
 
     proto: onnx.ModelProto
@@ -58,16 +58,16 @@ def quantise(
     score_threshold: float,
     progress: Progress,
 ) -> Iterator[Quantised]:
-    """Yields the model in int8 with all layers quantised, then with fewer of them; see ``Scope``.
+    """Yields the model in int8, first with all layers quantised, then with fewer and fewer; see ``Scope``.
 
-    If a candidate loses too much, ONNX Runtime computes the same graph as well, which tells where the loss is.
+    If a candidate loses too much, ONNX Runtime also computes the same graph, to show what causes the loss.
 
     Args:
-        model: in float32, on the CPU.
+        model: the model in float32, on the CPU.
         calibration: the images that show how large values are.
         test: the images on which results are compared.
-        annotations: the folder that says what is in these images; None if nothing is known.
-        score_threshold: what float32 detects from this score on counts as an object.
+        annotations: the folder with annotations of the test images; None if there are none.
+        score_threshold: a detection of float32 with at least this score counts as an object.
         progress: shows how far the comparison is.
 
     Raises:
@@ -97,11 +97,11 @@ def quantise_graph(
     """Returns a model's graph in int8, which can be cut at the model's split points.
 
     Args:
-        model: in float32.
-        whole: its graph in float32; see ``float_graph``. It is not changed.
-        scope: what is quantised.
-        images: inputs (1, C, H, W) that show how large values are.
-        count: how many there are.
+        model: the model in float32.
+        whole: the model's graph in float32; see ``float_graph``. It is not changed.
+        scope: which layers are quantised.
+        images: inputs, float32 (1, C, H, W), that show how large values are.
+        count: number of images.
 
     Raises:
         ConfigurationError: NNCF cannot quantise the graph.
@@ -126,7 +126,7 @@ def _detect(
 
 
 def best_of(candidates: Iterator[Quantised]) -> Quantised:
-    """Returns the first candidate that loses little enough; if there is none, the one that agrees best."""
+    """Returns the first candidate that loses little enough, or else the candidate that agrees best."""
     seen: list[Quantised] = []
     for candidate in candidates:
         if not candidate.quality.loss:

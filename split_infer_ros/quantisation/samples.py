@@ -1,4 +1,4 @@
-"""The images on which a model is quantised and judged, and what a user says about them."""
+"""The images on which a model is calibrated and judged, and a user's annotations of them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.runtime.user_files import is_folder, read_regular
 from split_infer_ros.sources.folder import image_files
 
-MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more change the scales little
-MIN_TEST = 34  # images: with fewer, a single one on which a classifier disagrees would be more than 3 %
+MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more would hardly change the scales
+MIN_TEST = 34  # images; with fewer, one image with a wrong class would be over 3 %
 
 MAX_ANNOTATION_BYTES = 2**20
 
 
 class Samples:
-    """Images of a folder, as a model's input. They are read when they are needed.
+    """Images of a folder as a model's inputs. Each image is read when it is needed.
 
     Args:
-        entry: the model's entry, which says how images become its input.
-        files: of the images.
+        entry: the model's entry. It says how images become inputs.
+        files: the images' files.
     """
 
     def __init__(self, entry: ModelEntry, files: Sequence[Path]) -> None:
@@ -54,13 +54,13 @@ class Samples:
         return height, width
 
     def annotation(self, index: int, folder: Path) -> Truth:
-        """Reads what is in an image: the file of its name in a folder, with the suffix ``.txt``.
+        """Reads an image's annotation from a folder: a file with the image's name and the suffix ``.txt``.
 
-        Each line of the file holds the number of a class from 0. For a detector, centre x, centre y, width and height
-        of the object's box follow, as parts of the image's width and height. This is YOLO's form.
+        Each line of the file begins with the number of a class, from 0. For a detector, centre x, centre y, width and
+        height of the object's box follow, as shares of the image's width and height. This is YOLO's format.
 
         Returns:
-            The boxes in pixels of the image; of a classifier's line, the box is the whole image.
+            The boxes in pixels of the image, and their classes. A line without a box stands for the whole image.
 
         Raises:
             SourceError: the file is missing, or a line has another form.
@@ -84,9 +84,9 @@ class Samples:
 
 
 def open_samples(entry: ModelEntry, folder: Path) -> tuple[Samples, Samples]:
-    """Returns the images of a folder on which a model is calibrated, and the others, on which it is judged.
+    """Divides the images of a folder into images to calibrate a model and images to judge it.
 
-    Both are spread over the folder, so that they show the same kinds of images. Subfolders are not entered.
+    Both sets are spread over the folder, so that they have the same kinds of images. Subfolders are not entered.
 
     Raises:
         SourceError: there is no such folder, it cannot be read, or it holds too few images.

@@ -1,4 +1,4 @@
-"""Which nodes of a network stay in float32: what follows the last layers, and perhaps some layers as well."""
+"""Says which nodes of a network stay in float32: all that decode its outputs, and perhaps some layers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from split_infer_ros.onnx_graphs.layers import find_layers
 if TYPE_CHECKING:
     import onnx
 
-FIRST_LAYERS = 3  # what they lose, all others amplify; they are a few per cent of a network's operations
+FIRST_LAYERS = 3  # later layers amplify the first ones' errors; they are a few per cent of all operations
 
 
 class Scope(enum.Enum):
-    """What is quantised. Its value says it in words.
+    """Which layers are quantised. The value says it in words.
 
     - ``ALL_LAYERS``: every layer with weights.
-    - ``ALL_BUT_LAST``: every one but the last ones. A detector's last layers give boxes, for which 8 bits may be few.
-    - ``ALL_BUT_ENDS``: every one but the last ones and the first three.
-    - ``DENSE``: the same without depthwise convolutions. These have few products, whose errors do not cancel.
+    - ``ALL_BUT_LAST``: all but the last layers. A detector's last layers give boxes, which may need more than 8 bits.
+    - ``ALL_BUT_ENDS``: all but the last layers and the first three.
+    - ``DENSE``: as ``ALL_BUT_ENDS``, without depthwise convolutions: they add few products, so errors do not cancel.
     """
 
     ALL_LAYERS = "all layers"
@@ -29,7 +29,7 @@ class Scope(enum.Enum):
 
 
 def useful_scopes(graph: onnx.GraphProto) -> list[Scope]:
-    """Returns the scopes in order, without those that quantise nothing or the same as an earlier one."""
+    """Returns the scopes in order. Leaves out scopes that quantise nothing or the same layers as an earlier one."""
     layers = {str(graph.node[index].name) for index in find_layers(graph).layers}
     tried: list[set[str]] = [set()]
     useful = []
@@ -44,7 +44,7 @@ def useful_scopes(graph: onnx.GraphProto) -> list[Scope]:
 def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
     """Returns the names of the nodes that stay in float32.
 
-    What follows the last layers is decoding, such as a softmax or the arithmetic of boxes. It is never quantised.
+    Nodes behind the last layers decode: they compute a softmax or boxes, for example. They are never quantised.
     """
     found = find_layers(graph)
     ignored = set(found.decoding)

@@ -1,4 +1,4 @@
-"""Writes the quantised activations of a graph as uint8."""
+"""Changes the quantised activations of a graph from int8 to uint8."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 if TYPE_CHECKING:
     import onnx
 
-OFFSET = 128  # between int8 and uint8
+OFFSET = 128  # of a uint8 code from the int8 code of the same value
 
 
 def make_unsigned(proto: onnx.ModelProto) -> None:
     """Changes activations from int8 to uint8, in place. Zero points move by 128, so that no result changes.
 
-    OpenVINO 2026.4 computes wrong results where activations in int8 with the zero point 0 meet in a Concat before a
-    convolution. Weights stay in int8, as its kernels want them.
+    OpenVINO 2026.4 computes wrong results if a Concat before a convolution joins activations in int8 with the zero
+    point 0. Weights stay in int8, because OpenVINO's kernels need them so.
     """
     from onnx import numpy_helper
 
     graph = proto.graph
     tensors = {str(tensor.name): numpy_helper.to_array(tensor) for tensor in graph.initializer}
     quantised = {str(node.output[0]) for node in graph.node if node.op_type == "QuantizeLinear"}
-    moved: dict[str, str] = {}  # zero points: the new names by the old ones
+    moved: dict[str, str] = {}  # zero points: old name -> new name
     for node in graph.node:
         is_activation = node.op_type == "QuantizeLinear" or (
             node.op_type == "DequantizeLinear" and str(node.input[0]) in quantised

@@ -29,14 +29,14 @@ OpenPartition = Callable[[MemoryPlan], StreamedPartition]
 def choose_memory(
     spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition, openers: Mapping[bool, OpenPartition]
 ) -> MemoryPlan:
-    """Returns the plan with the least memory with which a pass is as fast as with resident weights.
+    """Returns the plan with the least memory that still runs a pass as fast as resident weights do.
 
     Args:
         spec: the partition.
-        settings: its budget, and the delay that is allowed.
+        settings: the memory budget and the allowed delay.
         packed: the partition's weights.
-        openers: open the pipelines among which to choose. With True, blocks are copied to the device. With False, the
-            layers read what the disk has written.
+        openers: functions that open the pipelines to choose from. The one under True copies blocks to the device.
+            Under False, layers read the memory to which the disk writes.
 
     Raises:
         ConfigurationError: the budget is too small for any ring, or no pipeline runs here.
@@ -80,7 +80,7 @@ def _check_budget(settings: WeightsSettings, packed: PackedPartition, is_copied:
 def _profile(
     spec: PartitionSpec, packed: PackedPartition, open_partition: OpenPartition, is_copied: bool
 ) -> StreamingProfile:
-    """Times layers and disk as the partition will run: with its threads, or on a stream of its own."""
+    """Times layers and disk under the partition's conditions: with its CPU threads, or on its own GPU stream."""
     inputs = spec.zeros(spec.batch_size)
 
     @torch.inference_mode()

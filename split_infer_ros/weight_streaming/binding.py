@@ -1,4 +1,4 @@
-"""Binds a packed partition's layers to the memory where their weights will be, once for all passes."""
+"""Binds the layers of a packed partition once, for all passes, to the memory that will hold their weights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from split_infer_ros.weight_streaming.packed_partition import LayerCall, PackedP
 from split_infer_ros.weight_streaming.streamed_layers import StepHooks, StreamedLayer, Tile, TiledConv2d, TiledLinear
 from split_infer_ros.weight_streaming.weights_file import Block
 
-PiecePlaces = dict[tuple[str, int], tuple[Tensor, int]]  # by layer and first row: memory of a piece, and its offset
+PiecePlaces = dict[tuple[str, int], tuple[Tensor, int]]  # (layer, first row) -> memory of a piece, its offset
 
 
 def add_places(places: PiecePlaces, block: Block, memory: Tensor, offset: int) -> None:
-    """Records the places of a block's pieces. The block lies at ``offset`` in uint8 ``memory``."""
+    """Records where a block's pieces lie. The block begins at ``offset`` in uint8 ``memory``."""
     for piece in block.pieces:
         places[piece.layer, piece.row] = memory, offset + piece.offset - block.offset
 
@@ -26,8 +26,8 @@ def bind_weights(packed: PackedPartition, places: PiecePlaces, hooks: StepHooks)
 
     Args:
         packed: the partition. Its graph is changed in place.
-        places: of all pieces.
-        hooks: called before and after each step.
+        places: the places of all pieces.
+        hooks: functions that are called before and after each step.
     """
     graph = packed.graph
     for piece in packed.kept:

@@ -1,9 +1,9 @@
 """Convolution weights in oneDNN's own layouts, over memory that this package owns.
 
-A convolution reads weights directly if they have the layout that oneDNN chose for it. Plain weights are converted at
-each call, which takes about a tenth more time and as much memory again. PyTorch creates tensors of such a layout only
-in memory of its own. This module creates them over other memory, through the C interface by which
-its compiled models load their constants.
+A convolution reads weights directly if they have the layout that oneDNN chose for it. It converts plain weights at each
+call, which takes about a tenth more time and as much memory again. PyTorch allocates tensors in oneDNN's layouts
+itself. This module places them in existing memory instead. It uses the C interface through which PyTorch's compiled
+models load their constants.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from torch import Tensor
 Geometry = tuple[list[int], list[int], list[int], int]  # padding, stride, dilation, groups
 
 
-# In oneDNN 3's descriptor, a data type and a kind of format, of 32 bits each, are followed by fields of 64 bits. What
-# lies between them was on the stack before, and differs from process to process.
+# oneDNN 3's descriptor has two fields of 32 bits (data type and kind of format), each before fields of 64 bits. The
+# padding after them holds what was on the stack before, which differs from process to process.
 DESCRIPTOR_BYTES, PADDING, PADDING_BYTES = 772, (0x6C, 0x13C), 4
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedLayout:
-    """The layout of one convolution's weights. Created in this process only: oneDNN trusts the descriptor.
+    """The layout of one convolution's weights. It must come from this process, because oneDNN trusts the descriptor.
 
     Attributes:
-        shape: of the weights, (C', C / groups, kh, kw).
-        nbytes: size of the weights with the padding of channels.
-        digest: identifies the layout.
+        shape: shape of the weights, (C', C / groups, kh, kw).
+        nbytes: bytes of the weights, including the padding of channels.
+        digest: text that identifies the layout.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class BlockedLayout:
     _descriptor: bytes
 
     def view(self, address: int) -> Tensor:
-        """Returns the float32 weights at that address. The memory must stay mapped while they are in use.
+        """Returns the float32 weights at an address. The memory must stay mapped while the result is in use.
 
         Raises:
             RuntimeError: torch refused to create the tensor.
@@ -91,7 +91,7 @@ def is_supported() -> bool:
 
 
 def to_blocked(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) -> Tensor:
-    """Converts weights to an opaque tensor in the fastest layout for that input shape and this thread's threads."""
+    """Converts weights to an opaque tensor, in the layout that is fastest for the input shape and torch's threads."""
     blocked: Tensor = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(input_shape))
     return blocked
 
@@ -108,9 +108,9 @@ def layout_of(blocked: Tensor) -> BlockedLayout:
 
 
 def layout_for(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
-    """Returns the layout that this machine gives to weights of that shape. It converts zeros to find out.
+    """Returns the layout that this machine gives to weights of a shape. The function converts zeros to find out.
 
-    The zeros take no memory, because nothing is written to the pages in which they lie.
+    The zeros take no memory, because nothing writes to their pages.
     """
     pages = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     zeros = torch.frombuffer(pages, dtype=torch.float32)

@@ -10,22 +10,22 @@ from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
 class ChunkReader:
-    """Reads the chunks of a plan from a file. It is used by the prefetcher's thread.
+    """Reads the chunks of a plan from a file. The prefetcher's thread calls it.
 
-    After the first pass, and after a failure, every block is compared with its checksums. Other passes compare one
-    block each, in turns.
+    In the first pass, and after a failure, the reader compares every block with its checksums. In any other pass it
+    compares one block, each time the next one.
 
     Args:
-        file: closed with the reader.
-        plan: of the ring, for this partition.
-        blocks: of the plan.
+        file: the weights' file. The reader closes it.
+        plan: the plan of the ring for this partition.
+        blocks: the plan's blocks.
 
     Attributes:
         file, plan: as given.
-        passes: that ended.
-        bytes_read: since the start.
-        reading_s: seconds in which a read was in flight.
-        checking_s: seconds in which blocks were compared with their checksums.
+        passes: number of passes that ended.
+        bytes_read: bytes read since the start.
+        reading_s: seconds spent in reads.
+        checking_s: seconds spent comparing blocks with their checksums.
     """
 
     def __init__(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block]) -> None:
@@ -34,14 +34,14 @@ class ChunkReader:
         self.passes = self.bytes_read = 0
         self.reading_s = self.checking_s = 0.0
         self._blocks = blocks
-        self._is_verified = False  # the last pass was sound as a whole
+        self._is_verified = False  # whether the last pass ended without a failure
 
     def fetch(self, index: int, memory: memoryview) -> None:
         """Reads a chunk into the ring.
 
         Args:
-            index: of the chunk in the plan.
-            memory: of the ring.
+            index: the chunk's index in the plan.
+            memory: the ring's memory.
 
         Raises:
             StreamError: the chunk cannot be read, or a block differs from what was written.
@@ -59,7 +59,7 @@ class ChunkReader:
             self.checking_s += time.perf_counter() - start
 
     def layer(self, index: int) -> str:
-        """Returns the name of the layer whose weights a chunk begins with."""
+        """Returns the name of the layer that owns the first byte of a chunk."""
         chunk = self.plan.chunks[index]
         block = self._blocks[chunk.block]
         return [piece for piece in block.pieces if piece.offset <= block.offset + chunk.start][-1].layer

@@ -1,4 +1,4 @@
-"""The asynchronous pipeline of the paper: blocks are copied from a ring on the host to one on the device."""
+"""The asynchronous pipeline of the paper: a thread copies blocks from a ring on the host to a ring on the device."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class CopyStage(DeviceSupply):
-    """Supplies weights in a ring on the device. Its thread copies blocks there as soon as they are read and fit.
+    """Supplies weights in a ring on the device. Its thread copies each block once it was read and the ring has room.
 
     Args:
-        weight_stream: whose steps are the blocks, one by one.
+        weight_stream: fills the ring on the host. Each of its steps is one block.
         host_blocks: place of each block in the host's ring.
         device_blocks: place of each block in the device's ring.
-        plan: of the device's ring. Its chunks are the blocks.
-        ops: of the device.
-        timeout_s: how long a step waits. It is longer than the weight stream's, whose error is more exact.
+        plan: the plan of the device's ring. Its chunks are the blocks.
+        ops: the device's operations.
+        timeout_s: the longest wait of a step. It exceeds the weight stream's timeout, which gives the more exact error.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CopyStage(DeviceSupply):
                 self._fail_pass((self._blocks_ready // blocks + 1) * blocks, failure)
 
     def _copy_pass(self) -> Exception | None:
-        """Copies one pass's blocks. Returns what failed, for ``begin_step`` to raise in the thread that waits."""
+        """Copies one pass's blocks. Returns the error, if any: ``begin_step`` raises it in the thread that waits."""
         try:
             for block, window in enumerate(self._plan.window):
                 self._stream.begin_step(block)

@@ -1,4 +1,4 @@
-"""The operations of a device that weight streaming needs. The device works asynchronously: work may not be done yet."""
+"""The device operations that weight streaming needs. The device works asynchronously: calls return before it ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOps:
-    """The operations of a device that weight streaming needs.
+    """The device operations that weight streaming needs.
 
     Attributes:
         copy: copies from the host (second argument) to the device (first argument). It returns when the copy is done,
-            and does not wait for what the device computes.
-        fence: creates a fence after all computation that the device was given so far.
-        mark: the same point with its time.
+            and does not wait for the device's computation.
+        fence: creates a fence after all computation that was queued on the device so far.
+        mark: creates a mark at the same point. A mark also records the time.
     """
 
     copy: Callable[[Tensor, Tensor], None]

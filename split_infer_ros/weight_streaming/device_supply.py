@@ -1,6 +1,6 @@
-"""The exchange between the thread that copies blocks to a device and the one that runs layers there.
+"""How the thread that copies blocks to a device and the thread that runs layers there work together.
 
-A block is ready once it was copied, and free once the device has run the last step that reads it.
+A block is ready once it was copied. It is free once the device has run the last step that reads it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
 class DeviceSupply(abc.ABC):
     """Supplies weights in buffers on a device. A thread copies blocks there in the order of a pipeline.
 
-    Blocks are counted over all passes. ``_blocks_ready`` counts those that layers may use, and ``_blocks_freed`` those
-    that the device no longer needs. ``_pass_start`` is the first block of the current pass.
+    Blocks are counted over all passes. ``_blocks_ready`` counts the blocks that layers may use. ``_blocks_freed``
+    counts the blocks that the device no longer needs. ``_pass_start`` is the first block of the current pass.
 
     Args:
-        plan: of the buffers on the device. Its chunks are the blocks.
-        ops: of the device.
-        path: of the file, for messages.
-        timeout_s: how long a step waits.
+        plan: the plan of the device's buffers. Its chunks are the blocks.
+        ops: the device's operations.
+        path: the file's path, for messages.
+        timeout_s: the longest wait of a step.
     """
 
     def __init__(self, plan: RingPlan, ops: DeviceOps, *, path: Path, timeout_s: float) -> None:
@@ -39,8 +39,8 @@ class DeviceSupply(abc.ABC):
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._pass_start = self._blocks_ready = self._blocks_freed = 0
-        self._frees: deque[tuple[int, Fence]] = deque()  # so many blocks are free once the device has passed the fence
-        self._failure: tuple[int, Exception] | None = None  # with the end of the pass that it concerns
+        self._frees: deque[tuple[int, Fence]] = deque()  # (count, fence): behind the fence, count blocks are free
+        self._failure: tuple[int, Exception] | None = None  # (end of the failed pass, error)
         self._is_closing = False
         self._stalled_s = 0.0
         self._thread = threading.Thread(target=self._copy_passes, name="weight_copy", daemon=True)
@@ -50,13 +50,13 @@ class DeviceSupply(abc.ABC):
         self._thread.start()
 
     def expect_next(self) -> None:  # noqa: B027  # the same in all pipelines
-        """Does nothing: the buffers have this partition's passes only."""
+        """Does nothing: only this partition uses the buffers."""
 
     def begin_pass(self) -> None:  # noqa: B027
-        """Does nothing: copies run ahead of the pass."""
+        """Does nothing: copying does not wait for a pass to begin."""
 
     def begin_step(self, step: int) -> float:
-        """Waits until a step's weights are ready on the device. Returns the seconds of waiting.
+        """Waits until a step's weights are ready on the device. Returns the seconds that it waited.
 
         Raises:
             StreamError: the weights cannot be read, or did not come in time.
@@ -82,11 +82,11 @@ class DeviceSupply(abc.ABC):
         )
 
     def end_step(self, step: int) -> None:
-        """Notes that the device was given a step."""
+        """Notes that a step was queued on the device."""
         self._free(self._pass_start + self._plan.chunks_freed[step])
 
     def end_pass(self, failed: bool) -> None:
-        """Ends a pass of which the device was given all that it will be given."""
+        """Ends a pass. Nothing more of it will be queued on the device."""
         with self._changed:
             self._pass_start += len(self._plan.chunks)
             if self._failure is not None and self._failure[0] <= self._pass_start:
@@ -106,7 +106,7 @@ class DeviceSupply(abc.ABC):
         """Copies blocks, pass after pass, until the supply closes."""
 
     def _begin_close(self) -> None:
-        """Makes everyone who waits give up."""
+        """Ends all waits of the other threads."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Loads models whose weights will be streamed. With a packed file at hand, they are never in memory as a whole."""
+"""Loads models that will stream their weights. If a packed file exists, memory never holds all weights at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 def load_streamable(spec: ModelSpec, settings: WeightsSettings) -> SplitModel:
-    """Loads a model, without its weights if they will be streamed and a file of them was packed before.
+    """Loads a model. Leaves out its weights if they will be streamed and a packed file already has them.
 
-    A partition that needs weights in memory reads them from that file. Models that were loaded before are shared, as
-    by ``load_model``.
+    A partition that needs weights in memory reads them from that file. A model that is already loaded is shared, as
+    ``load_model`` does it.
 
     Args:
-        spec: of the model.
-        settings: of the partition for which it is loaded.
+        spec: says which model to load.
+        settings: the weights settings of the partition that will use the model.
 
     Raises:
         ConfigurationError: as for ``load_model``; or weights will be streamed, and torch is not installed.

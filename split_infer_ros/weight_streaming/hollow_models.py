@@ -1,4 +1,4 @@
-"""Makes models that have no weights in memory, because a packed file has them."""
+"""Makes models without weights in memory. A packed file has their weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _log = logging.getLogger(__name__)
 
 
 def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
-    """Returns the model on the CPU without weights, or None if there is no file from which to read them."""
-    tell_torch()  # this thread may be the first that has torch
+    """Returns the model on the CPU without weights, or None if no packed file fits or it cannot be built so."""
+    tell_torch()  # this thread may be the first that imports torch
     source = weights_source(spec.name, spec.weights)
     packed = list(_files_of(source, weights_file)) if source else []
     if not packed:
         return None
     try:
         model = hollow_model(find_model(spec.name), spec.execution_config)
-    except Exception as error:  # other libraries' models may compute with their weights
+    except Exception as error:  # models of other libraries may compute with weights while they are built
         _log.info("%s is loaded with its weights, because it cannot be built without: %s", spec.name, error)
         return None
     for path, header, num_threads in packed:
@@ -44,7 +44,7 @@ def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
 
 
 def _files_of(source: str, weights_file: str) -> Iterator[tuple[Path, PackedHeader, int | None]]:
-    """Yields packed files of that source that this machine can read, with the threads for which they were packed."""
+    """Yields path, header and number of threads of each file that was packed from this source for this machine."""
     paths = [user_path(weights_file)] if weights_file else sorted(packed_folder().glob("*.weights"))
     for path in paths:
         try:

@@ -28,9 +28,9 @@ class Layer:
     """A module that has weights, or a tensor that the graph reads directly.
 
     Attributes:
-        name: path of the module, or the name of the tensor.
+        name: path of the module, or name of the tensor.
         tensors: names of the layer's parameters and buffers in the model's state.
-        module: None for a tensor that the graph reads directly.
+        module: the module; None for a tensor that the graph reads directly.
     """
 
     name: str
@@ -67,15 +67,15 @@ def layer_of(graph: fx.GraphModule, node: fx.Node) -> Layer | None:
 
 
 def skeleton(graph: fx.GraphModule) -> fx.GraphModule:
-    """Returns a copy whose weights are stand-ins without memory."""
+    """Returns a copy of the graph. Stand-ins without memory replace its weights."""
     return copy.deepcopy(graph, {id(tensor): stand_in(tensor) for tensor in (*graph.parameters(), *graph.buffers())})
 
 
 def streamable_graph(graph: fx.GraphModule, fuse: bool) -> fx.GraphModule:
-    """Returns a model's or partition's graph in the form that runs on streamed weights, still without weights.
+    """Returns a copy of a graph that is ready for streamed weights. The copy has no weights yet.
 
     Args:
-        graph: of the model or the partition. It is not changed.
+        graph: the graph of a model or partition. It is not changed.
         fuse: whether to fuse convolutions, as on a CPU.
     """
     streamable = skeleton(graph)
@@ -88,8 +88,9 @@ def streamable_graph(graph: fx.GraphModule, fuse: bool) -> fx.GraphModule:
 def group_shared_calls(graph: fx.GraphModule) -> None:
     """Reorders nodes in place so that all calls of a shared layer follow each other. Results keep the same bits.
 
-    A detector's head runs the same layers on each feature map. Map by map, all of its weights are needed until the last
-    map. Layer by layer, each weight is needed once. No node moves past an operation that may work in place.
+    A detector's head runs the same layers on each feature map. If it runs map by map, it needs all its weights until
+    the last map. If it runs layer by layer, it needs each weight once. No node moves past an operation that may work in
+    place.
     """
     nodes = list(graph.graph.nodes)
     calls: dict[str, list[fx.Node]] = {}
@@ -114,7 +115,7 @@ def group_shared_calls(graph: fx.GraphModule) -> None:
 
 
 def _sections(graph: fx.GraphModule, nodes: list[fx.Node]) -> dict[fx.Node, int]:
-    """Numbers the sections between operations that may work in place. Nodes move within their section only."""
+    """Numbers the sections between operations that may work in place. A node may move only within its section."""
     sections: dict[fx.Node, int] = {}
     section = 0
     for node in nodes:
@@ -150,7 +151,7 @@ def _may_change_its_input(graph: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def input_shapes(graph: fx.GraphModule, image_shape: tuple[int, ...]) -> dict[str, set[tuple[int, ...]]]:
-    """Returns the input shapes of each module, by its path, for images of shape (N, C, H, W)."""
+    """Returns module paths and the shapes of each module's first input, for images of shape (N, C, H, W)."""
     recorder = _InputShapeRecorder(graph)
     propagate(recorder, image_shape)
     return recorder.shapes

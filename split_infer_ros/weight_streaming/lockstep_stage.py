@@ -31,16 +31,16 @@ class LockstepStage(DeviceSupply):
     """Supplies weights in two buffers on the device, in cycles that reading, copying and running share.
 
     Cycles are counted over all passes, by the block that runs. If a pass has an odd number of blocks, an empty cycle
-    follows them. Buffers therefore alternate from the last block of a pass to the first one of the next as well.
+    follows them. Buffers therefore also alternate between the last block of a pass and the first block of the next.
 
     Args:
-        reader: of the weights. Its plan has two buffers, and each block is one of its chunks. It is closed at the end.
-        memory: of the host's buffers, to read into.
+        reader: reads the weights. Its plan has two buffers, and its chunks are the blocks. The stage closes it.
+        memory: the host's buffers, into which the reader reads.
         host_blocks: place of each block in the host's buffers.
         device_blocks: place of each block in the device's buffers.
-        plan: of the device's buffers. Its chunks are the blocks.
-        ops: of the device.
-        timeout_s: how long a step waits.
+        plan: the plan of the device's buffers. Its chunks are the blocks.
+        ops: the device's operations.
+        timeout_s: the longest wait of a step.
     """
 
     def __init__(
@@ -93,9 +93,10 @@ class LockstepStage(DeviceSupply):
             self._reader.close()
 
     def _run_cycles(self, first: int, read_thread: ThreadPoolExecutor) -> Failure | None:
-        """Runs cycles, from a pass before which nothing was read, until the supply closes or a pass fails.
+        """Runs cycles until the supply closes or a pass fails.
 
-        A failure ends the cycles once all passes before its own have run.
+        It starts with the pass that begins at cycle ``first``. Nothing of this pass may have been read. After a
+        failure, it still runs the passes before the failed one, then returns the failure.
         """
         failure: Failure | None = None
         try:
@@ -103,10 +104,10 @@ class LockstepStage(DeviceSupply):
                 return None
         except Exception as error:  # the device is lost
             return first, error
-        for cycle in itertools.count(first - 2):  # the first two have nothing to run
+        for cycle in itertools.count(first - 2):  # the first two cycles have no block to run
             if failure is not None and cycle >= failure[0] // self._cycles_per_pass * self._cycles_per_pass:
                 return failure
-            end = math.inf if failure is None else failure[0]  # blocks of this cycle on are neither read nor copied
+            end = math.inf if failure is None else failure[0]  # from this cycle on, no block is read or copied
             ready = self._blocks_before(max(cycle + 1, first))
             self._make_ready(ready)
             reading = read_thread.submit(self._read, cycle + 2) if cycle + 2 < end else None
@@ -131,7 +132,7 @@ class LockstepStage(DeviceSupply):
         return passes * len(self._host_blocks) + min(index, len(self._host_blocks))
 
     def _read(self, cycle: int) -> None:
-        """Reads the block that runs in a cycle, if it has one."""
+        """Reads the block that runs in a cycle. Does nothing for an empty cycle."""
         block = cycle % self._cycles_per_pass
         if block < len(self._host_blocks):
             self._reader.fetch(block, self._memory)
@@ -139,7 +140,7 @@ class LockstepStage(DeviceSupply):
                 self._reader.end_pass(failed=False)
 
     def _copy(self, cycle: int) -> None:
-        """Copies the block that runs in a cycle, if it has one."""
+        """Copies the block that runs in a cycle. Does nothing for an empty cycle."""
         block = cycle % self._cycles_per_pass
         if block < len(self._host_blocks):
             start = time.perf_counter()
@@ -149,6 +150,6 @@ class LockstepStage(DeviceSupply):
 
 
 def _failure_of(reading: Future[None] | None, cycle: int) -> list[Failure]:
-    """Waits for a read. Returns what failed."""
+    """Waits for a read. Returns its failure in a list, which is empty if the read succeeded."""
     error = None if reading is None else reading.exception()
     return [(cycle, error)] if isinstance(error, Exception) else []

@@ -1,4 +1,4 @@
-"""The two-stage pipeline of the paper: a device reads the ring that the file was read into."""
+"""The two-stage pipeline of the paper: the device reads weights directly from the ring into which the disk writes."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, Weight
 
 
 class MappedStage:
-    """Supplies weights in a ring that the device sees. Weights are freed when the device has done their step.
+    """Supplies weights in a ring that the device sees. Frees a step's weights when the device has run the step.
 
     Args:
-        weight_stream: that reads into the ring.
-        ops: of the device.
+        weight_stream: reads weights into the ring.
+        ops: the device's operations.
     """
 
     def __init__(self, weight_stream: WeightStream, ops: DeviceOps) -> None:
         self._stream = weight_stream
         self._ops = ops
-        self._queued_steps: deque[tuple[int, Fence]] = deque()  # that the device was given
+        self._queued_steps: deque[tuple[int, Fence]] = deque()  # steps queued on the device, each with its fence
 
     def open(self) -> None:
         """Begins to read weights."""
         self._stream.open()
 
     def expect_next(self) -> None:
-        """Announces that the next pass in the ring is this partition's."""
+        """Announces that this partition runs the next pass in the ring."""
         self._stream.expect_next()
 
     def begin_pass(self) -> None:
-        """Begins a pass, once no other partition's pass runs in the ring."""
+        """Waits until no other partition runs a pass in the ring, then begins a pass."""
         self._stream.begin_pass()
 
     def begin_step(self, step: int) -> float:
-        """Waits until a step's weights were read, and frees those of steps that the device has done meanwhile.
+        """Waits until a step's weights were read. Meanwhile, it frees the weights of steps that the device has run.
 
         Returns:
-            The seconds of waiting.
+            The seconds that it waited.
 
         Raises:
             StreamError: the weights cannot be read, or did not come in time.
@@ -51,11 +51,11 @@ class MappedStage:
         return time.perf_counter() - start
 
     def end_step(self, step: int) -> None:
-        """Notes that the device was given a step."""
+        """Notes that a step was queued on the device."""
         self._queued_steps.append((step, self._ops.fence()))
 
     def end_pass(self, failed: bool) -> None:
-        """Ends a pass once the device has done it. The ring is free for the next pass even if the device failed."""
+        """Waits for the device, then ends the pass. The ring is free for the next pass even if the device failed."""
         try:
             while self._queued_steps:
                 self._free_oldest()

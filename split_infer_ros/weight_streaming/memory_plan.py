@@ -1,4 +1,4 @@
-"""Says which blocks of a partition stay in memory, and where the others pass through."""
+"""Says which blocks of a partition stay in memory, and through which rings the others pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class MemoryPlan:
 
     Attributes:
         resident_blocks: how many of the first blocks stay in memory.
-        ring: of the other blocks, as the layers read them.
-        staging: of the same blocks on the host, from which they are copied to ``ring`` (three stages). None if the disk
+        ring: the ring from which the layers read the other blocks.
+        staging: the ring on the host from which these blocks are copied to ``ring`` (three stages). None if the disk
             writes to ``ring`` itself (two stages).
-        is_lockstep: whether a copied block, a read block and a running block share one cycle (synchronous pipeline).
-            Two stages with two buffers share it by themselves.
+        is_lockstep: whether reading, copying and running advance together in cycles (synchronous pipeline). False for
+            two stages: with two buffers, they advance together anyway.
     """
 
     resident_blocks: int
@@ -27,5 +27,5 @@ class MemoryPlan:
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of the rings on all sides."""
+        """Bytes of the rings on host and device together."""
         return self.ring.capacity + (0 if self.staging is None else self.staging.capacity)

@@ -1,4 +1,4 @@
-"""Opens a packed partition with the memory that suits its device: a ring on the CPU, on the GPU, or a shared one."""
+"""Opens a packed partition with memory that suits its device: a ring on the CPU, on the GPU, or a shared one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 def open_in_shared_ring(
     packed: PackedPartition, settings: WeightsSettings, ring_memory: RingMemory
 ) -> StreamedPartition:
-    """Opens a partition on the CPU that reads through a ring of several models, whose size is the budget.
+    """Opens a partition on the CPU in a ring that several models share. The ring's size is the budget.
 
     Raises:
         ConfigurationError: the ring is too small.
@@ -53,7 +53,7 @@ def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
 
 
 def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
-    """Opens two stages if the disk can write to memory that the GPU reads. Else opens three stages with a note.
+    """Opens a partition on the GPU. Falls back from two stages to three, with a note, if two are not possible here.
 
     ``auto`` times the layers first, in two stages and in three.
 
@@ -84,13 +84,13 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
 
 
 def _allocate_on_gpu(memory_plan: MemoryPlan, device: Device, ops: DeviceOps) -> RingMemory:
-    """Allocates the plan's ring where host and GPU see it, or one on each side."""
+    """Allocates one ring that host and GPU see (two stages), or one ring on each side (three stages)."""
     kind = MappedRingMemory if memory_plan.staging is None else CopiedRingMemory
     return kind.allocate(memory_plan.ring.capacity, device, ops)
 
 
 def _open_timed_on_gpu(spec: PartitionSpec, path: Path, ops: DeviceOps, memory_plan: MemoryPlan) -> StreamedPartition:
-    """Opens a partition from its file. The GPU takes the times of its steps."""
+    """Opens a partition from its file. The GPU times the partition's steps."""
     ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
     return StreamedPartition.open(spec.open_packed(path), memory_plan, ring_memory=ring_memory, mark=ops.mark)
 
@@ -98,7 +98,7 @@ def _open_timed_on_gpu(spec: PartitionSpec, path: Path, ops: DeviceOps, memory_p
 def _open_and_run(
     spec: PartitionSpec, packed: PackedPartition, memory_plan: MemoryPlan, ops: DeviceOps
 ) -> StreamedPartition:
-    """Opens two stages and runs a pass, which shows whether the disk can write to the ring."""
+    """Opens a partition with two stages, and runs a pass to see whether the disk can write to the ring."""
     ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
     streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
     try:

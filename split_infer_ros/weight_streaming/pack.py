@@ -1,4 +1,4 @@
-"""Packs a model's weights into a file, in the order in which they run and in the layouts that kernels want.
+"""Packs a model's weights into a file, in the order in which layers run and in the layouts that kernels read.
 
 The weights of a large layer are stored in tiles of rows.
 """
@@ -32,14 +32,14 @@ from split_infer_ros.weight_streaming.packed_header import (
 )
 
 TILE_MB = 5.0  # smaller tiles are read more slowly, larger ones leave a ring little room to read ahead
-ROW_MULTIPLE = 16  # of a tile's rows: oneDNN's widest block of channels
+ROW_MULTIPLE = 16  # tiles have a multiple of this many rows: oneDNN's widest block of channels
 
 
 def packing_target(num_threads: int | None) -> str:
-    """Describes the machine that a file's layouts are made for.
+    """Describes the machine for which a file's layouts are made.
 
     Args:
-        num_threads: of the computation on a CPU; None for a GPU, where layouts are the same on every machine.
+        num_threads: number of CPU threads that compute; None for a GPU, where every machine has the same layouts.
     """
     if num_threads is None:
         return "any GPU"
@@ -52,11 +52,11 @@ def pack_model(
     """Writes a model's weights to a file for this machine.
 
     Args:
-        model: on the CPU, in float32. All split points share the file.
-        path: of the file.
-        num_threads: with which the model will run; None for a GPU, where all layouts are plain.
-        batch_size: with which the model will run. Other sizes work, but some run more slowly.
-        tile_mb: a layer above this size is stored, and streamed, in tiles of its rows.
+        model: the model, on the CPU in float32. All its split points share the file.
+        path: the file to write.
+        num_threads: number of CPU threads that will run the model; None for a GPU, where all layouts are plain.
+        batch_size: batch size with which the model will run. Other sizes work, but some run more slowly.
+        tile_mb: the largest layer, in megabytes, that is stored and streamed whole. Larger ones are split by rows.
 
     Raises:
         OSError: the file cannot be written.
@@ -103,12 +103,12 @@ def _tiles(layer: Layer, state: Mapping[str, Tensor], tile_bytes: int) -> Iterat
 
 
 def can_be_tiled(module: nn.Module | None) -> bool:
-    """True for a layer in which each row of the weights computes a part of the results alone."""
+    """True if each row of the layer's weights alone computes its part of the results."""
     return type(module) is nn.Linear or (isinstance(module, FusedConv2d) and module.geometry[3] == 1)
 
 
 def _piece(layer: Layer, row: int, tensors: Mapping[str, Tensor], shapes: set[tuple[int, ...]]) -> tuple[Piece, bytes]:
-    """Returns a tile as a piece with its bytes. Its place in the file is not known yet."""
+    """Returns a tile as a piece, and its bytes. The piece's place in the file is not known yet."""
     entries: list[PackedTensor] = []
     data = b""
     for name, tensor in tensors.items():
@@ -122,13 +122,13 @@ def _piece(layer: Layer, row: int, tensors: Mapping[str, Tensor], shapes: set[tu
 def _packed_tensor(
     module: nn.Module | None, name: str, tensor: Tensor, shapes: set[tuple[int, ...]]
 ) -> tuple[PackedTensor, bytes]:
-    """Returns a tensor's entry with its bytes. Its place in the piece is not known yet."""
+    """Returns a tensor's entry, and its bytes. The tensor's place in the piece is not known yet."""
     plain = PackedTensor(
         name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), offset=0, nbytes=0
     )
     is_convolution = tensor.dim() == 4 and isinstance(module, FusedConv2d)
     if isinstance(module, FusedConv2d) and is_convolution and len(shapes) == 1 and blocked_weights.is_supported():
-        (input_shape,) = shapes  # with several shapes, each would want a layout of its own
+        (input_shape,) = shapes  # several input shapes would need several layouts
         blocked = blocked_weights.to_blocked(tensor, module.geometry, input_shape)
         digest = blocked_weights.layout_of(blocked).digest
         return replace(plain, layout=digest, input_shape=input_shape), blocked_weights.bytes_of(blocked)

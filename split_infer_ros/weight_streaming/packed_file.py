@@ -22,7 +22,7 @@ from split_infer_ros.weight_streaming.packed_header import PackedHeader, Piece, 
 
 MAGIC = b"SPLITWGT"
 VERSION = 1
-MAX_HEADER_BYTES = 8 << 20  # a tensor takes about 200 of them
+MAX_HEADER_BYTES = 8 << 20  # a tensor's entry takes about 200 bytes
 _START = struct.Struct("<8sIQQ32s")  # magic, version, the header's offset, bytes and SHA-256
 
 
@@ -30,12 +30,12 @@ def write_packed(path: Path, header: PackedHeader, contents: Iterable[tuple[Piec
     """Writes a file completely, or leaves nothing behind.
 
     Args:
-        path: of the file.
-        header: with everything but the pieces.
-        contents: each piece with its bytes, taken one by one. Offsets, sizes and checksums of the pieces are ignored.
+        path: the file to write.
+        header: the header without pieces.
+        contents: pieces with their bytes, taken one by one. The pieces' offsets, sizes and checksums are ignored.
 
     Returns:
-        The header as written.
+        The header as written, with its pieces.
 
     Raises:
         OSError: the file cannot be written.
@@ -87,7 +87,7 @@ def parse_header(start: bytes, text: bytes, source: str) -> PackedHeader:
     Args:
         start: the first bytes of the file.
         text: the bytes at the place of the header that ``start`` names.
-        source: name of the file, for messages.
+        source: the file's name, for messages.
 
     Raises:
         WeightsError: the bytes are not a header, or describe an impossible file.

@@ -1,7 +1,7 @@
-"""The header of a file of packed weights: what lies where, and the checks that make a header from a file safe to use.
+"""The header of a file of packed weights: it says what lies where. Checks make a header from a file safe to use.
 
-A piece holds a layer's parameters and buffers, or some of its rows. Every offset and size is checked before anything is
-read by it.
+A piece holds a layer's parameters and buffers, or some of its rows. Every offset and size is checked before it is used
+to read anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from split_infer_ros.buffers.host_arrays import BFLOAT16, dtype_named
 
 PAGE = 4096
 MAX_DIMENSIONS = 8
-ALIGN = 64  # of tensors within a piece: a cache line, and the widest vector
+ALIGN = 64  # bytes; tensors in a piece begin at multiples of it: a cache line, and the widest vector
 PLAIN, CHANNELS_LAST = "plain", "channels_last"  # any other layout is the digest of a blocked layout
 DTYPES = ("float32", "float16", BFLOAT16, "int64", "int32", "uint8", "bool")
 
@@ -25,13 +25,13 @@ class PackedTensor:
     """The place of one tensor in its piece.
 
     Attributes:
-        name: in the model's state.
-        shape: of the stored values, which may be some rows of the tensor.
+        name: the tensor's name in the model's state.
+        shape: shape of the stored values, which may be some rows of the tensor.
         dtype: the name of the stored values' dtype, one of ``DTYPES``.
-        offset: in the piece, bytes.
-        nbytes: size in the piece.
+        offset: offset in the piece, in bytes.
+        nbytes: size in the piece, in bytes.
         layout: ``plain``, ``channels_last`` or the digest of a blocked layout.
-        input_shape: for which a blocked layout was made.
+        input_shape: the input shape for which a blocked layout was made; else empty.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Piece:
     """The stored weights of a layer, or of some of its rows.
 
     Attributes:
-        layer: path of the module, or the tensor's name where no module owns it.
+        layer: path of the module, or the tensor's name if no module owns it.
         row: the first row that the piece holds.
-        offset: in the file, bytes.
-        nbytes: whole pages.
-        crc32: of all pages.
-        tensors: in the order in which they lie.
+        offset: offset in the file, in bytes.
+        nbytes: size in bytes, a multiple of ``PAGE``.
+        crc32: checksum of all bytes.
+        tensors: the piece's tensors, in the order in which they lie.
     """
 
     layer: str
@@ -69,12 +69,12 @@ class PackedHeader:
     """The description of a file's contents.
 
     Attributes:
-        model: its name in the catalogue.
-        fingerprint: of the model's operations.
+        model: the model's name in the catalogue.
+        fingerprint: fingerprint of the model's operations.
         values: digest of the weights as they were before packing.
-        machine: for which convolutions were laid out, in words.
-        pieces: in the order in which they lie and run.
-        source: of the weights; see ``weights_source``. Empty if only their values tell.
+        machine: the machine for which convolutions were laid out, in words.
+        pieces: the pieces, in the order in which they lie in the file and layers run.
+        source: where the weights come from; see ``weights_source``. Empty if only ``values`` identifies them.
     """
 
     model: str
@@ -86,7 +86,7 @@ class PackedHeader:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of all pieces."""
+        """Bytes of all pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
 
@@ -99,9 +99,9 @@ def decode_header(fields: Mapping[str, Any], start: int, limit: int) -> PackedHe
     """Decodes a header and checks all of its offsets and sizes.
 
     Args:
-        fields: the header as JSON has it.
-        start: byte of the file before which no piece may lie.
-        limit: byte of the file at which the last piece must have ended.
+        fields: the header, decoded from JSON.
+        start: offset in the file at which the first piece may begin.
+        limit: offset in the file by which the last piece must end.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: the header describes an impossible file.
@@ -139,7 +139,7 @@ def _decode_piece(fields: Mapping[str, Any]) -> Piece:
         if tensor.offset < end or tensor.offset % ALIGN or tensor.offset + tensor.nbytes > piece.nbytes:
             raise ValueError(f"tensor '{tensor.name}' does not lie within layer '{piece.layer}'")
         end = tensor.offset + tensor.nbytes
-    if piece.nbytes > round_up_to_pages(max(end, 1)):  # memory is taken for all of it
+    if piece.nbytes > round_up_to_pages(max(end, 1)):  # memory is allocated for the whole piece
         raise ValueError(f"layer '{piece.layer}' takes {piece.nbytes:,} bytes, and its tensors {end:,}")
     return piece
 

@@ -1,4 +1,4 @@
-"""A partition whose weights lie in a packed file: its graph, and the pieces of the file that each step reads."""
+"""A partition with its weights in a packed file: its graph, and the pieces of the file that each step reads."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class PackedPartition:
     """A partition's graph without weights, and the places of its weights in a file.
 
     Attributes:
-        path: of the file.
-        header: of the file.
-        graph: of the partition.
-        calls: in the order of execution.
-        pieces: of each layer, by name.
-        layouts: of convolution weights, by layer and first row.
+        path: the file's path.
+        header: the file's header.
+        graph: the partition's graph.
+        calls: the nodes that use layers, in the order of execution.
+        pieces: layer names and each layer's pieces.
+        layouts: layouts of convolution weights, by layer and first row.
         kept: pieces of tensors that the graph reads directly. They always stay in memory.
-        blocks: pieces that are read together, in the order of first use.
-        step_blocks: for each step the index of its block.
+        blocks: groups of pieces that are read together, in the order of first use.
+        step_blocks: the index of each step's block.
     """
 
     path: Path
@@ -82,10 +82,10 @@ def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_thr
     """Finds the weights of a model or partition in a file. Reads the header, but no weights.
 
     Args:
-        model: whose weights the file must hold. Its own weights are not used.
-        graph: of the model, or of one of its partitions.
-        path: of the file.
-        num_threads: with which the partition will run; None for a GPU.
+        model: the model that the file must fit. The weights that it has in memory are not used.
+        graph: the graph of the model, or of one of its partitions.
+        path: the packed file.
+        num_threads: number of CPU threads that will run the partition; None for a GPU.
 
     Raises:
         WeightsError: the file is damaged, or was packed for another model or machine.
@@ -111,7 +111,7 @@ def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_thr
     used = {call.layer.name: tuple(by_layer[call.layer.name]) for call in calls}
     blocks, step_blocks = _group(calls, used)
     layouts = run_with_threads(num_threads, lambda: _layouts(calls, used, path))
-    trim()  # of what was converted to find them
+    trim()  # gives back the memory in which ``_layouts`` converted weights
     return PackedPartition(
         path=path,
         header=header,
@@ -141,9 +141,10 @@ def _check_header(header: PackedHeader, model: TorchModel, path: Path, num_threa
 def _group(
     calls: Sequence[LayerCall], pieces: dict[str, tuple[Piece, ...]]
 ) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """Groups small neighbouring pieces into blocks, and returns the blocks with each step's block.
+    """Groups small neighbouring pieces into blocks. Returns the blocks, and the index of each step's block.
 
-    A block is no larger than the largest piece. The tiles of a layer are blocks of their own.
+    A group is no larger than the largest piece, 1 MiB if that is more, and never larger than a chunk. Each tile of a
+    layer is a block alone.
     """
     largest = max((piece.nbytes for own in pieces.values() for piece in own), default=0)
     max_bytes = min(CHUNK_BYTES, max(largest, MIN_BLOCK_BYTES))
@@ -172,7 +173,7 @@ def _group(
 
 
 def _check_pieces(layer: Layer, pieces: Sequence[Piece], graph: fx.GraphModule, path: Path) -> None:
-    """Checks that the header's shapes are the model's. Code that uses the pieces relies on it."""
+    """Checks that the header's shapes match the model's. Code that uses the pieces relies on that."""
     expected = _shapes(layer, graph)
     is_tiled = len(pieces) > 1
     row = 0
@@ -188,7 +189,7 @@ def _check_pieces(layer: Layer, pieces: Sequence[Piece], graph: fx.GraphModule, 
 
 
 def _shapes(layer: Layer, graph: fx.GraphModule) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns shape and dtype of a layer's tensors, by name."""
+    """Returns the names of a layer's tensors, and the shape and dtype of each."""
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     for name in layer.tensors:
         value: object = graph if layer.module is None else layer.module
@@ -202,7 +203,7 @@ def _shapes(layer: Layer, graph: fx.GraphModule) -> dict[str, tuple[tuple[int, .
 def _layouts(
     calls: Sequence[LayerCall], pieces: dict[str, tuple[Piece, ...]], path: Path
 ) -> dict[tuple[str, int], BlockedLayout]:
-    """Returns this machine's layouts of convolution weights, after checking that the file has the same."""
+    """Returns this machine's layouts of convolution weights, and checks that the file has the same."""
     cache: dict[object, BlockedLayout] = {}
     layouts: dict[tuple[str, int], BlockedLayout] = {}
     for call in calls:

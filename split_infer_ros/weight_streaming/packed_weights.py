@@ -1,4 +1,4 @@
-"""Finds the file of a model's packed weights, creates it if need be, and reads released weights back."""
+"""Finds the file of a model's packed weights, creates it if it is missing, and reads released weights back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from split_infer_ros.weight_streaming.packed_header import PackedHeader
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
-_digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by the graph that placed models share
+_digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by graph, which placed models share
 
 
 def streamable(model: SplitModel) -> TorchModel:
-    """Returns the model as one whose weights can be streamed.
+    """Returns the torch model, so that its weights can be streamed.
 
     Raises:
-        ConfigurationError: they cannot, because the model is no model of torch, or runs on another engine.
+        ConfigurationError: its weights cannot be streamed, because it is no torch model or runs on another engine.
     """
     streamed = torch_model(
         model,
@@ -45,18 +45,18 @@ def streamable(model: SplitModel) -> TorchModel:
 
 
 def packed_folder() -> Path:
-    """Returns the folder of the files that are packed at need."""
+    """Returns the cache's folder of packed files."""
     return cache_folder() / "weights"
 
 
 def read_from_file(model: TorchModel, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
-    """Makes a model that has no weights read those of a file when a partition needs them in memory.
+    """Connects a model without weights to a packed file. The model reads weights there when a partition needs them.
 
     Args:
-        model: on the CPU. The file holds its weights.
-        path: of the file.
-        header: of the file.
-        num_threads: for which the weights were packed; None for a GPU.
+        model: the model, on the CPU. The file holds its weights.
+        path: the packed file.
+        header: the file's header.
+        num_threads: number of CPU threads for which the weights were packed; None for a GPU.
     """
     hold(path)
     _digests[model.graph] = header.values
@@ -73,14 +73,14 @@ def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None
     The file in the cache folder is created if it is missing or does not fit.
 
     Args:
-        model: whose weights they are.
+        model: the model that has the weights.
         weights_file: path of the user's file; empty if there is none.
-        num_threads: with which the partition will run; None for a GPU.
-        batch_size: of the partition, for which weights are laid out.
+        num_threads: number of CPU threads that will run the partition; None for a GPU.
+        batch_size: the partition's batch size. Weights are laid out for it.
 
     Raises:
-        ConfigurationError: the file cannot be read or created, is damaged, or has another model's, another machine's
-            or other weights.
+        ConfigurationError: the file cannot be read or created, or is damaged; or it is for another model or machine,
+            or has other weights.
     """
     try:
         return _find(model, weights_file, num_threads, batch_size)
@@ -89,7 +89,7 @@ def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None
 
 
 def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
-    if model.graph not in _digests:  # later the model may have released its weights
+    if model.graph not in _digests:  # now, because the model may release its weights later
         _digests[model.graph] = weights_digest(model.state())
     digest = _digests[model.graph]
     if weights_file:
@@ -99,13 +99,13 @@ def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_s
                 f"weights_file {path} holds other weights than those that were loaded: pack the loaded ones."
             )
         return path
-    # Layouts depend on threads and batch size. With other ones, some weights would be converted at every call.
+    # Layouts depend on threads and batch size. In a file for others, some weights would be converted at every call.
     kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
     path = packed_folder() / f"{model.fingerprint}-{digest}-{kind}.weights"
     hold(path)
     try:
         fits = open_packed(model, model.graph, path, num_threads=num_threads).header.values == digest
-    except WeightsError:  # there is none yet, or it is of another torch
+    except WeightsError:  # there is no file yet, or another version of torch made it
         fits = False
     if not fits:
         pack_model(model, path, num_threads=num_threads, batch_size=batch_size)
@@ -117,7 +117,7 @@ def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_s
 def fetch_weights(
     model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> Mapping[str, Tensor]:
-    """Returns released weights by name, from their file.
+    """Reads released weights back from their file. Returns them by name.
 
     Raises:
         WeightsError: the weights cannot be read.

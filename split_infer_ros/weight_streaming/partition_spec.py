@@ -1,4 +1,4 @@
-"""A partition of a model that is to be streamed, before it is opened."""
+"""Describes a partition whose weights will be streamed, before it is opened."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from split_infer_ros.weight_streaming.packed_partition import PackedPartition, o
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PartitionSpec:
-    """A partition of a model that is to be streamed.
+    """A partition of a model. Its weights will be streamed.
 
     Attributes:
-        model: to which it belongs.
+        model: the model to which the partition belongs.
         extract: takes the partition from the model's graph.
-        split_point: at which the partition ends or begins.
-        inputs: of the partition, for one image, in the dtypes that it takes in fp32.
-        num_threads: with which it runs on the CPU; None on a GPU.
-        batch_size: for which its weights are laid out.
+        split_point: the split point where the partition ends or begins.
+        inputs: the partition's inputs for one image, in the dtypes that it takes in fp32.
+        num_threads: number of CPU threads that run the partition; None on a GPU.
+        batch_size: the batch size for which its weights are laid out.
     """
 
     model: TorchModel
@@ -39,15 +39,15 @@ class PartitionSpec:
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The partition's graph, with those of the model's own weights that were not released."""
+        """The partition's graph, with the weights that the model has not released."""
         return self.extract(self.model.graph, self.split_point)
 
     def open_packed(self, path: Path) -> PackedPartition:
-        """Finds the partition's weights in a file. A streamed partition takes the result over."""
+        """Finds the partition's weights in a file. The result serves one streamed partition, which changes it."""
         return open_packed(self.model, self.graph, path, num_threads=self.num_threads)
 
     def zeros(self, batch_size: int) -> list[Tensor]:
-        """Returns inputs for that many images, on the partition's device."""
+        """Returns inputs of zeros for ``batch_size`` images, on the partition's device."""
         device = CPU if self.num_threads else self.model.device
         inputs = []
         for spec in self.inputs:

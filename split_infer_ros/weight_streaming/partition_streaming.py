@@ -1,4 +1,4 @@
-"""Opens a partition on streamed weights, and releases the model's own. Only models in torch have such partitions."""
+"""Opens a partition on streamed weights, and releases the model's weights in memory. It works for torch models only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stream_partition(
     Args:
         spec: the partition.
         settings: where weights are, and how much memory they may take.
-        ring_memory: a ring on the CPU that several models' partitions share; None: one of its own.
+        ring_memory: a ring on the CPU that partitions of several models share. None: the partition gets its own ring.
 
     Raises:
         ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
@@ -35,7 +35,7 @@ def stream_partition(
         packed = spec.open_packed(path)
         if not packed.step_blocks:
             return None
-        gc.collect()  # traced graphs refer to themselves; what they held is given back before the ring is filled
+        gc.collect()  # traced graphs refer to themselves: their memory is given back before the ring is filled
         trim()
         if ring_memory is not None:
             streamed = open_in_shared_ring(packed, settings, ring_memory)
@@ -49,6 +49,6 @@ def stream_partition(
         state_of(spec.graph).keys(),
         lambda names: fetch_weights(spec.model, path, num_threads=spec.num_threads, names=names),
     ):
-        gc.collect()  # traced graphs refer to themselves, and hold weights until then
+        gc.collect()  # traced graphs refer to themselves, and hold weights until collected
     trim()
     return streamed

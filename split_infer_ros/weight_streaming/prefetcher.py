@@ -1,8 +1,8 @@
-"""The thread that reads weights ahead of the layers that need them, into the places that earlier layers free.
+"""The thread that reads weights before layers need them, into the places that earlier layers free.
 
 One read is in flight at a time: measurements show that several reads transfer no more bytes a second. Several
-partitions may share a ring and its prefetcher. Then one pass runs at a time. Meanwhile, the first layers of the
-partition that runs next are read.
+partitions may share a ring and its prefetcher. Then one pass runs at a time, and meanwhile the thread reads the first
+layers of the partition that runs next.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.ring_plan import window_after
 
-TIMEOUT_S = 10.0  # a pass waits no longer for a chunk
+TIMEOUT_S = 10.0  # the longest wait of a pass for a chunk
 
 
 class WeightPrefetcher:
     """Keeps a ring buffer filled, pass after pass, while it has readers.
 
-    Chunks are counted from the start of the current pass into the following one. ``_chunks_read`` counts those that
-    were read, in order. ``_chunks_freed`` counts those of the current pass whose weights are no longer needed.
+    Chunks are counted from the start of the current pass into the following one. ``_chunks_read`` counts the chunks
+    that were read, in order. ``_chunks_freed`` counts the chunks of the current pass that layers no longer need.
 
     Args:
-        memory: of the ring, page-aligned.
+        memory: the ring's memory, page-aligned.
     """
 
     def __init__(self, memory: memoryview) -> None:
@@ -36,16 +36,16 @@ class WeightPrefetcher:
         self._following: ChunkReader | None = None
         self._following_window: tuple[int, ...] = ()
         self._chunks_read = self._chunks_freed = 0
-        self._discards = 0  # how often the result of a read in flight became worthless
+        self._discards = 0  # how often the result of a read in flight became useless
         self._failure: StreamError | None = None  # why the next chunk could not be read
-        self._active_reader: ChunkReader | None = None  # whose read is in flight
+        self._active_reader: ChunkReader | None = None  # the reader that is reading a chunk now
         self._thread: threading.Thread | None = None
 
     def add(self, reader: ChunkReader) -> None:
-        """Adds a reader, and starts the thread if need be.
+        """Adds a reader, and starts the thread if it does not run.
 
-        If the reader is the only one, its chunks are read at once. That waits for the end of the current pass of a
-        reader that was removed.
+        If the reader is the only one, the thread reads its chunks at once. If a removed reader's pass still runs, the
+        thread waits for the end of that pass.
         """
         with self._changed:
             self._readers.append(reader)
@@ -58,7 +58,7 @@ class WeightPrefetcher:
             self._changed.notify_all()
 
     def remove(self, reader: ChunkReader, timeout_s: float) -> None:
-        """Removes a reader and closes it. If its read is in flight, the thread closes it afterwards."""
+        """Removes a reader and closes it. If the reader is reading a chunk, the thread closes it afterwards."""
         with self._changed:
             if reader not in self._readers:
                 return
@@ -76,13 +76,13 @@ class WeightPrefetcher:
             thread.join(timeout_s)
 
     def expect_next(self, reader: ChunkReader) -> None:
-        """Announces that the reader's pass follows the current one."""
+        """Announces that the pass after the current one is this reader's."""
         with self._changed:
             self._set_following(reader)
             self._changed.notify_all()
 
     def begin_pass(self, reader: ChunkReader) -> None:
-        """Begins a pass once no other one runs. Chunks that were read for another reader are discarded."""
+        """Waits until no pass runs, then begins one. Discards chunks that were read for another reader."""
         self._pass_lock.acquire()
         with self._changed:
             if self._current is not reader:
@@ -118,7 +118,7 @@ class WeightPrefetcher:
         )
 
     def free(self, count: int) -> None:
-        """Notes that the first ``count`` chunks of the current pass are no longer needed."""
+        """Notes that layers no longer need the first ``count`` chunks of the current pass."""
         if count > self._chunks_freed:
             with self._changed:
                 self._chunks_freed = count
@@ -150,7 +150,7 @@ class WeightPrefetcher:
             self._set_passes(self._current, reader)
 
     def _discard(self, kept: int = 0) -> None:
-        """Has all chunks but the first ``kept`` read again, including the one in flight."""
+        """Discards all chunks but the first ``kept``, and the read in flight. The thread reads them again."""
         if self._chunks_read >= kept:
             self._chunks_read = kept
             self._failure = None
@@ -187,7 +187,7 @@ class WeightPrefetcher:
                 reader.fetch(index, self._memory)
             except StreamError as error:
                 failure = error
-            except Exception as error:  # of any kind: a pass would wait for a thread that has ended
+            except Exception as error:  # any error: if it ended the thread, passes would wait in vain
                 failure = StreamError(DropReason.WEIGHTS_UNREADABLE, f"{reader.file.path} cannot be read ({error}).")
             with self._changed:
                 self._active_reader = None

@@ -13,7 +13,7 @@ from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
-ROOMY = 2  # times the smallest ring: one block is read while another is used
+ROOMY = 2  # smallest rings in a roomy one: one block is read while another is used
 
 
 def profile_partition(
@@ -25,14 +25,14 @@ def profile_partition(
     passes: int,
     is_copied: bool = False,
 ) -> StreamingProfile:
-    """Times layers with a roomy ring, and derives the latency of a read from the smallest ring.
+    """Times layers with a roomy ring, and derives the latency of a read from waits with the smallest ring.
 
     Args:
-        open_partition: opens the partition with that plan. The partition is closed here.
-        block_sizes: of the partition, as for ``plan_ring``.
-        step_blocks: of the partition, as for ``plan_ring``.
-        inputs: on which it runs each time.
-        passes: with each ring, at least two. The first one does not count.
+        open_partition: opens the partition with a memory plan. This function closes it.
+        block_sizes: the partition's block sizes, as for ``plan_ring``.
+        step_blocks: the block of each step, as for ``plan_ring``.
+        inputs: the partition's inputs in every pass.
+        passes: number of passes with each ring, at least two. The first one does not count.
         is_copied: as for ``plan_memory``.
     """
     smallest = plan_memory(Residency.TWO_STAGE, block_sizes, step_blocks, is_copied=is_copied)
@@ -53,14 +53,14 @@ def profile_partition(
 
 
 def profile_layers(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> StreamingProfile:
-    """Returns each layer's shortest time and the median pass's bandwidths, without latency.
+    """Runs passes. Returns the shortest time of each layer and the median bandwidths; the read latency is 0.
 
     The shortest time excludes delays by other programs. Comparing weights with their checksums counts as reading.
 
     Args:
-        partition: that runs.
-        inputs: on which it runs each time.
-        passes: at least two. The first one does not count.
+        partition: the partition to run.
+        inputs: the partition's inputs in every pass.
+        passes: number of passes, at least two. The first one does not count.
     """
     times, bandwidths, copy_bandwidths = [], [], []
     for number in range(passes):
@@ -87,7 +87,7 @@ def _rate(nbytes: int, seconds: float) -> float:
 
 
 def measure_stall(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> float:
-    """Returns the seconds that the median pass waits for weights. The first pass does not count."""
+    """Returns the seconds that a pass waits for weights, as a median. The first pass does not count."""
     stalls = []
     for number in range(passes):
         partition(*inputs)

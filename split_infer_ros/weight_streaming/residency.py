@@ -1,4 +1,4 @@
-"""Where weights are while a model runs: the pipelines of the paper, and how much memory each of them takes."""
+"""Where weights are while a model runs: the paper's pipelines, and how much memory each of them takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Residency(enum.Enum):
     - ``SYNCHRONOUS``: weights pass through two buffers on each side, in lockstep with the layers.
     - ``ASYNCHRONOUS``: weights pass through a ring buffer on each side, which grows with the budget.
     - ``TWO_STAGE``: weights are read into the smallest ring buffer. A GPU reads it where it is.
-    - ``AUTO``: the ring and the layers that stay in memory are chosen by measurements.
+    - ``AUTO``: measurements decide the size of the ring and which layers stay in memory.
     """
 
     RESIDENT = "resident"
@@ -55,15 +55,15 @@ def plan_memory(
     """Plans the memory of a pipeline.
 
     Args:
-        residency: ``SYNCHRONOUS`` takes two buffers of the largest block each. ``ASYNCHRONOUS`` takes a ring of the
-            whole budget, and without a budget the smallest ring. It never takes more than all blocks. ``TWO_STAGE``
-            takes the smallest ring.
+        residency: ``SYNCHRONOUS`` takes two buffers, each of the size of the largest block. ``ASYNCHRONOUS`` takes a
+            ring of the whole budget, but no more than all blocks need. Without a budget it takes the smallest ring.
+            ``TWO_STAGE`` takes the smallest ring.
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
-        budget_bytes: which weights may take.
-        kept_bytes: part of the budget for weights that always stay in memory.
-        is_copied: whether blocks are read on the host, and then copied to the device as a whole. Both sides have the
-            same memory for them.
+        budget_bytes: the most bytes that weights may take.
+        kept_bytes: the part of the budget that weights take which always stay in memory.
+        is_copied: whether whole blocks are read to the host and then copied to the device. Both sides then have memory
+            of the same size for them.
 
     Raises:
         ConfigurationError: the budget is too small, or the model needs more than one block at a time.
@@ -98,12 +98,12 @@ def plan_memory(
 
 
 def with_staging(memory_plan: MemoryPlan, block_sizes: Sequence[int], *, is_lockstep: bool = False) -> MemoryPlan:
-    """Returns the plan with as much memory on the host, from which blocks are copied to its ring.
+    """Adds memory on the host to a plan: blocks are read there, and copied from there to the plan's ring.
 
     Args:
-        memory_plan: whose ring has whole blocks as chunks.
-        block_sizes: of the blocks in the ring.
-        is_lockstep: whether the host has two buffers in turns instead of a ring.
+        memory_plan: the plan. Each chunk of its ring is a whole block.
+        block_sizes: bytes of each block in the ring.
+        is_lockstep: whether the host has two buffers in turns instead of a ring of the same size.
     """
     steps = range(len(block_sizes))  # each copy is a step
     if is_lockstep:
@@ -116,9 +116,9 @@ def with_staging(memory_plan: MemoryPlan, block_sizes: Sequence[int], *, is_lock
 def _plan_asynchronous(
     block_sizes: Sequence[int], step_blocks: Sequence[int], capacity: int, chunk_bytes: int
 ) -> RingPlan:
-    """Returns a ring, or two buffers in turns where large blocks leave a ring no room to read ahead.
+    """Returns a ring, or two buffers in turns if large blocks leave a ring no room to read ahead.
 
-    The plan with the smaller delay wins, assuming that using a byte takes as long as reading it.
+    It compares the predicted delays of both, and assumes that using a byte takes as long as reading it.
     """
     plans = [
         plan_ring(block_sizes, step_blocks, capacity, chunk_bytes=chunk_bytes),
@@ -139,17 +139,17 @@ def plan_resident_blocks(
     capacity: int,
     is_copied: bool = False,
 ) -> MemoryPlan | None:
-    """Plans rings of that capacity, with as many of the first blocks in memory as fit beside them.
+    """Keeps as many of the first blocks in memory as fit beside the rings. Plans rings for the other blocks.
 
     Args:
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
-        memory_bytes: for the rings and the resident blocks.
-        capacity: of a ring, bytes.
+        memory_bytes: bytes for the rings and the resident blocks together.
+        capacity: bytes of one ring.
         is_copied: as for ``plan_memory``.
 
     Returns:
-        None if all blocks fit into memory, or the ring is too small.
+        The plan; None if all blocks fit into memory, or the ring is too small.
     """
     ring_bytes = (2 if is_copied else 1) * capacity
     resident = sum(total <= memory_bytes - ring_bytes for total in accumulate(block_sizes))
@@ -167,5 +167,5 @@ def plan_resident_blocks(
 
 
 def blocks_in_ring(step_blocks: Sequence[int], resident_blocks: int) -> list[int]:
-    """Returns for each step its block's index among the blocks in the ring, or ``NO_BLOCK`` if it is resident."""
+    """Returns the index of each step's block among the blocks in the ring; ``NO_BLOCK`` if it is resident."""
     return [block - resident_blocks if block >= resident_blocks else NO_BLOCK for block in step_blocks]

@@ -1,4 +1,4 @@
-"""The memory of a ring buffer: on the host, on the host but visible to a GPU, or on the GPU and the host."""
+"""The memory of a ring buffer: on the host, on the host and visible to a GPU, or on GPU and host."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ HUGE_PAGE = 2 << 20  # bytes
 
 
 def page_aligned(nbytes: int) -> Tensor:
-    """Allocates uint8 (n,) memory for reads with O_DIRECT. It is freed with its last view.
+    """Allocates page-aligned memory, uint8 (n,), for reads with O_DIRECT. It is freed with its last view.
 
-    The memory lies in huge pages if the kernel has any. A disk that writes to scattered small pages reaches a third of
-    its bandwidth.
+    The memory lies in huge pages if the kernel has any. A disk reaches only a third of its bandwidth if it writes to
+    scattered small pages.
 
     Raises:
         OutOfMemory: the host has too little memory.
     """
-    import torch  # only here: a process without torch has models whose weights are never streamed
+    import torch  # only here: a process without torch imports this module, and streams nothing
 
     try:
         mapping = mmap.mmap(-1, nbytes + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -55,7 +55,7 @@ def page_aligned(nbytes: int) -> Tensor:
 
 
 def byte_view(memory: Tensor) -> memoryview:
-    """Returns uint8 (n,) memory on the CPU as a buffer to read into."""
+    """Returns CPU memory, uint8 (n,), as a buffer into which a file can be read."""
     array: Any = memory.numpy()
     return memoryview(array)
 
@@ -64,12 +64,12 @@ class RingMemory:
     """A ring buffer on the host, with its prefetcher. Partitions that share it take turns.
 
     Args:
-        ring: uint8 (capacity,), as the layers see it.
-        host: the same ring as the disk writes to it; None if that is ``ring`` itself.
+        ring: the memory from which layers read, uint8 (capacity,).
+        host: the host memory to which the disk writes; None if that is ``ring`` itself.
 
     Attributes:
         ring: as given.
-        nbytes: memory of the ring on all sides.
+        nbytes: bytes of the ring on host and device together.
     """
 
     def __init__(self, ring: Tensor, host: Tensor | None = None) -> None:
@@ -81,13 +81,13 @@ class RingMemory:
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> WeightSupply:
-        """Returns the supply of a partition's weights through this ring, not opened yet.
+        """Returns the supply of a partition's weights through this ring. It is not opened yet.
 
         Args:
-            file: closed with the supply.
-            memory_plan: whose ring is in this memory.
-            blocks: of the ring.
-            timeout_s: how long a step waits for its weights.
+            file: the weights' file. The supply closes it.
+            memory_plan: the plan of the ring in this memory.
+            blocks: the blocks that pass through the ring.
+            timeout_s: the longest wait of a step for its weights.
         """
         return self._stream(file, memory_plan.ring, blocks, timeout_s)
 
@@ -96,7 +96,7 @@ class RingMemory:
 
 
 class MappedRingMemory(RingMemory):
-    """A ring buffer in page-locked memory of the host, which the GPU reads where it lies (two-stage)."""
+    """A ring buffer in page-locked memory of the host. The GPU reads it there (two-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
         super().__init__(as_tensor(memory.device), as_tensor(memory.host))
@@ -105,22 +105,22 @@ class MappedRingMemory(RingMemory):
 
     @classmethod
     def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> MappedRingMemory:
-        """Allocates a ring of that many bytes.
+        """Allocates a ring of ``capacity`` bytes.
 
         Raises:
-            ConfigurationError: this GPU has no such memory, or too little.
+            ConfigurationError: the GPU cannot read the host's memory, or there is too little memory.
         """
         return cls(allocate(Policy.PINNED, capacity, device), ops)
 
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> MappedStage:
-        """Returns the supply of a partition's weights through this ring, not opened yet."""
+        """Returns the supply of a partition's weights through this ring. It is not opened yet."""
         return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
 
 
 class CopiedRingMemory(RingMemory):
-    """A ring buffer on the GPU, and one of the same size on the host from which it is filled (three-stage)."""
+    """A ring buffer on the GPU, filled from one of the same size on the host (three-stage)."""
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
         super().__init__(as_tensor(memory.device), as_tensor(memory.host))
@@ -130,7 +130,7 @@ class CopiedRingMemory(RingMemory):
 
     @classmethod
     def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> CopiedRingMemory:
-        """Allocates rings of that many bytes each.
+        """Allocates two rings of ``capacity`` bytes each.
 
         Raises:
             ConfigurationError: there is too little memory.
@@ -140,13 +140,13 @@ class CopiedRingMemory(RingMemory):
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> CopyStage | LockstepStage:
-        """Returns the supply of a partition's weights through these rings, not opened yet.
+        """Returns the supply of a partition's weights through these rings. It is not opened yet.
 
         Args:
-            file: closed with the supply.
-            memory_plan: whose rings are in this memory; it has one on the host.
-            blocks: of the rings.
-            timeout_s: how long a step waits for its weights.
+            file: the weights' file. The supply closes it.
+            memory_plan: the plan of the rings in this memory, with staging on the host.
+            blocks: the blocks that pass through the rings.
+            timeout_s: the longest wait of a copy for the disk. In the asynchronous pipeline, steps wait twice as long.
         """
         staging = memory_plan.staging
         assert staging is not None
@@ -174,5 +174,5 @@ class CopiedRingMemory(RingMemory):
 
 
 def block_views(ring: Tensor, plan: RingPlan, block_sizes: Sequence[int]) -> list[Tensor]:
-    """Returns each block's place in a ring."""
+    """Returns a view of each block's place in a ring."""
     return [ring[offset : offset + size] for offset, size in zip(plan.offsets, block_sizes, strict=True)]

@@ -1,9 +1,9 @@
 """Plans where weights lie in a ring buffer. One plan serves every pass (paper: asynchronous pipeline).
 
-Each pass runs the same layers in the same order, so the plan is periodic. A layer has the same address in every pass,
-and its tensors are created once. Weights are read in chunks. A chunk is read as soon as nothing needs the weights in
-its place any more, so the end of one pass overlaps with reading for the next. The module is pure: sizes in, offsets
-out.
+Each pass runs the same layers in the same order, so the plan is periodic. A layer's weights have the same address in
+every pass, and their tensors are created once. Weights are read in chunks. A chunk is read once no layer needs the
+weights in its place any more. The end of one pass therefore overlaps with reading for the next. The module is pure:
+sizes in, offsets out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import pairwise
 from split_infer_ros.weight_streaming.packed_header import PAGE, round_up_to_pages
 
 CHUNK_BYTES = 5 << 20  # larger reads are hardly faster, smaller ones are noticeably slower
-NO_BLOCK = -1  # block of a step whose weights stay in memory
+NO_BLOCK = -1  # stands for the block of a step that reads resident weights
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a block that is read at once: bytes ``start`` to ``start + nbytes``."""
+    """A part of a block that one read fetches: bytes ``start`` to ``start + nbytes``."""
 
     block: int
     start: int
@@ -33,9 +33,9 @@ class RingPlan:
     """The places of all blocks in a ring buffer, and the order in which they are read.
 
     Attributes:
-        capacity: of the ring, bytes.
-        offsets: of each block in the ring.
-        chunks: in the order of reading.
+        capacity: bytes of the ring.
+        offsets: offset of each block in the ring.
+        chunks: the chunks, in the order of reading.
         window: for each chunk, how many of the chunks just before it may still be in use while it is read.
         chunks_needed: for each step, how many chunks must have been read before it runs.
         chunks_freed: for each step, how many chunks are no longer needed after it.
@@ -50,7 +50,7 @@ class RingPlan:
 
     @property
     def is_feasible(self) -> bool:
-        """False if a step would wait for weights whose place holds others that are still needed."""
+        """False if a step would wait forever: for weights whose place holds other weights that are still needed."""
         freed, checked = 0, 0
         for needed, freed_after in zip(self.chunks_needed, self.chunks_freed, strict=True):
             if any(index - self.window[index] > freed for index in range(checked, needed)):
@@ -67,8 +67,8 @@ def plan_ring(
     Args:
         block_sizes: bytes of each block, in the order of first use.
         step_blocks: for each step the block that it reads, or ``NO_BLOCK``.
-        capacity: of the ring, bytes; at least the largest block.
-        chunk_bytes: size of a read.
+        capacity: bytes of the ring; at least the largest block.
+        chunk_bytes: the most bytes of one read.
     """
     offsets, end = [], 0
     for size in map(round_up_to_pages, block_sizes):
@@ -82,12 +82,12 @@ def plan_ring(
 def plan_double_buffer(
     block_sizes: Sequence[int], step_blocks: Sequence[int], *, chunk_bytes: int | None = None
 ) -> RingPlan:
-    """Places blocks in two buffers in turns. One buffer is read while the other is in use (synchronous pipeline).
+    """Places blocks in two buffers in turns. The disk fills one while layers use the other (synchronous pipeline).
 
     Args:
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
-        chunk_bytes: size of a read; None reads each block at once.
+        chunk_bytes: the most bytes of one read; None reads each block at once.
     """
     buffer_bytes = round_up_to_pages(max(block_sizes, default=0))
     offsets = [index % 2 * buffer_bytes for index in range(len(block_sizes))]
@@ -95,12 +95,12 @@ def plan_double_buffer(
 
 
 def runs_block_by_block(step_blocks: Sequence[int]) -> bool:
-    """True if no step uses a block again after a later one was used."""
+    """True if no step uses a block again after another step used a later block."""
     return all(first <= second for first, second in pairwise(block for block in step_blocks if block != NO_BLOCK))
 
 
 def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
-    """Returns a plan's window in a pass that follows a pass of another partition in the same ring."""
+    """Returns ``plan``'s window for a pass that follows a pass with the plan ``previous`` in the same ring."""
     if previous is plan:
         return plan.window
     return tuple(_windows(_places(previous.offsets, previous.chunks), _places(plan.offsets, plan.chunks)))
@@ -109,8 +109,8 @@ def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
 def min_capacity(block_sizes: Sequence[int], step_blocks: Sequence[int]) -> int:
     """Returns the bytes of the smallest ring with a feasible plan.
 
-    It is the largest block, unless steps share blocks. The search grows the ring by a fiftieth each time. It ends at
-    the latest when each block has a place of its own.
+    That is the size of the largest block, unless steps share blocks. The search grows the ring by a fiftieth each time.
+    It ends at the latest when the ring has room for all blocks.
     """
     capacity = round_up_to_pages(max(block_sizes, default=0))
     while not plan_ring(block_sizes, step_blocks, capacity).is_feasible:
@@ -127,7 +127,7 @@ def _plan(
         for chunk in _chunks(block, round_up_to_pages(size), chunk_bytes)
     )
     places = _places(offsets, chunks)
-    block_ends = [0] * len(block_sizes)  # number of chunks up to the end of each block
+    block_ends = [0] * len(block_sizes)  # for each block, the number of chunks up to its end
     for index, chunk in enumerate(chunks):
         block_ends[chunk.block] = index + 1
     last_use = [-1] * len(block_sizes)

@@ -1,8 +1,7 @@
-"""Chooses how much memory to give to weights: more as long as it shortens a pass (paper: memory-delay tradeoff).
+"""Chooses how much memory weights get: more as long as it shortens a pass (paper: memory-delay tradeoff).
 
-More memory hides reading behind computing. Where reading takes longer than computing, there is too little to hide
-behind. Memory then saves reads: the first layers stay in memory. The module is pure, but its callers may measure
-delays.
+More memory hides reading behind computing. If reading takes longer than computing, computing cannot hide all of it.
+More memory then saves reads: the first layers stay in memory. The module is pure, but its callers may measure delays.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.residency import plan_resident_blocks
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
 
-GROWTH = 1.15  # of memory from one trial to the next
-ROUNDING = 1e-9  # part of a delay by which sums of the same times may differ
-READ_MARGIN = 1.5  # a read may take so many times longer now and then, and still has to be hidden
+GROWTH = 1.15  # factor of memory from one trial to the next
+ROUNDING = 1e-9  # relative difference that sums of the same times may have
+READ_MARGIN = 1.5  # now and then, a read takes this many times as long, and must still be hidden
 RING_DIVISORS = (1, 2, 4, 8)  # the ring takes all memory, half of it, ...
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedDelay:
-    """How much longer than with resident weights a pass may take. The longer of both counts.
+    """How much longer a pass may take than with resident weights. The larger of both values counts.
 
     Attributes:
-        seconds: the same for every model.
-        share: of the pass with resident weights; 0.01 is one hundredth.
+        seconds: an absolute limit, the same for every model.
+        share: a share of the time of a pass with resident weights; 0.01 is one hundredth.
     """
 
     seconds: float = 0.0
     share: float = 0.0
 
     def goal_s(self, delay_s: float) -> float:
-        """Returns the longest delay that counts as good as ``delay_s``."""
+        """Returns the longest delay that is allowed if ``delay_s`` is the reference."""
         return delay_s + max(self.seconds, self.share * delay_s, ROUNDING * delay_s)
 
 
@@ -44,9 +43,9 @@ class RingTrial:
     """One point of the trade-off between memory and delay.
 
     Attributes:
-        memory_bytes: of the rings and of the blocks that stay.
-        delay_s: of a pass.
-        memory_plan: with which the pass has this delay.
+        memory_bytes: bytes for the rings and the blocks that stay in memory.
+        delay_s: seconds of a pass.
+        memory_plan: the plan that gives this delay.
     """
 
     memory_bytes: int
@@ -63,18 +62,18 @@ def explore_trade_off(
     goal_s: float,
     is_copied: bool = False,
 ) -> list[RingTrial]:
-    """Tries growing memory, from the smallest ring to ``max_bytes`` or until the delay reaches the goal.
+    """Tries more and more memory, from the smallest ring up to ``max_bytes``, until the delay reaches the goal.
 
     Args:
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
         delay_of: predicts or measures the seconds of a pass.
-        max_bytes: for the rings and the blocks that stay.
-        goal_s: delay at which the search ends.
+        max_bytes: the most bytes for the rings and the blocks that stay in memory.
+        goal_s: the delay in seconds at which the search ends.
         is_copied: as for ``plan_memory``.
 
     Returns:
-        Trials of growing memory. Each has the shortest delay that was found up to its memory.
+        Trials in the order of their memory. Each has the shortest delay that was found with at most that memory.
     """
     trials: list[RingTrial] = []
     smallest, sides = min_capacity(block_sizes, step_blocks), 2 if is_copied else 1
@@ -114,9 +113,9 @@ def predict_trade_off(
     Args:
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
-        profile: measured.
-        max_bytes: for the rings and the blocks that stay.
-        allowed: the delay over resident weights.
+        profile: the measured profile.
+        max_bytes: the most bytes for the rings and the blocks that stay in memory.
+        allowed: how much longer a pass may take than with resident weights.
         is_copied: as for ``plan_memory``.
     """
     slow_reads = replace(
@@ -133,14 +132,14 @@ def predict_trade_off(
 
 
 def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay) -> RingTrial:
-    """Returns the trial with the least memory whose delay is allowed.
+    """Returns the trial with the least memory among those with an allowed delay.
 
-    If no trial comes close enough to resident weights, the shortest delay of all trials is the reference instead.
+    If no trial is fast enough compared with resident weights, the shortest delay of all trials is the reference.
 
     Args:
-        trials: at least one.
-        resident_s: delay of a pass with resident weights.
-        allowed: the delay over that.
+        trials: the trials, at least one.
+        resident_s: seconds of a pass with resident weights.
+        allowed: how much longer than the reference a pass may take.
     """
     shortest_s = min(trial.delay_s for trial in trials)
     goal_s = allowed.goal_s(resident_s)

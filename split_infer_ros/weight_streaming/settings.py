@@ -1,4 +1,4 @@
-"""Where the weights of a partition are: what a user may choose."""
+"""The settings with which a user chooses where the weights of a partition are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from split_infer_ros.weight_streaming.ring_size import AllowedDelay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSettings:
-    """Where the weights of a partition are. Names say the unit; infinite bytes are no limit.
+    """Where the weights of a partition are. The names give the units. Infinite bytes mean no limit.
 
     Raises:
         ConfigurationError: a value is not accepted.

@@ -1,4 +1,4 @@
-"""Times the steps of a pass, and how long they wait for weights."""
+"""Measures how long the steps of a pass take, and how long they wait for weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class PassTimes:
     """Seconds of one pass.
 
     Attributes:
-        step_s: of each step without waiting. It includes what runs since the step before.
-        tail_s: after the last step.
-        stalled_s: of waiting for weights.
+        step_s: seconds of each step without waits. A step includes all that ran since the previous one.
+        tail_s: seconds after the last step.
+        stalled_s: seconds of all waits for weights.
     """
 
     step_s: tuple[float, ...]
@@ -29,8 +29,8 @@ class StepTimer:
     """Forwards the steps of a partition to its weight supply, and records their times on the host.
 
     Args:
-        supply: of the weights.
-        steps: how many there are.
+        supply: supplies the weights.
+        steps: number of steps.
     """
 
     def __init__(self, supply: WeightSupply, steps: int) -> None:
@@ -62,15 +62,15 @@ class StepTimer:
 
 
 class DeviceStepTimer:
-    """Forwards the steps of a partition to its weight supply, and has the device record their times.
+    """Forwards the steps of a partition to its weight supply. The device records the steps' times.
 
-    A device that has work left while the host waits for weights does not wait itself. At the end of a pass, the host
-    waits for the device.
+    While the host waits for weights, the device may still have work, and then does not wait. At the end of a pass, the
+    host waits for the device.
 
     Args:
-        supply: of the weights.
-        steps: how many there are.
-        mark: returns this point in the work of the device.
+        supply: supplies the weights.
+        steps: number of steps.
+        mark: marks the current point in the device's work.
     """
 
     def __init__(self, supply: WeightSupply, steps: int, mark: Callable[[], Mark]) -> None:
@@ -100,7 +100,7 @@ class DeviceStepTimer:
         self._supply.end_step(step)
 
     def end_pass(self) -> PassTimes:
-        """Returns the times of the pass that ends now, once the device has done it."""
+        """Waits until the device has run the pass, then returns the pass's times."""
         end = self._mark()
         end.wait()
         begins = [self._start, *self._ended]

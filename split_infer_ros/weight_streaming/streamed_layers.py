@@ -1,4 +1,4 @@
-"""Layers that wait for their weights before they run, and report when they no longer need them."""
+"""Layers that wait for their weights before they run, and say when they no longer need them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from split_infer_ros.engines.fusion import FusedConv2d
 
 
 class StepHooks(Protocol):
-    """The calls before and after each step of a partition."""
+    """Functions that are called before and after each step of a partition."""
 
     def begin_step(self, step: int) -> object:
         """Waits for a step's weights."""
@@ -24,7 +24,7 @@ class StepHooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A layer's weights, or some rows of them. They are valid between the begin and the end of the step only."""
+    """A layer's weights, or some rows of them. They are valid only from ``begin_step`` to ``end_step`` of the step."""
 
     step: int
     row: int
@@ -50,7 +50,7 @@ class StreamedLayer(nn.Module):
 
 
 class TiledConv2d(nn.Module):
-    """Runs a fused convolution tile by tile, each for some of the output channels."""
+    """Runs a fused convolution tile by tile. Each tile computes some of the output channels."""
 
     def __init__(self, layer: FusedConv2d, tiles: Sequence[Tile], hooks: StepHooks) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class TiledConv2d(nn.Module):
         self._hooks = hooks
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (N, C, H, W) to (N, C', H', W') in channels last, with the same bits as the whole layer."""
+        """Maps (N, C, H, W) to (N, C', H', W') in channels last. The bits equal those of the whole layer."""
         x = x.contiguous(memory_format=torch.channels_last)
         results = []
         for tile in self._tiles:
@@ -75,7 +75,7 @@ class TiledConv2d(nn.Module):
 
 
 class TiledLinear(nn.Module):
-    """Runs a linear layer tile by tile, each for some of the outputs."""
+    """Runs a linear layer tile by tile. Each tile computes some of the outputs."""
 
     def __init__(self, tiles: Sequence[Tile], hooks: StepHooks) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A partition of a model whose weights are read while its layers run (paper: demand layering)."""
+"""A partition of a model that reads its weights while its layers run (paper: demand layering)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from split_infer_ros.weight_streaming.step_timer import DeviceStepTimer, PassTim
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
-if TYPE_CHECKING:  # the server asks of every partition whether it is a streamed one, also in processes without torch
+if TYPE_CHECKING:  # the server imports this class in processes without torch too
     from torch import Tensor
 
     from split_infer_ros.weight_streaming.packed_partition import PackedPartition
@@ -28,9 +28,9 @@ class StreamedPartition:
     Use ``open`` to create one.
 
     Attributes:
-        note: a sentence if weights are streamed in another way than asked for, else empty.
-        weight_bytes: memory that holds weights.
-        ring_memory: of the ring, which other partitions may share.
+        note: a sentence if weights are streamed in another way than the user asked for, else empty.
+        weight_bytes: bytes of memory that hold weights.
+        ring_memory: the ring's memory, which other partitions may share.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StreamedPartition:
         self.note = note
         self.weight_bytes = kept_memory.nbytes + ring_memory.nbytes
         self.ring_memory = ring_memory
-        self._kept_memory = kept_memory  # blocked weights point into both memories without holding them
+        self._kept_memory = kept_memory  # blocked weights point into this and the ring, but do not keep them alive
         self._graph = graph
         self._supply = supply
         self._timer = timer
@@ -67,13 +67,13 @@ class StreamedPartition:
         """Reads the weights that stay in memory, and begins to stream the others.
 
         Args:
-            packed: the partition. Its graph is taken over.
-            memory_plan: for the partition's blocks.
+            packed: the partition. Its graph is changed in place and belongs to the result.
+            memory_plan: the memory plan of the partition's blocks.
             direct: whether to read past the page cache if the file system can.
-            timeout_s: how long a pass waits for weights.
-            ring_memory: of the ring, which partitions may share; None allocates a ring on the host.
-            mark: returns this point in the work of a device, whose times are then taken. None takes the host's, which
-                does not wait for a device.
+            timeout_s: the longest wait of a step for weights.
+            ring_memory: the ring's memory, which partitions may share. None allocates a ring on the host.
+            mark: marks the current point in a device's work, to take times on the device. None takes times on the
+                host, without waiting for a device.
 
         Raises:
             OutOfMemory: the host has too little memory.
@@ -115,7 +115,7 @@ class StreamedPartition:
         """Runs a pass.
 
         Raises:
-            StreamError: weights did not come. The next pass reads all of them again.
+            StreamError: weights did not come. The next pass reads all weights again.
         """
         with self._pass_lock:
             self._supply.begin_pass()
@@ -130,7 +130,7 @@ class StreamedPartition:
             return results
 
     def expect_next(self) -> None:
-        """Announces that this partition runs next in a shared ring, so that its first weights are read."""
+        """Announces that this partition runs next in a shared ring. The ring can then read its first weights."""
         self._supply.expect_next()
 
     @property
@@ -139,7 +139,7 @@ class StreamedPartition:
         return self._times
 
     def stats(self) -> PrefetchStats:
-        """Returns what was read, and how long passes waited."""
+        """Returns how much was read, and how long passes waited."""
         return self._supply.stats()
 
     def close(self) -> None:

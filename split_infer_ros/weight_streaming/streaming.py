@@ -1,7 +1,7 @@
-"""Streams the weights of a partition: from the settings to a partition that reads its weights while it runs.
+"""Streams the weights of a partition: makes a partition from the settings, which reads its weights while it runs.
 
-The model's own weights are released once the partition streams them. Each function looks at the settings first. What
-streams is imported only if they ask for it, because it needs torch.
+The model releases its weights in memory once the partition streams them. Each function looks at the settings first. It
+imports the streaming code only if they ask for it, because that code needs torch.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def stream_backbone(
 ) -> StreamedPartition | None:
     """Returns the backbone partition on streamed weights, or None if it is resident or has no weights.
 
-    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
+    Packs the weights first if there is no packed file yet. Then releases the model's weights in memory.
 
     Args:
-        model: whose backbone it is.
-        split_point: at which the backbone ends.
+        model: the model that has the backbone.
+        split_point: the split point where the backbone ends.
         settings: where weights are, and how much memory they may take.
-        batch_size: of full batches.
-        ring_memory: a ring on the CPU that several models' partitions share. Its size is the budget.
-        num_threads: with which the backbone runs on a CPU; 0: one for each core.
+        batch_size: size of a full batch. Weights are laid out for it.
+        ring_memory: a ring on the CPU that partitions of several models share. Its size is the budget.
+        num_threads: number of threads that run the backbone on a CPU; 0: one for each core.
 
     Raises:
         ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
@@ -71,14 +71,14 @@ def stream_head(
 ) -> StreamedPartition | None:
     """Returns the head partition on streamed weights on the CPU, or None if it is resident or has no weights.
 
-    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
+    Packs the weights first if there is no packed file yet. Then releases the model's weights in memory.
 
     Args:
-        model: whose head it is.
-        split_point: at which the head begins.
+        model: the model that has the head.
+        split_point: the split point where the head begins.
         settings: where weights are, and how much memory they may take.
-        num_threads: with which the head runs.
-        batch_size: for which weights are laid out.
+        num_threads: number of threads that run the head.
+        batch_size: the batch size for which weights are laid out.
 
     Raises:
         ConfigurationError: the file or budget does not allow it. Nothing has changed.
@@ -106,13 +106,13 @@ def pack_streamed(model: SplitModel, settings: WeightsSettings, *, num_threads: 
     """Packs a model's weights if they will be streamed, so that the partition opens faster.
 
     Args:
-        model: whose weights they are.
+        model: the model that has the weights.
         settings: where weights are.
-        num_threads: with which the partition will run on the CPU.
-        batch_size: for which weights are laid out.
+        num_threads: number of CPU threads that will run the partition.
+        batch_size: the batch size for which weights are laid out.
 
     Raises:
-        ConfigurationError: the weights cannot be packed, or the user's file has other ones.
+        ConfigurationError: the weights cannot be packed, or the user's file has other weights.
     """
     if settings.weights_residency is Residency.RESIDENT:
         return

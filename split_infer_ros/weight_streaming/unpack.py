@@ -1,4 +1,4 @@
-"""Reads weights back from a packed file, in the form that they had before packing."""
+"""Reads weights back from a packed file, in the form that they had before they were packed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 def unpack_weights(
     model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> dict[str, Tensor]:
-    """Returns tensors by name, with the exact values that were packed. Each has memory of its own.
+    """Returns tensors by name, with the exact values that were packed. Each tensor has its own memory.
 
     Args:
-        model: whose weights the file holds.
-        path: of the file.
-        num_threads: for which the weights were packed; None for a GPU.
-        names: of the tensors in the model's state.
+        model: the model. The file holds its weights.
+        path: the packed file.
+        num_threads: number of CPU threads for which the weights were packed; None for a GPU.
+        names: names of the wanted tensors in the model's state.
 
     Raises:
         OutOfMemory: the host has too little memory.

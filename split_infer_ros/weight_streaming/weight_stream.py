@@ -1,4 +1,4 @@
-"""The supply of weights to a partition: what its passes and steps call to wait for weights and to free them."""
+"""Supplies weights to a partition. Its passes and steps call the supply to wait for weights and to free them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class PrefetchStats:
     """Totals of a partition's weight stream since its start.
 
     Attributes:
-        passes: that ended.
-        bytes_read: from the file.
-        reading_s: seconds in which a read was in flight.
-        stalled_s: seconds for which passes waited for weights.
-        bytes_copied: from the host to a device.
-        copying_s: seconds in which a copy was in flight.
-        checking_s: seconds in which weights were compared with their checksums. Nothing is read meanwhile.
+        passes: number of passes that ended.
+        bytes_read: bytes read from the file.
+        reading_s: seconds spent in reads.
+        stalled_s: seconds that passes waited for weights.
+        bytes_copied: bytes copied from the host to a device.
+        copying_s: seconds spent in copies.
+        checking_s: seconds spent comparing weights with their checksums. Nothing is read meanwhile.
     """
 
     passes: int
@@ -34,31 +34,31 @@ class PrefetchStats:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second while a read was in flight."""
+        """Bytes a second during reads; 0 if nothing was read."""
         return self.bytes_read / self.reading_s if self.reading_s else 0.0
 
 
 class WeightSupply(Protocol):
-    """Brings weights to where a partition's layers read them, for one thread at a time that runs the layers."""
+    """Brings weights to the memory from which a partition's layers read. One thread at a time may run the layers."""
 
     def open(self) -> None:
         """Begins to read weights."""
 
     def expect_next(self) -> None:
-        """Announces that the next pass in the ring is this partition's."""
+        """Announces that this partition runs the next pass in the ring."""
 
     def begin_pass(self) -> None:
-        """Begins a pass, once no other partition's pass runs in the ring."""
+        """Waits until no other partition runs a pass in the ring, then begins a pass."""
 
     def begin_step(self, step: int) -> float:
-        """Waits for a step's weights. Returns the seconds of waiting.
+        """Waits for a step's weights. Returns the seconds that it waited.
 
         Raises:
             StreamError: the weights cannot be read, or did not come in time.
         """
 
     def end_step(self, step: int) -> None:
-        """Notes that a step has run, or was given to the device."""
+        """Notes that a step has run, or was queued on the device."""
 
     def end_pass(self, failed: bool) -> None:
         """Ends a pass."""
@@ -71,12 +71,12 @@ class WeightSupply(Protocol):
 
 
 class WeightStream:
-    """Supplies weights to a partition on the CPU, whose layers read the ring that the prefetcher fills.
+    """Supplies weights to a partition on the CPU. Its layers read from the ring that the prefetcher fills.
 
     Args:
-        prefetcher: of the ring.
-        reader: of this partition's weights. It is closed with the stream.
-        timeout_s: how long a step waits.
+        prefetcher: the ring's prefetcher.
+        reader: reads this partition's weights. It is closed with the stream.
+        timeout_s: the longest wait of a step.
     """
 
     def __init__(self, prefetcher: WeightPrefetcher, reader: ChunkReader, timeout_s: float = TIMEOUT_S) -> None:
@@ -90,11 +90,11 @@ class WeightStream:
         self._prefetcher.add(self.reader)
 
     def expect_next(self) -> None:
-        """Announces that the next pass in the ring is this partition's."""
+        """Announces that this partition runs the next pass in the ring."""
         self._prefetcher.expect_next(self.reader)
 
     def begin_pass(self) -> None:
-        """Begins a pass, once no other partition's pass runs in the ring."""
+        """Waits until no other partition runs a pass in the ring, then begins a pass."""
         self._prefetcher.begin_pass(self.reader)
 
     def has_step(self, step: int) -> bool:
@@ -102,7 +102,7 @@ class WeightStream:
         return self._prefetcher.has_read(self.reader.plan.chunks_needed[step])
 
     def begin_step(self, step: int) -> float:
-        """Waits until a step's weights were read. Returns the seconds of waiting.
+        """Waits until a step's weights were read. Returns the seconds that it waited.
 
         Raises:
             StreamError: the weights cannot be read, or did not come in time.

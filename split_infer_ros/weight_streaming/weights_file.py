@@ -1,4 +1,4 @@
-"""Reads packed weights past the page cache, which would hold a second copy, and without holding the GIL."""
+"""Reads packed weights without the GIL and past the page cache, which would hold a second copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from split_infer_ros.weight_streaming.packed_header import PAGE, Piece
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces that follow each other in the file and are read into one place."""
+    """Pieces that follow each other in the file. They are read into one place."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def offset(self) -> int:
-        """Place in the file, bytes."""
+        """Offset in the file, in bytes."""
         return self.pieces[0].offset
 
     @property
     def nbytes(self) -> int:
-        """Size of all pieces."""
+        """Bytes of all pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
 
@@ -36,7 +36,7 @@ class WeightsFile:
     """An open file of packed weights. Use ``open`` to create one.
 
     Attributes:
-        path: of the file.
+        path: the file's path.
         note: a sentence if reads go through the page cache, else empty.
     """
 
@@ -56,7 +56,7 @@ class WeightsFile:
         """Opens a file.
 
         Args:
-            path: of the file.
+            path: the file's path.
             direct: whether to try O_DIRECT, which reads past the page cache.
 
         Raises:
@@ -69,12 +69,12 @@ class WeightsFile:
         return cls(path, descriptor, is_direct)
 
     def read(self, offset: int, memory: memoryview, layer: str) -> None:
-        """Fills page-aligned memory from a page of the file.
+        """Fills page-aligned memory with bytes of the file.
 
         Args:
-            offset: in the file, bytes.
-            memory: whole pages.
-            layer: to name in an error.
+            offset: offset in the file, in bytes; the start of a page.
+            memory: the memory to fill, of whole pages.
+            layer: the layer's name, for errors.
 
         Raises:
             StreamError: the file ends too early, or the disk fails.
@@ -110,7 +110,7 @@ class WeightsFile:
                 )
 
     def load(self, blocks: Iterable[Block], memory: memoryview) -> None:
-        """Reads blocks into memory, one after the other, and compares them with their checksums.
+        """Reads blocks into memory, one behind the other, and compares them with their checksums.
 
         Raises:
             StreamError: blocks cannot be read, or differ from what was written.

@@ -1,1 +1,1 @@
-"""A backbone of torch on a GPU: CUDA graphs, a stream for each model, and memory of a policy."""
+"""Runs torch backbones on a GPU: CUDA graphs, a stream for each model, and memory by the memory policy."""

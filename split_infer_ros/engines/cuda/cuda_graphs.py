@@ -1,8 +1,8 @@
-"""A backbone as CUDA graphs: recorded once for each slot and batch size, then launched as a whole.
+"""Runs a backbone as CUDA graphs: each is recorded once for a slot and a batch size, then launched as a whole.
 
 In a network of a hundred small kernels, launching them takes most of the time. A graph needs only one launch. It reads
-and writes the addresses with which it was recorded. So each slot has an input of its own, where pre-processing writes,
-and graphs of its own, whose last operators write into the slot.
+and writes the addresses with which it was recorded. Therefore each slot has its own input, into which pre-processing
+writes, and its own graphs, with last operators that write into the slot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from split_infer_ros.runtime.streams import Stream, current_fence
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_GRAPHS = 64  # of a backbone
+MAX_GRAPHS = 64  # of one backbone
 
 Results = TypeVar("Results")
 
@@ -34,8 +34,8 @@ Results = TypeVar("Results")
 def graph_sizes(batch_size: int, num_inputs: int = 1) -> list[int]:
     """Returns the batch sizes to record: the powers of two below ``batch_size``, and ``batch_size`` itself.
 
-    A batch of another size runs as the next larger one. If that makes more than ``MAX_GRAPHS`` graphs for all inputs,
-    every second size is left out, more than once if need be. The largest size stays.
+    A batch of another size runs with the next larger graph. If all inputs together would have more than ``MAX_GRAPHS``
+    graphs, every second size is left out, repeatedly if necessary. The largest size stays.
     """
     sizes = [1]
     while 2 * sizes[-1] < batch_size:
@@ -50,8 +50,8 @@ class SizedGraphs(Generic[Results]):
     """Work on the images of one input, recorded for several batch sizes. ``record`` creates one.
 
     Args:
-        graph_input: from which the graphs read.
-        graphs: the batch sizes in ascending order, with the graph of each.
+        graph_input: the input from which the graphs read.
+        graphs: pairs of a batch size and its graph, in ascending order.
     """
 
     def __init__(self, graph_input: GraphInput, graphs: Sequence[tuple[int, Capture[Results]]]) -> None:
@@ -73,11 +73,11 @@ class SizedGraphs(Generic[Results]):
         """Records work for each batch size.
 
         Args:
-            run: the work, given (n, 3, h, w). Its operations depend on no value on the GPU.
-            graph_input: from which the graphs read.
+            run: the work on images (n, 3, h, w). Its operations must not depend on values on the GPU.
+            graph_input: the input from which the graphs read.
             sizes: the batch sizes.
-            stream: on which the work is recorded.
-            pool: the graphs' memory. Graphs of one pool never run concurrently. None means memory of its own for each.
+            stream: the stream on which the work is recorded.
+            pool: the graphs' memory. Graphs of one pool never run concurrently. None: each graph has its own memory.
             warm_ups: how often the work runs before it is recorded.
 
         Raises:
@@ -92,19 +92,19 @@ class SizedGraphs(Generic[Results]):
 
     @property
     def bytes(self) -> int:
-        """The memory of the graphs' pool."""
+        """Bytes of the graphs' pool."""
         return self._graphs[0].bytes
 
     def upload(self) -> None:
-        """Launches each graph once, in the current stream, as a first launch also uploads the graph."""
+        """Launches each graph once in the current stream, because the first launch also uploads the graph."""
         for size in self._sizes:
             self.launch(size)
 
     def launch(self, count: int) -> Results:
-        """Launches the graph for the first ``count`` images of the input, in the current stream.
+        """Launches the graph for the first ``count`` images of the input in the current stream.
 
         Returns:
-            The results of the next larger recorded size, valid until the next launch.
+            The results for the smallest recorded size of at least ``count``, valid until the next launch.
         """
         graph = self._graphs[bisect_left(self._sizes, count)]
         graph.launch()
@@ -115,11 +115,11 @@ class SizedGraphs(Generic[Results]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What a recorded backbone leaves to do.
+    """The work that remains after the launch of a recorded backbone.
 
     Attributes:
-        strides: of the tensors that the graph wrote into the slot.
-        store: what has to write them after each launch; None if the graph did.
+        strides: strides of the tensors that the graph wrote into the slot; None if ``store`` writes them.
+        store: writes the tensors into the slot after each launch; None if the graph writes them.
     """
 
     strides: tuple[Strides, ...] | None
@@ -127,21 +127,21 @@ class _Written:
 
 
 class GraphedBackbone:
-    """Runs like the backbone from which it was recorded, from a slot's input into that slot.
+    """A recorded backbone. It reads a slot's input and writes features into the slot.
 
     ``record`` creates one. One thread may use it, on one stream.
 
     Args:
-        slots: into which the graphs write.
-        graphs: those of each slot.
+        slots: the slots into which the graphs write.
+        graphs: the graphs of each slot.
 
     Attributes:
-        bytes: the memory of all graphs, without their images and the slots.
+        bytes: bytes of all graphs, without their images and the slots.
     """
 
     def __init__(self, slots: SlotMemory, graphs: Sequence[SizedGraphs[_Written]]) -> None:
         self._slots = slots
-        self.bytes = graphs[0].bytes  # which all graphs share
+        self.bytes = graphs[0].bytes  # all graphs share one pool
         self._graphs = graphs
 
     @classmethod
@@ -150,16 +150,16 @@ class GraphedBackbone:
     ) -> GraphedBackbone:
         """Records a backbone for each slot and each of ``graph_sizes``.
 
-        Where CPU and GPU must take turns at a slot's memory, its last operators are not recorded. They are launched
-        behind the graph, because the turns cannot be recorded either.
+        If CPU and GPU must take turns at a slot's memory, the backbone's last operators are not recorded. They are
+        launched after the graph, because taking turns cannot be recorded.
 
         Args:
-            backbone: (N, 3, h, w) to a tuple of (N, ...). Its operations depend on no value on the GPU.
-            slots: into which features are written. Nobody may use them meanwhile.
-            num_slots: how many slots there are.
-            example: (batch_size, 3, h, w) on the device, in the backbone's precision.
-            memory: in which the images of the graphs lie. The graphs get memory of the same policy. None means torch's
-                common memory.
+            backbone: maps (N, 3, h, w) to a tuple of (N, ...). Its operations must not depend on values on the GPU.
+            slots: the slots for the features. Nobody may use them meanwhile.
+            num_slots: number of slots.
+            example: images (batch_size, 3, h, w) on the device, in the backbone's precision.
+            memory: the memory of the graphs' images. The graphs get memory of the same policy. None: torch's common
+                memory.
 
         Raises:
             torch.OutOfMemoryError: the device has no room for the graphs.
@@ -167,7 +167,7 @@ class GraphedBackbone:
         """
         device = Device.of(example)
         memory = memory or MemoryPool(Policy.DEVICE, device)
-        stream = Stream(device)  # one of its own, because frames may be flowing on the backbone's stream
+        stream = Stream(device)  # a separate one, because frames may flow on the backbone's stream
         pool = memory.graph_pool()  # shared by all graphs, because only one of them runs at a time
 
         def run(slot: int, images: Tensor) -> _Written:
@@ -196,11 +196,11 @@ class GraphedBackbone:
         return cls(slots, graphs)
 
     def input_of(self, slot: int) -> GraphInput:
-        """Returns where pre-processing writes the images of a batch that has that slot."""
+        """Returns the input into which pre-processing writes the images of the slot's batch."""
         return self._graphs[slot].input
 
     def run_into_slot(self, slot: int, count: int) -> None:
-        """Runs the backbone on the first ``count`` images of the slot's input, in the current stream."""
+        """Runs the backbone on the first ``count`` images of the slot's input in the current stream."""
         with self._slots.lent_to_device(slot):
             written = self._graphs[slot].launch(count)
             if written.store is not None:

@@ -1,4 +1,4 @@
-"""The memory in which a plan's model computes on a GPU, by the policy of the plan."""
+"""The memory in which a plan's model computes on a GPU. It follows the plan's memory policy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelMemory:
-    """Where the tensors of a plan lie that are not in slots or buffers.
+    """The memory of a plan's tensors that are not in slots or buffers.
 
-    The pools are two, because one thread pre-processes a batch while another one computes the batch before it.
+    There are two pools, because one thread pre-processes a batch while another thread computes the previous batch.
 
     Attributes:
-        images: for pre-processed images.
-        activations: for what the backbone computes, unless it is recorded.
+        images: pool for pre-processed images.
+        activations: pool for the backbone's activations, unless the backbone is recorded.
         note: a sentence that says why these tensors do not follow the plan's policy; empty if they do.
     """
 
@@ -34,9 +34,9 @@ class ModelMemory:
         """Opens memory for a plan.
 
         Args:
-            place: the plan's policy, and where the backbone runs.
-            covers_model: whether weights and activations follow the policy. If not, or if torch cannot take such memory
-                here, they lie in torch's common memory. In the second case there is a note.
+            place: the plan's policy, and the backbone's device.
+            covers_model: whether weights and activations follow the policy. If not, or if torch cannot use memory of
+                the policy here, they lie in torch's common memory. In the second case, ``note`` says so.
         """
         note = ""
         if covers_model:
@@ -59,11 +59,11 @@ class ModelMemory:
 
 
 class PooledBackbone:
-    """A backbone whose activations lie in a pool, for callers that know no plan.
+    """A backbone that allocates its activations in a pool, for callers that know no plan.
 
     Args:
         inner: the backbone.
-        pool: for its activations. Results lie there as well.
+        pool: the pool for activations and results.
 
     Attributes:
         inner, pool: the arguments.

@@ -1,4 +1,4 @@
-"""A stream for each model of a GPU: concurrent execution of several models, kernel by kernel or as one graph."""
+"""Gives each model on a GPU a stream, so that models run concurrently: kernel by kernel, or as one graph."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RecordedGraph:
     """The graph of one combination of models and batch sizes.
 
     Attributes:
-        inputs: by model, where its images go before a launch.
-        outputs: by model, where its results lie after a launch, until the next one.
+        inputs: for each model, the memory for its images. They must be there before a launch.
+        outputs: for each model, its results. They are valid from one launch to the next.
         launch: runs the graph.
-        bytes: of GPU memory that the graph keeps.
+        bytes: bytes of GPU memory that the graph keeps.
     """
 
     inputs: Mapping[str, Images]
@@ -34,10 +34,10 @@ class RecordedGraph:
     bytes: int
 
     def run(self, inputs: Mapping[str, Images]) -> dict[str, Features]:
-        """Runs the graph on batches that are no larger than those of the recording.
+        """Runs the graph on batches. None may be larger than its recorded batch.
 
         Returns:
-            Views of the outputs for the images of each model.
+            For each model, views of its outputs for the given images.
         """
         for model, images in inputs.items():
             copy_into(self.inputs[model][: len(images)], images)
@@ -48,14 +48,14 @@ class RecordedGraph:
 
 
 class ModelStreams:
-    """Forks models out of one stream of a device, each into its own stream, and joins them again.
+    """Forks models from one stream of a device, each into its own stream, and joins them again.
 
-    A model keeps its stream as long as it is loaded. cuBLAS has one workspace a stream, and graphs keep using it. Two
-    models' graphs that were recorded on one stream would overwrite each other's values.
+    A model keeps its stream as long as it is loaded. cuBLAS has one workspace for each stream, and graphs keep using
+    it. If the graphs of two models were recorded on one stream, they would overwrite each other's values.
 
     Args:
         device: a GPU; other devices run everything in ``stream``.
-        stream: out of which the models fork.
+        stream: the stream from which the models fork.
     """
 
     def __init__(self, device: Device, stream: Stream) -> None:
@@ -64,7 +64,7 @@ class ModelStreams:
         self._streams: dict[str, Stream] = {}
 
     def wait(self) -> None:
-        """Waits until all work that was given to the stream is done."""
+        """Waits until all work in the stream is done."""
         self._stream.fence().wait()
 
     def remove_models(self, models: Collection[str]) -> None:
@@ -73,10 +73,10 @@ class ModelStreams:
             self._streams.pop(model, None)
 
     def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
-        """Runs each model on its batch, concurrently and kernel by kernel; the caller is inside the stream's ``work``.
+        """Runs each model on its batch, concurrently and kernel by kernel. Call it inside the stream's ``work``.
 
-        The memory of the results is used again only by models that fork later. The stream orders them after its own
-        work on the results.
+        Only models that fork later reuse the memory of the results. The stream orders them after its own work on the
+        results.
         """
         outputs, ends = {}, []
         for name, model in models.items():
@@ -86,18 +86,18 @@ class ModelStreams:
             with stream.work(name):
                 outputs[name] = model(inputs[name])
             ends.append(stream.fence())
-        for end in ends:  # only now: a model that forks after another one's end would not run concurrently with it
+        for end in ends:  # after the loop: a model that forked after another's end would not run beside it
             self._stream.wait_for(end)
         return outputs
 
     def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph:
-        """Records the concurrent execution of models as one graph with memory of its own.
+        """Records the concurrent execution of models as one graph with its own memory.
 
         If all models have the same memory policy, the graph's memory follows it.
 
         Args:
-            models: by name.
-            examples: a batch for each model, of the size that is recorded.
+            models: the models, by name.
+            examples: for each model, a batch of the size to record.
 
         Raises:
             OutOfMemory: the device has no room for the graph.
@@ -122,5 +122,5 @@ class ModelStreams:
 
 
 def blank_like(images: Images, count: int) -> Images:
-    """Returns ``count`` black images of the size and dtype of others, on their device."""
+    """Returns ``count`` black images with the size, dtype and device of ``images``."""
     return as_tensor(images).new_zeros((count, *images.shape[1:]))
