@@ -59,20 +59,16 @@ class Simulation:
     seconds: float
 
     def claims(self) -> list[Claim]:
-        """Claims CO's memory over MO's, the median of machines and sizes, and the worst case against D.
+        """Claims CO's memory over MO's, the median of machines and sizes, and the worst case against MO and D.
 
         A median has an interval, because each machine is a sample of the machines that there may be. The worst case is
         exact: these machines are the same in every run.
+
+        CO against D alone is a row and no claim. The scheduler lets no task end later than under D, and the simulated
+        GPU takes what the scheduler's equations say. D's memory is the most that any policy takes.
         """
         return [
             *(self._memory(kind) for kind in MachineKind),
-            self._worst("memory, times D's, at most", lambda served: served[CO].memory_bytes / served[D].memory_bytes),
-            self._worst("time for all, times D's, at most", lambda served: served[CO].total_ms / served[D].total_ms),
-            self._worst(
-                "mean response, times D's, at most",
-                lambda served: served[CO].response_ms / served[D].response_ms,
-                "0.79 x",
-            ),
             self._worst("time, times the better one's, at most", times_the_better),
             self._worst(
                 "GPU utilisation, times MO's, at least",
@@ -89,17 +85,20 @@ class Simulation:
         return Claim(name, times_managed_memory(machines), "x", 1.15, Direction.AT_MOST, turn_s=turn_s)
 
     def _worst(self, what: str, part: Part, paper: str = "", direction: Direction = Direction.AT_MOST) -> Claim:
-        parts = [part(served) for machine in self.machines for served in machine.served.values()]
+        parts = self._parts(part)
         value = max(parts) if direction == Direction.AT_MOST else min(parts)
         return Claim(f"{self._name}: CO's {what}", exact(value), "x", 1.0, direction, paper=paper)
+
+    def _parts(self, part: Part) -> list[float]:
+        return [part(served) for machine in self.machines for served in machine.served.values()]
 
     @property
     def _name(self) -> str:
         return f"{SIMULATED}, {len(self.machines)} machines"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each kind of machine, size and configuration, with medians over the machines."""
-        rows = []
+        """Returns medians over the machines, for each kind, size and configuration, and CO's worst case against D."""
+        rows: list[dict[str, Any]] = []
         for kind in MachineKind:
             machines = [machine for machine in self.machines if machine.kind is kind]
             for size in machines[0].served if machines else ():
@@ -120,7 +119,16 @@ class Simulation:
                             "with_pairs": float(np.mean([each.paired > 0 for each in served])),
                         }
                     )
-        return rows
+        return [*rows, self._worst_case()]
+
+    def _worst_case(self) -> dict[str, Any]:
+        """Returns the most that CO takes of D's, over all machines and sizes. By construction it is at most 1."""
+        return {
+            "what": f"{SIMULATED}, CO over D at most",
+            "memory": max(self._parts(lambda served: served[CO].memory_bytes / served[D].memory_bytes)),
+            "total": max(self._parts(lambda served: served[CO].total_ms / served[D].total_ms)),
+            "response": max(self._parts(lambda served: served[CO].response_ms / served[D].response_ms)),
+        }
 
     def panels(self) -> list[Panel]:
         """Returns Fig. 9 and Table V: memory and response over D's, and utilisation, each a mean of one machine."""

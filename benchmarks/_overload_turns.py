@@ -23,6 +23,7 @@ MIN_HZ, MAX_HZ = 15.0, 960.0  # the rates of both cameras together that are trie
 GROWTH = 1.3  # below it, twice as many frames that come are no reason to try still more
 CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
 REPORT_S = 0.6  # at most between two reports
+DRAIN_S = 1.0  # in which all frames that came before should be published or dropped
 MEMORY_PERIOD_S = 0.1  # between two readings of the memory
 
 
@@ -78,7 +79,7 @@ class Bench:
         return found
 
     def flood(self, seconds: int) -> None:
-        """Sends too many frames for so many seconds."""
+        """Sends too many frames for so many seconds, then none until the last report says what is left."""
         self._send(LOADS[FLOODED] * self.capacity)
         time.sleep(REPORT_S)  # else the first report would be of the previous load
         begin = time.monotonic()
@@ -92,6 +93,7 @@ class Bench:
             held = statistics.fmean(held for _, held in self.memory[first:])
             self.seconds.append((start - begin, held, come))
         self._set_cameras(0.0)
+        time.sleep(DRAIN_S + REPORT_S)
 
     def _send(self, rate: float) -> None:
         """Has both cameras together send at this rate, and waits until they do."""

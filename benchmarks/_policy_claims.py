@@ -1,4 +1,4 @@
-"""What is claimed of memory policies: the model's error, what its choice loses, and the footprint."""
+"""What is claimed of memory policies: the model's error, and what its choice loses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from _claim import Claim, Direction
-from _estimate import NOTHING, Estimate, Samples, estimate, exact
+from _estimate import Estimate, Samples, estimate
 from _policy_runs import EXECUTION, Case, PolicyRuns, figure
 from _report import Panel
 from _rows import finite, in_ms, measured
@@ -18,7 +18,6 @@ from split_infer_ros.buffers.policy import Policy
 
 MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
 GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 5.0, 24.3, 3.0  # %; the worst is the paper's own, whose mean is 9.3 % (section V-B)
-GOAL_FOOTPRINT = 0.5
 
 Medians = Mapping[str, Samples]  # of each figure
 
@@ -31,7 +30,10 @@ class PolicyContest:
         self.contest = Contest("policies", runs.turn, lambda _: self.claims())
 
     def claims(self) -> list[Claim]:
-        """Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8."""
+        """Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8.
+
+        The footprint is in rows only. It follows from the policy, so nothing could contradict a claim.
+        """
         turn_s = self.contest.turn_s
         percent = {
             "predicted response time, off by, mean, of the measured": (self._mean_error, GOAL_MEAN, "9.3 %"),
@@ -43,21 +45,16 @@ class PolicyContest:
             "auto, slower than the best policy at most, of the best one's time": (self._loss, GOAL_LOSS, ""),
         }
         return [
-            *(
-                Claim(
-                    name,
-                    self._over_turns(statistic).times(100.0),
-                    "%",
-                    goal,
-                    Direction.AT_MOST,
-                    turn_s=turn_s,
-                    paper=paper,
-                )
-                for name, (statistic, goal, paper) in percent.items()
-            ),
             Claim(
-                "managed and pinned, part of device's memory", self._footprint(), "", GOAL_FOOTPRINT, Direction.AT_MOST
-            ),
+                name,
+                self._over_turns(statistic).times(100.0),
+                "%",
+                goal,
+                Direction.AT_MOST,
+                turn_s=turn_s,
+                paper=paper,
+            )
+            for name, (statistic, goal, paper) in percent.items()
         ]
 
     def _over_turns(self, statistic: Callable[[Medians], Samples]) -> Estimate:
@@ -97,19 +94,6 @@ class PolicyContest:
                 chosen = times[self._runs.choices[case.name, nbytes].policy]
                 losses.append(chosen / np.min(list(times.values()), axis=0) - 1)
         return np.max(losses, axis=0)
-
-    def _footprint(self) -> Estimate:
-        runs = self._runs
-        if Policy.DEVICE not in runs.legal:
-            return NOTHING
-        parts = [
-            runs.footprint_bytes(case, nbytes, policy) / runs.footprint_bytes(case, nbytes, Policy.DEVICE)
-            for case in runs.cases
-            for nbytes in case.sizes
-            for policy in runs.legal
-            if policy is not Policy.DEVICE
-        ]
-        return exact(max(parts)) if parts else NOTHING
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each case, size and policy."""

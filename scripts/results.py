@@ -10,56 +10,19 @@ benchmark that no figure can say comes from FOLDER/notes/BENCH.md.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
-TITLES = {
-    "pipeline": "The pipeline against a node written the usual way",
-    "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
-    "start": "From a start to the first detection, against usual nodes",
-    "engines": "Engine auto against each engine alone",
-    "precisions": "A trained detector in int8 and bf16 against itself in fp32",
-    "transports": "From backbone to head: the three transports",
-    "overload": "More frames than the pipeline can take",
-    "two_pipelines": "Two pipelines that share the cores",
-    "unified_splitting": "Unified splitting (paper 000)",
-    "multi_tenant": "Kernel merge and fusion (paper 001)",
-    "demand_layering": "Demand layering (paper 002)",
-    "memory_policies": "Memory policies (paper 003)",
-    "co_optimisation": "Co-optimisation (paper 003)",
-    "tuning": "Tuning (paper 004)",
-    "vision_ops": "Vision-specific operators (paper 004)",
-}
+from figures import blocks_of, fill, pages_with_figures
+from result_files import FOLDER, REPEATED, TITLES, Results, column_of, machine_of, read_results, short, table
+
 VERDICTS = ("holds", "does not hold", "unclear")
-REPEATED = "repeatability.json"  # of scripts/repeatability.py
 SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_busy": "backbone busy",
           "head_busy": "head busy", "start_s": "first detection, s", "processor_s": "processor time, s",
           "resident_mb": "resident memory, MB", "anonymous_mb": "anonymous memory, MB"}  # fmt: skip
-BAR = r"\|"  # in a cell of a table
 NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
-
-# A benchmark's JSON file, with its path's stem as ``stem``, and whether a picture lies beside it as ``has_picture``.
-Results = Mapping[str, Any]
-
-
-def read_results(folder: Path) -> list[Results]:
-    """All results there, in the order of TITLES and then by name.
-
-    Raises:
-        SystemExit: a file is no benchmark's result, or of a benchmark that has no title.
-    """
-    found = []
-    for path in sorted(set(folder.glob("*.json")) - {folder / REPEATED}):
-        result = json.loads(path.read_text())
-        if result.get("bench") not in TITLES or "verdict" not in str(result.get("claims")):
-            raise SystemExit(f"{path} is no result of a benchmark of this version: measure it again, or remove it.")
-        found.append({**result, "stem": path.stem, "has_picture": path.with_suffix(".png").exists()})
-    order = list(TITLES)
-    return sorted(found, key=lambda result: (order.index(result["bench"]), result["stem"]))
 
 
 def page(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None = None) -> str:
@@ -114,7 +77,7 @@ def _section(results: Sequence[Results]) -> Iterator[str]:
         yield f"- [{result['stem']}]({result['stem']}.json){picture}: {machine_of(result)}"
     yield ""
     columns = [column_of(result) for result in results]
-    yield from _table(
+    yield from table(
         ["claim", "goal", "paper", *(cell for column in columns for cell in (column, "verdict"))],
         (
             [name, claim["goal"], claim["paper"], *(cell for result in results for cell in _found(result, name))]
@@ -137,11 +100,11 @@ def _found(result: Results, name: str) -> tuple[str, str]:
     verdict = claim["verdict"] if claim["verdict"] == "holds" else f"**{claim['verdict']}**"
     if claim["value"] is None:
         return "not measured", verdict
-    interval = "counted" if not claim["turns"] else f"{_short(claim['low'])} to {_short(claim['high'])}"
+    interval = "counted" if not claim["turns"] else f"{short(claim['low'])} to {short(claim['high'])}"
     turns = f", {claim['turns']} turns" if claim["turns"] else ""
     if claim["settles_s"]:
         verdict += f" ({_in_time(claim['settles_s'])} of turns would settle it)"
-    return f"{_short(claim['value'])} {claim['unit']} ({interval}{turns})", verdict
+    return f"{short(claim['value'])} {claim['unit']} ({interval}{turns})", verdict
 
 
 def _usage(result: Results) -> Iterator[str]:
@@ -154,8 +117,8 @@ def _usage(result: Results) -> Iterator[str]:
     yield ""
     yield f"What rivals take, {result['stem']}:"
     yield ""
-    cells = ([", ".join(name), *(_short(row.get(key)) for key in shares)] for name, row in named.items())
-    yield from _table(["rival", *(SHARES[key] for key in shares)], cells)
+    cells = ([", ".join(name), *(short(row.get(key)) for key in shares)] for name, row in named.items())
+    yield from table(["rival", *(SHARES[key] for key in shares)], cells)
 
 
 def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
@@ -175,45 +138,19 @@ def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
         flips = sum({"holds", "does not hold"} <= set(verdicts) for verdicts in its)
         mixed = len(its) - sum(map(int, counts)) - flips
         rows.append([bench, str(len(its)), *counts, str(mixed), str(flips), f"{max(seconds):.0f}"])
-    yield from _table(
+    yield from table(
         ["benchmark", "claims", "always hold", "never hold", "always unclear", "clear in some runs", "changed",
          "longest run, s"],
         iter(rows),
     )  # fmt: skip
     if changed:
         yield ""
-        yield from _table(["benchmark", "changed claim", *(f"run {run + 1}" for run in range(runs))],
+        yield from table(["benchmark", "changed claim", *(f"run {run + 1}" for run in range(runs))],
                           ([bench, name, *verdicts] for bench, name, verdicts in changed))  # fmt: skip
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |"
-
-
-def machine_of(result: Results) -> str:
-    """The hardware and what decides its speed, in a line."""
-    machine = result["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
-    gpu = machine["gpu"] or "no GPU"
-    return f"{machine['cpu']}, {machine['instruction_set']}, {machine['cores']} cores, {gpu}; {versions}"
-
-
-def column_of(result: Results) -> str:
-    """A machine in a word: its GPU, or its processor's instructions."""
-    machine = result["machine"]
-    limit = re.search(r"oneDNN up to (\S+)", machine["instruction_set"])
-    return str(machine["gpu"] or (limit[1] if limit else machine["instruction_set"].split()[0]))
-
-
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
 def _in_time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 60 else f"{_short(seconds / 60)} min"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{short(seconds / 60)} min"
 
 
 def read_notes(folder: Path) -> dict[str, str]:
@@ -222,10 +159,15 @@ def read_notes(folder: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the page."""
+    """Write the page, and the blocks of figures on other pages."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     repeated = json.loads((folder / REPEATED).read_text()) if (folder / REPEATED).exists() else None
-    (folder / "README.md").write_text(page(read_results(folder), read_notes(folder / "notes"), repeated))
+    results = read_results(folder)
+    (folder / "README.md").write_text(page(results, read_notes(folder / "notes"), repeated))
+    if folder == FOLDER:
+        blocks = blocks_of(results)
+        for path in pages_with_figures():
+            path.write_text(fill(path.read_text(), blocks))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The page of results says what the JSON files say, and is the one that they make."""
+"""The page of results and the blocks of figures say what the JSON files say, and are the ones that they make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import figures
 import pytest
+import result_files
 import results
 from _claim import Claim, Direction
 from _estimate import Estimate, exact
@@ -73,11 +75,45 @@ def test_claims_that_change_between_runs_are_named() -> None:
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(json.dumps({"bench": "pipeline", "claims": [{"name": "speed", "holds": True}]}))
     with pytest.raises(SystemExit, match=r"old\.json is no result"):
-        results.read_results(tmp_path)
+        result_files.read_results(tmp_path)
 
 
 def test_the_committed_page_is_made_from_the_committed_files() -> None:
-    folder = results.FOLDER
-    repeated = json.loads((folder / results.REPEATED).read_text()) if (folder / results.REPEATED).exists() else None
-    made = results.page(results.read_results(folder), results.read_notes(folder / "notes"), repeated)
+    folder = result_files.FOLDER
+    repeated_path = folder / result_files.REPEATED
+    repeated = json.loads(repeated_path.read_text()) if repeated_path.exists() else None
+    made = results.page(result_files.read_results(folder), results.read_notes(folder / "notes"), repeated)
     assert (folder / "README.md").read_text() == made, "scripts/results.py makes another page: run it, and commit that."
+
+
+def test_committed_blocks_of_figures_are_made_from_the_committed_files() -> None:
+    blocks = figures.blocks_of(result_files.read_results(result_files.FOLDER))
+    shown = []
+    for page in figures.pages_with_figures():
+        text = page.read_text()
+        assert figures.fill(text, blocks) == text, f"scripts/results.py makes another {page}: run it, and commit that."
+        shown += [found[1] for found in figures.BLOCK.findall(text)]
+    assert sorted(shown) == sorted(blocks), "each block stands on one page"
+
+
+def test_a_block_is_filled_between_its_comments() -> None:
+    page = "Before 1.\n<!-- figures: speeds -->\nold\n<!-- end of figures -->\nAfter 2.\n"
+    filled = figures.fill(page, {"speeds": "| 3 |"})
+    assert filled == "Before 1.\n<!-- figures: speeds -->\n| 3 |\n\n<!-- end of figures -->\nAfter 2.\n"
+    assert figures.fill(filled, {"speeds": "| 3 |"}) == filled
+    assert figures.without_blocks(filled).splitlines()[-1] == "After 2."
+    assert figures.without_blocks(filled).count("\n") == filled.count("\n")
+    with pytest.raises(SystemExit, match="no figures 'speeds'"):
+        figures.fill(page, {"other": ""})
+
+
+def test_figures_name_the_file_claim_or_row_that_they_lack() -> None:
+    found = figures.Figures([result("here", AVX512, FAST)])
+    assert found.interval("here", "speed") == "2.00 (1.80 to 2.30)"
+    assert found.row("here", rival="ours")["peak_mb"] == 812.5
+    with pytest.raises(SystemExit, match=r"there\.json is missing"):
+        found.ratio("there", "speed")
+    with pytest.raises(SystemExit, match="no claim 'delay'"):
+        found.ratio("here", "delay")
+    with pytest.raises(SystemExit, match="0 rows with"):
+        found.row("here", rival="theirs")

@@ -153,7 +153,7 @@ class ModelInstance:
         )
 
     def start_batch(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> Batch | None:
-        """Closes a batch, if a slot is free for it (lock held).
+        """Starts a batch, if a slot is free for it (lock held). Returns None if none is free.
 
         Args:
             frames: gives the batch's frames; not called without a slot.

@@ -81,7 +81,7 @@ def policy_contest(times: Mapping[str, float], constants: MachineConstants = AGX
 def test_what_is_claimed_of_policies() -> None:
     times = {EXECUTION: 1e-3, **{policy.value: 1e-3 * (4 + place) for place, policy in enumerate(POLICIES)}}
     contest = policy_contest(times)
-    mean, worst, loss, part = contest.claims()
+    mean, worst, loss = contest.claims()
     rows = contest.rows()
     errors = [
         math.sqrt(math.prod(row["error"] for row in rows if row["policy"] == policy.value)) for policy in POLICIES
@@ -91,8 +91,6 @@ def test_what_is_claimed_of_policies() -> None:
     chosen = {row["auto"] for row in rows}
     slowest = max(times[name] for name in chosen)
     assert loss.found.value == pytest.approx(100 * (slowest / 4e-3 - 1))
-    assert part.found.value == 0.5
-    assert part.verdict == Verdict.HOLDS
     assert (mean.paper, worst.paper) == ("9.3 %", "24.3 %")
     assert contest.panels()[0].samples[Policy.DEVICE.value] == [4.0] * 10
 
@@ -105,7 +103,7 @@ def test_an_exact_prediction_has_the_least_error() -> None:
     for policy in POLICIES:
         taken = 1e-3 + runs.choices["case", 1 << 18].overheads[policy].total_ms / 1e3
         contest.contest.figures[figure(case, 1 << 18, policy.value)] = [taken] * 10
-    mean, worst, loss, _ = contest.claims()
+    mean, worst, loss = contest.claims()
     assert mean.found.value == pytest.approx(100 * _policy_claims.MIN_ERROR)
     assert worst.verdict == Verdict.HOLDS
     assert loss.found.value == pytest.approx(0.0)
@@ -113,7 +111,7 @@ def test_an_exact_prediction_has_the_least_error() -> None:
 
 def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
     times = {EXECUTION: 1e-3, **{policy.value: 2e-3 for policy in POLICIES}}
-    mean, worst, loss, _ = policy_contest(times, UNKNOWN).claims()
+    mean, worst, loss = policy_contest(times, UNKNOWN).claims()
     assert mean.verdict == worst.verdict == Verdict.UNCLEAR
     assert loss.verdict == Verdict.HOLDS  # all policies took the same time
 

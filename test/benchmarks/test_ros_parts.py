@@ -158,26 +158,24 @@ def test_percentile_over_turns_is_that_of_all_their_frames():
     assert found.turns == 20
 
 
-def overloaded(growth: float, missing: int, seconds: list | None = None) -> list:
-    dropped = [SimpleNamespace(reason="overrun", count=5)]
-    report = SimpleNamespace(received=10, published=4, dropped=dropped, in_flight=1)
-    wrong = SimpleNamespace(**vars(report) | {"received": 11})
+def overloaded(growth: float, lost: int, seconds: list | None = None) -> list:
+    during, after = SimpleNamespace(in_flight=5), SimpleNamespace(in_flight=lost)
     bench = SimpleNamespace(
         ages={"moderate": [[0.02] * 30] * 20, "flooded": [[0.03] * 30] * 20},
         seconds=seconds or [(float(second), 900.0 + growth * second / 20, 3.0) for second in range(20)],
-        reports=[report] * 5 + [wrong] * missing,
+        reports=[during, during, after],
     )
     return overload.claims(contest(moderate=[90.0] * 20, flooded=[100.0] * 20), bench)
 
 
 def test_overload_claims_are_what_was_seen():
-    claims = overloaded(growth=0.5, missing=0)
+    claims = overloaded(growth=0.5, lost=0)
     assert [round(claim.found.value, 6) for claim in claims] == [3.0, 0.5, 0, 3.0, 1.5]
     assert {claim.verdict for claim in claims} == {Verdict.HOLDS}
 
 
-def test_growing_memory_and_missing_frames_fail():
-    claims = overloaded(growth=5.0, missing=2)
+def test_growing_memory_and_lost_frames_fail():
+    claims = overloaded(growth=5.0, lost=2)
     assert [claim.verdict for claim in claims] == [
         Verdict.HOLDS,
         Verdict.FAILS,
@@ -188,12 +186,12 @@ def test_growing_memory_and_missing_frames_fail():
 
 
 def test_memory_that_was_given_back_is_no_error():
-    assert overloaded(growth=-5.0, missing=0)[1].verdict == Verdict.HOLDS
+    assert overloaded(growth=-5.0, lost=0)[1].verdict == Verdict.HOLDS
 
 
 def test_memory_that_wanders_decides_nothing():
     wandering = [(float(second), 900.0 + 3.0 * (second % 7), 3.0) for second in range(20)]
-    assert overloaded(growth=0.0, missing=0, seconds=wandering)[1].verdict == Verdict.UNCLEAR
+    assert overloaded(growth=0.0, lost=0, seconds=wandering)[1].verdict == Verdict.UNCLEAR
 
 
 def test_few_turns_decide_nothing():

@@ -1,0 +1,202 @@
+"""Fills the blocks of figures on README and the pages of the documentation from the JSON files of results.
+
+A block begins with the line ``<!-- figures: NAME -->`` and ends with ``<!-- end of figures -->``. What stands between
+them is made by ``scripts/results.py``. Measured figures stand nowhere else but under docs/results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from result_files import FOLDER, TITLES, Results, column_of, table
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+RESULTS = "docs/results/README.md"  # from README, the one page that has blocks with links
+PIPELINE, TRANSPORTS, TUNING = (
+    "pipeline_avx512_2_cores",
+    "transports_quick_avx512_2_cores",
+    "tuning_quick_avx512_2_cores",
+)
+STREAMING, START, DETECTOR = "demand_layering_quick_avx512_2_cores", "start_avx2_2_cores", "detector_avx512_2_cores"
+ENGINES = [f"engines_{part}_of_4_avx512_2_cores" for part in (1, 2, 3, 4)]
+USUAL_NODES = {  # of each kind, the claims about it by the row that shows them
+    "a node around OpenVINO in fp32": {
+        "seconds from a later start to the first detection": (
+            START,
+            "first detection of the pipeline, times the openvino",
+        ),
+        "processor time until then": (START, "processor time until then of the pipeline, times the openvino"),
+        "memory of its own": (START, "anonymous memory of the pipeline, times the openvino"),
+        "memory of its own, camera too fast": (
+            START,
+            "anonymous memory, camera too fast of the pipeline, times the open",
+        ),
+        "frames a second, camera too fast": (DETECTOR, "frames/s, times those of the better engine's node"),
+        "age of detections, one image at a time": (DETECTOR, "latency p50, part of the better engine's node"),
+    },
+}
+
+Blocks = Mapping[str, str]
+
+
+class Figures:
+    """The numbers of all results, as text.
+
+    Args:
+        results: of all files.
+    """
+
+    def __init__(self, results: Sequence[Results]) -> None:
+        self._results = {str(result["stem"]): result for result in results}
+
+    def result(self, stem: str) -> Results:
+        """A file's result.
+
+        Raises:
+            SystemExit: there is no such file.
+        """
+        if stem not in self._results:
+            raise SystemExit(
+                f"{FOLDER / stem}.json is missing: a block of figures is made from it (scripts/figures.py)."
+            )
+        return self._results[stem]
+
+    def claims(self, stem: str, name: str) -> list[Mapping[str, Any]]:
+        """The claims whose name contains ``name``.
+
+        Raises:
+            SystemExit: there is none.
+        """
+        found = [claim for claim in self.result(stem)["claims"] if name in claim["name"]]
+        if not found:
+            raise SystemExit(f"{stem}.json has no claim {name!r}: a block of figures shows it (scripts/figures.py).")
+        return found
+
+    def ratio(self, stem: str, name: str) -> str:
+        """A claim's ratio, such as ``1.10``."""
+        return ratio(self.claims(stem, name)[0]["value"])
+
+    def interval(self, stem: str, name: str) -> str:
+        """A claim's ratio and its interval, such as ``1.10 (1.08 to 1.35)``."""
+        claim = self.claims(stem, name)[0]
+        return f"{ratio(claim['value'])} ({ratio(claim['low'])} to {ratio(claim['high'])})"
+
+    def row(self, stem: str, **where: Any) -> Mapping[str, Any]:
+        """The one row that has these values.
+
+        Raises:
+            SystemExit: there is none, or more than one.
+        """
+        found = [row for row in self.result(stem)["rows"] if where.items() <= row.items()]
+        if len(found) != 1:
+            raise SystemExit(f"{stem}.json has {len(found)} rows with {where}: a block of figures shows one.")
+        return found[0]
+
+
+def ratio(value: float) -> str:
+    """A ratio with two digits after the point."""
+    return f"{value:.2f}"
+
+
+def blocks_of(results: Sequence[Results]) -> Blocks:
+    """Returns the text of each block by its name, without the lines that begin and end it."""
+    figures = Figures(results)
+    return {"features": "\n".join(_features(figures)), "usual_nodes": "\n".join(_usual_nodes(figures))}
+
+
+def fill(text: str, blocks: Blocks) -> str:
+    """Returns a page with its blocks made anew.
+
+    Raises:
+        SystemExit: there is no block of a name on the page.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        if found[2] not in blocks:
+            raise SystemExit(f"There are no figures {found[2]!r}; a page may have {', '.join(blocks)}.")
+        return f"{found[1]}{blocks[found[2]]}\n\n{found[4]}"
+
+    return BLOCK.sub(filled, text)
+
+
+def without_blocks(text: str) -> str:
+    """Returns a page with its blocks emptied. Lines keep their numbers."""
+    return BLOCK.sub(lambda found: found[1] + "\n" * found[3].count("\n") + found[4], text)
+
+
+def pages_with_figures() -> list[Path]:
+    """Returns README and all pages of the documentation but the results, which are figures throughout."""
+    return [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if FOLDER not in path.parents)]
+
+
+def _features(figures: Figures) -> Iterator[str]:
+    size = max(row.get("bytes", 0) for row in figures.result(TRANSPORTS)["rows"])
+    hop, dds = (
+        figures.row(TRANSPORTS, what="hop", rival=rival, bytes=size)["hop_ms"]
+        for rival in ("intra_process", "plain DDS")
+    )
+    autos = [claim for stem in ENGINES for claim in figures.claims(stem, "batch 1: auto")]
+    values = [claim["value"] for claim in autos]
+    unclear = sum(claim["verdict"] == "unclear" for claim in autos)
+    resident, streamed = (figures.row(STREAMING, way=way) for way in ("resident", "auto"))
+    share = 100 * streamed["memory_mb"] / streamed["weights_mb"]
+    rows = [
+        (
+            "Within a process, only a handle is passed on, however large the features are.",
+            f"{hop:.2f} ms for {size / 1e6:.0f} MB, where a DDS message takes {dds:.0f} ms",
+            TRANSPORTS,
+        ),
+        (
+            "More frames than a plain PyTorch node with the same network.",
+            f"{figures.interval(PIPELINE, 'frames/s')} times as many, with batches of four",
+            PIPELINE,
+        ),
+        (
+            "`engine: auto` compares torch, ONNX Runtime and OpenVINO on your machine, and picks one.",
+            f"for a single image, {ratio(min(values))} to {ratio(max(values))} times as fast as the best engine alone: "
+            f"medians of {len(autos)} networks, of which {unclear} are unclear",
+            ENGINES[0],
+        ),
+        (
+            "The command `tune` finds a faster way to run a model.",
+            f"in torch, MobileNetV2 runs {figures.ratio(TUNING, 'times as built')} times as fast as built, and "
+            f"{figures.ratio(TUNING, 'times our untuned')} times as fast as untuned",
+            TUNING,
+        ),
+        (
+            "A model may be larger than memory. Its weights are streamed from storage.",
+            f"ResNet-50 with {share:.0f} % of its weights in memory takes {streamed['delay_ms']:.1f} ms instead of "
+            f"{resident['delay_ms']:.1f} ms",
+            STREAMING,
+        ),
+    ]
+    counted = (
+        "Every frame is accounted for, and every dropped one has a reason.",
+        "received = published + dropped + in flight, at every instant",
+        "[drop reasons](docs/reference/drop_reasons.md)",
+    )
+    cells = [(what, measured, _evidence(figures.result(stem))) for what, measured, stem in rows]
+    yield from table(["", "measured", "evidence"], iter([*cells, counted]))
+
+
+def _usual_nodes(figures: Figures) -> Iterator[str]:
+    first, *_ = USUAL_NODES.values()
+    rows = (
+        [
+            what,
+            *(figures.interval(*claims[what]) for claims in USUAL_NODES.values()),
+            _evidence(figures.result(stem)),
+        ]
+        for what, (stem, _) in first.items()
+    )
+    yield from table(["the pipeline's, as a multiple of", *USUAL_NODES, "evidence"], rows)
+
+
+def _evidence(result: Results) -> str:
+    """A link to a benchmark's section, and the machine."""
+    anchor = re.sub(r"[^\w -]", "", TITLES[result["bench"]].lower()).replace(" ", "-")
+    return f"[{result['bench']}, {column_of(result)}]({RESULTS}#{anchor})"
