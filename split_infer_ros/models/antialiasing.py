@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from split_infer_ros.buffers.host_arrays import as_tensor
 
-MODES = {1: "L", 3: "RGB", 4: "RGBX"}  # Pillow's, by channels; the last one's fourth channel is no transparency
+MODES = {1: "L", 3: "RGB", 4: "RGBX"}  # Pillow's modes by channels; the X of RGBX is no transparency
 
 
 def resize_smoothly(image: NDArray[np.uint8], height: int, width: int, interpolation: str) -> NDArray[np.uint8]:
     """Resizes an image as image libraries do: shrinking smooths, and the result is rounded to whole grey values.
 
-    OpenCV has no such resizing. torch takes a tenth of Pillow's time, but is not imported for this. By ``bilinear``,
-    the two differ by one grey value at most. By ``bicubic``, they differ by a few at hard edges.
+    OpenCV has no such resizing. torch takes a tenth of Pillow's time, but is not imported for this. With ``bilinear``,
+    the two differ by one grey value at most. With ``bicubic``, they differ by a few at hard edges.
 
     Args:
         image: uint8 (H, W, channels), of 1, 3 or 4 channels.
-        height, width: of the result, in pixels.
+        height, width: the size of the result in pixels.
         interpolation: ``bilinear`` or ``bicubic``.
 
     Returns:

@@ -21,7 +21,7 @@ class Candidates(NamedTuple):
         boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
         scores: (N, n), 0..1, or (N, n, C) if each box has a score for each of C classes.
         labels: int64 (N, n), the class of each box; None if ``scores`` has all classes.
-        max_per_class: only the best candidates of a class take part, this many; None for all.
+        max_per_class: how many candidates of each class take part, the best ones; None for all.
     """
 
     boxes: Tensor
@@ -59,11 +59,11 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
 
 
 class SuppressOverlaps:
-    """The decode of a detector: it makes candidates of the network's outputs and then calls ``suppress``.
+    """Decodes the outputs of a detector: makes candidates of them, and then calls ``suppress``.
 
     Args:
-        make: returns the function from the outputs of a batch to its candidates. It is called when that function is
-            first needed. The function must not depend on values of tensors, so that it can be traced.
+        make: returns the function that maps the outputs of a batch to its candidates. ``make`` is called when the
+            function is first needed. The function must not depend on values of tensors, so that it can be traced.
     """
 
     def __init__(self, make: Callable[[], Callable[[tuple[Tensor, ...]], Candidates]]) -> None:
@@ -71,7 +71,7 @@ class SuppressOverlaps:
 
     @cached_property
     def candidates(self) -> Callable[[tuple[Tensor, ...]], Candidates]:
-        """The function from the outputs of a batch to its candidates."""
+        """The function that maps the outputs of a batch to its candidates."""
         return self._make()
 
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:

@@ -49,10 +49,11 @@ def find_model(
 
     Args:
         name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
-            ``FILE.pt2``. A model that is downloaded has the path of its file; see ``split.located_spec``.
+            ``FILE.pt2``. For a model that is downloaded, it is the path of its file; see ``split.located_spec``.
         allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
             runs none.
-        onnx_options: what the user says about an ONNX file. Names and shapes of its outputs decide how they are read.
+        onnx_options: what the user says about an ONNX file. No trial is run: the names and shapes of its outputs decide
+            how they are read.
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.

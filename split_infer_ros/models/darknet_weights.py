@@ -13,23 +13,23 @@ from torch import Tensor, fx, nn
 from split_infer_ros.errors import WeightsError
 
 SUFFIX = ".weights"
-OLD_HEADER_BYTES, HEADER_BYTES = 16, 20  # three numbers of the version, and how many images were seen in training
-BIG_COUNT_VERSION = 2  # from 0.2 on, the count of images has 8 bytes and no longer 4
-MAX_VERSION = 1000  # of either number; Darknet reads greater ones as an older way to mark a file
+OLD_HEADER_BYTES, HEADER_BYTES = 16, 20  # three numbers of the version, then the count of images seen in training
+BIG_COUNT_VERSION = 2  # from version 0.2 on, the count of images has 8 bytes instead of 4
+MAX_VERSION = 1000  # for either number; Darknet reads greater ones as an older way to mark a file
 
 
 def read_darknet_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
     """Reads a file of Darknet's into a state dict of a network.
 
-    The file has the layers in the order in which they run. Of each convolution, it has the bias, or what the batch norm
-    needs, and then the weights.
+    The file has the layers in the order in which they run. For each convolution, it has the bias or the numbers of the
+    batch norm, and then the weights.
 
     Args:
-        model: has no layers with weights other than convolutions, and batch norms that directly follow one.
-        path: of the file.
+        model: the network. Its only layers with weights are convolutions, and batch norms directly after one.
+        path: the path of the file.
 
     Raises:
-        WeightsError: the file has another number of bytes than those of this network.
+        WeightsError: the file does not have as many bytes as this network needs.
         OSError: the file cannot be read.
     """
     state = model.state_dict()
@@ -49,7 +49,7 @@ def read_darknet_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
 
 
 def _header_bytes(header: bytes) -> int:
-    """Returns how long the header is, by the version at its beginning."""
+    """Returns the length of the header in bytes, which the version at its beginning tells."""
     major, minor = np.frombuffer(header[:8].ljust(8, b"\0"), "<i4").tolist()
     is_new = 10 * major + minor >= BIG_COUNT_VERSION and max(major, minor) < MAX_VERSION
     return HEADER_BYTES if is_new else OLD_HEADER_BYTES

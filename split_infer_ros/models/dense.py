@@ -27,13 +27,13 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import detector_entry
 
 LETTERBOX = 800, 1333  # rows and columns into which torchvision fits a landscape image
-HEIGHT, WIDTH = 800, 1344  # LETTERBOX in multiples of 32
+HEIGHT, WIDTH = 800, 1344  # LETTERBOX, rounded up to multiples of 32
 STRIDES = (8, 16, 32, 64, 128)  # of the levels of the pyramid
-MAX_CANDIDATES = 1000  # of a level, before suppression
+MAX_CANDIDATES = 1000  # of each level, before suppression
 
 
 class DenseDetector(nn.Module):
-    """Backbone and head of a torchvision detector, which select their best boxes.
+    """The backbone and head of a torchvision detector. The network selects its best boxes itself.
 
     Parameters have the names of torchvision's model, so weights of that model load unchanged.
 
@@ -69,7 +69,7 @@ class DenseDetector(nn.Module):
         return scores, boxes, labels
 
     def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns numbers (N, anchors, classes) in the order of the scores, but cheaper to compute."""
+        """Returns numbers (N, anchors, classes) that sort as the scores do, but are cheaper to compute."""
         raise NotImplementedError
 
     def scores(self, ranks: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class RetinaNet(DenseDetector):
         whole = retinanet_resnet50_fpn(weights=None, weights_backbone=None)
         for module in whole.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.eps = torch.finfo(torch.float32).tiny  # the published weights want 0, which could divide by 0
+                module.eps = torch.finfo(torch.float32).tiny  # the published weights need 0, which could divide by 0
         super().__init__(whole, height, width)
         self._coder = whole.box_coder
 

@@ -1,9 +1,9 @@
-"""How far the detections of two executions of one detector are apart, in pixels and in scores.
+"""Measures how far apart the detections of two executions of one detector are, in pixels and in scores.
 
-Two executions round differently. Two candidates of nearly equal scores may then suppress each other in the other order.
-A candidate whose overlap is at a limit may be kept by one side alone. What both sides keep is therefore not compared
-directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones included. If
-each has one, what was kept differs by rounding alone.
+Two executions round differently. Two candidates of nearly equal scores may then suppress each other in a different
+order. One side alone may keep a candidate if its overlap is at a limit. So the kept detections of both sides are not
+compared directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones
+included. If every detection has one, the sides differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.box_iou import box_iou
 
-MAX_BOX_DIFFERENCE = 0.5  # pixels of the model's input, of each side of a box
+MAX_BOX_DIFFERENCE = 0.5  # of each side of a box, in pixels of the model's input
 MAX_SCORE_DIFFERENCE = 2e-3
 MIN_DETECTIONS = 10  # with fewer, detections say too little about the network
-FLOORS = (0.5, 0.2, 0.1, 0.04)  # shares of the threshold; the first one above which there are enough detections counts
-# Half of the threshold alone leaves too few: YOLOX-Nano has 12 detections above it in eight drawn scenes, and 5 in the
-# first four, behind which a slow model may stop. Values would then decide, which refused OpenVINO for 0.07 pixels.
-MAX_CANDIDATES = 1000  # of an image
-SAME_OBJECT = 0.5  # IoU: a box of its class that overlaps by so much is the same object, at a wrong place
+FLOORS = (0.5, 0.2, 0.1, 0.04)  # shares of the threshold; the first one with enough detections above it counts
+# Half of the threshold alone leaves too few detections. YOLOX-Nano has 12 above it in eight drawn scenes, and 5 in the
+# first four, after which a slow model may stop. Tensors would then decide; they refused OpenVINO for 0.07 pixels.
+MAX_CANDIDATES = 1000  # of one image
+SAME_OBJECT = 0.5  # IoU from which two boxes of a class are the same object, even if one is at a wrong place
 
 Outputs = TypeVar("Outputs")
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionDifference:
-    """What was found when detections were compared.
+    """The result of a comparison of detections.
 
     Attributes:
-        compared: how many detections of the expected side were looked for among the other's, over all images.
-        floor: the score from which on detections were compared.
+        compared: the number of expected detections that were looked for among the found candidates, over all images.
+        floor: detections with scores above this were compared.
         boxes: the largest difference of a box's side, in pixels.
-        scores: the largest difference of a score.
-        missing: how many detections of either side have no counterpart of their class at their place.
+        scores: the largest difference between two scores.
+        missing: the number of detections, of either side, without a counterpart of the same class at the same place.
     """
 
     ALLOWED: ClassVar[str] = f"{MAX_BOX_DIFFERENCE:g} pixels and {MAX_SCORE_DIFFERENCE:g} of a score"
@@ -88,7 +88,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What one side has in an image: what it keeps, and all of its candidates, suppressed ones included."""
+    """One side's detections in an image: those that it keeps, and all its candidates, suppressed ones included."""
 
     kept: _Rows
     candidates: _Rows
@@ -100,15 +100,15 @@ def compare_detections(
     expected: Outputs,
     limits: Limits | None = None,
 ) -> DetectionDifference:
-    """Compares what a decoder makes of two results for the same images.
+    """Compares the detections that a decoder makes of two results for the same images.
 
     Detections above half of the score threshold count. If these are fewer than ``MIN_DETECTIONS``, lower scores count
     as well; see ``FLOORS``.
 
     Args:
-        decode: maps the outputs of a batch, under limits, to the detections of each image.
-        found, expected: the outputs.
-        limits: under which detections are kept; None for the defaults.
+        decode: takes the outputs of a batch and limits; returns the detections of each image.
+        found, expected: the outputs of both executions.
+        limits: decide which detections are kept; None for the defaults.
     """
     limits = limits or Limits()
     found_sides, expected_sides = (_sides(decode, outputs, limits) for outputs in (found, expected))
@@ -141,9 +141,9 @@ class _Search(NamedTuple):
     """The search for one side's detections of an image among the other side's candidates.
 
     Attributes:
-        wanted: how many should be there.
-        boxes, scores: the largest differences of those that were found.
-        missing: how many were not found.
+        wanted: the number of detections that were found or are missing.
+        boxes, scores: the largest differences between the detections that were found and their counterparts.
+        missing: the number of detections that were not found and should be there.
     """
 
     wanted: int = 0
@@ -153,10 +153,10 @@ class _Search(NamedTuple):
 
 
 def _search(side: _Side, other: _Side, floor: float) -> _Search:
-    """Looks for what one side keeps among the other side's candidates.
+    """Looks for the detections that one side keeps among the other side's candidates.
 
-    Both lists of candidates may end at a limit, of the network's own or of this module. What has nearly the last score
-    may lie behind it on the other side. So it need not be there.
+    A limit of the network or of this module may cut off both lists of candidates. The other list may then lack a
+    detection with nearly the lowest score. Such a detection need not be found.
     """
     kept, candidates = side.kept.above(floor), other.candidates
     if not len(kept) or not len(candidates):
@@ -183,18 +183,18 @@ def _search(side: _Side, other: _Side, floor: float) -> _Search:
 
 
 def _displaced(box: Floats, boxes: Floats, distances: Floats) -> int:
-    """Returns the nearest candidate that is the same object, too far off to be a counterpart; -1 if there is none."""
+    """Returns the nearest candidate that is the same object but too far off for a counterpart; -1 if there is none."""
     distances = np.where(box_iou(box[None], boxes)[0] >= SAME_OBJECT, distances, np.inf)
     nearest = int(distances.argmin())
     return nearest if 1.0 < distances[nearest] < np.inf else -1
 
 
 def match(fits: Flags, distances: Floats) -> Integers:
-    """Gives as many rows as possible a column that fits, none to two rows. Near ones are tried first.
+    """Gives a fitting column to as many rows as possible, and no column to two rows. Near columns are tried first.
 
     Args:
         fits: bool (n, m), which column a row may have.
-        distances: floating (n, m).
+        distances: floating (n, m), from each row to each column.
 
     Returns:
         int64 (n,): the column of each row; -1 for a row that gets none.

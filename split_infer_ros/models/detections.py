@@ -1,4 +1,4 @@
-"""Detections of an image, and the limits under which they are kept. This module needs no torch."""
+"""Detections of an image, and the limits that decide which of them are kept. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Limits:
 class Detections:
     """The objects found in one image, best score first.
 
-    A tensor becomes an array that shares its memory. If it is on a GPU, it is copied to the host.
+    Tensors become arrays that share their memory. Tensors on a GPU are copied to the host.
 
     Attributes:
         boxes: float32 (n, 4), left, top, right, bottom in pixels.

@@ -1,4 +1,4 @@
-"""Models of the catalogue that are ONNX files of somebody else's release, downloaded when they are first used."""
+"""Models of the catalogue that are ONNX files from releases of other projects. They are downloaded at first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).with_name("data")
 CONNECT_TIMEOUT_S = 10.0
-MAX_DOWNLOAD_S = 300.0  # a server that sends a byte of the file now and then does not stop a node for longer
+MAX_DOWNLOAD_S = 300.0  # the longest time that a server can hold up a node by sending a byte now and then
 CHUNK_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
@@ -30,16 +30,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file of a release. Only the very bytes that are named here are used.
+    """A model file from a release of another project. A file with another length or digest is never used.
 
     Attributes:
-        name: of the model.
+        name: the model's name.
         summary: one line for people.
-        url: where the file is.
-        nbytes: its length.
-        sha256: of its content, in hexadecimal digits.
-        licence: under which it may be used, and whose it is.
-        options: how the file is read. All are given, so that no ``FILE.yaml`` beside it counts.
+        url: the file's address.
+        nbytes: the file's length in bytes.
+        sha256: the SHA-256 of the file's content, in hexadecimal digits.
+        licence: the copyright holder and the licence.
+        options: how the file is read. All options are given, so a ``FILE.yaml`` beside the file changes nothing.
     """
 
     name: str
@@ -52,18 +52,19 @@ class Download:
 
     @property
     def path(self) -> Path:
-        """Where it is kept: in ``split_infer_ros/models`` in the user's cache folder."""
+        """Where the download is kept: in ``split_infer_ros/models`` in the user's cache folder."""
         return cache_folder() / "models" / f"{self.name}.onnx"
 
     def as_file(self, weights: str, options: OnnxOptions) -> tuple[str, OnnxOptions]:
-        """Returns the name and the options by which the file is loaded, like any ONNX file.
+        """Returns the path and the options with which the file is loaded, like any ONNX file.
 
         Args:
-            weights: a value of ``NamedWeights``, all of which mean the download, or the path of a local copy.
-            options: what the user says about the file, which is nothing.
+            weights: the path of a local copy, or any value of ``NamedWeights``, which means the download.
+            options: what the user says about the file. All must be defaults.
 
         Raises:
-            ConfigurationError: the user says something about it; or there is no such file, and it cannot be downloaded.
+            ConfigurationError: the user gave an option, the local copy is missing or another file, or the download
+                fails.
         """
         refuse_options(self.name, options)
         path = self._find() if weights in {named.value for named in NamedWeights} else self._check(weights)
@@ -103,12 +104,12 @@ class Download:
             return False
 
     def _fetch(self) -> bytes:
-        """Returns the file's content. Reads no more than its length.
+        """Downloads the file's content. Stops reading if more than its length comes.
 
         Raises:
-            WeightsError: it cannot be downloaded, or is another file.
+            WeightsError: the file cannot be downloaded, or another file comes.
         """
-        import urllib.request  # only here: a start without a download does without it
+        import urllib.request  # only here: most starts download nothing
         from http.client import HTTPException
 
         try:
@@ -122,7 +123,7 @@ class Download:
 
     def _read(self, response: HTTPResponse) -> bytes:
         content, digest, end = bytearray(), hashlib.sha256(), time.monotonic() + MAX_DOWNLOAD_S
-        while chunk := response.read1(CHUNK_BYTES):  # what is there; ``read`` would wait for a whole chunk
+        while chunk := response.read1(CHUNK_BYTES):  # returns what has arrived; ``read`` would wait for a whole chunk
             content += chunk
             digest.update(chunk)
             if len(content) > self.nbytes:
@@ -137,10 +138,10 @@ class Download:
 
 
 def refuse_options(name: str, options: OnnxOptions) -> None:
-    """Checks that a user says nothing about a model that the catalogue knows.
+    """Refuses options of a user for a model that the catalogue describes completely.
 
     Raises:
-        ConfigurationError: the user does. The sentence names the first option.
+        ConfigurationError: an option is not at its default. The message names the first one.
     """
     if options.given:
         given = options.given[0]

@@ -38,7 +38,7 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
 def _draw_caption(
     picture: np.ndarray, text: str, *, left: int, top: int, colour: tuple[int, int, int], scale: float
 ) -> None:
-    """Writes dark text on the box's colour, above the box or, at the edge of the image, inside it."""
+    """Writes dark text on the box's colour: above the box, or inside it at the top of the image."""
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(left, picture.shape[1] - width))
     base = top - below if top > height + below else top + height + below

@@ -20,7 +20,7 @@ Decode = Callable[[tuple[Any, ...], Limits], list[Detections]]
 
 
 def outputs_of(results: Any) -> tuple[Any, ...]:
-    """Returns what a network gives as the tuple that ``decode`` takes: it may give one tensor, a tuple or a list."""
+    """Returns a network's results as the tuple that ``decode`` takes. A network gives a tensor, a tuple or a list."""
     return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
 
@@ -48,14 +48,14 @@ class ModelEntry:
     """A model as the package knows it.
 
     Attributes:
-        name: the name by which users choose it.
+        name: the name by which users choose the model.
         summary: one line for people.
         build: makes the untrained module, or the ONNX graph with its weights. Either takes float32 (N, 3, h, w). A
             module gives a tensor, or a tuple or list of tensors.
-        weights: the source of its trained weights; None if it is built with them.
+        weights: the source of the trained weights; None if ``build`` makes the model with its weights.
         preprocess: how images become its input.
         labels: the name of each label index.
-        default_split_point: used if the user chooses none; None for the last split point before ``output``.
+        default_split_point: the split point if the user chooses none; None for the last one before ``output``.
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
         decodes_arrays: whether ``decode`` takes NumPy arrays. Otherwise it takes tensors.
@@ -79,16 +79,16 @@ class ModelEntry:
         return 3, self.preprocess.height, self.preprocess.width
 
     def in_source(self, detections: Detections, height: int, width: int) -> Detections:
-        """Returns detections with boxes in pixels of the source image, whose size is given."""
+        """Returns detections with boxes in pixels of a source image of this height and width."""
         boxes = self.preprocess.to_source(detections.boxes, height, width)
         return Detections(boxes, detections.scores, detections.labels)
 
     def detections_of(self, outputs: Sequence[Values], limits: Limits) -> list[Detections]:
-        """Calls ``decode`` with what it takes, tensors or arrays. On the host, either is a view of the other.
+        """Converts outputs to what ``decode`` takes, tensors or arrays, and calls it. On the host, nothing is copied.
 
         Args:
-            outputs: of a batch, tensors or arrays.
-            limits: which detections are kept.
+            outputs: the outputs of a batch, tensors or arrays.
+            limits: decide which detections are kept.
 
         Returns:
             The detections of each image, with boxes in pixels of the input.

@@ -56,8 +56,8 @@ class Matcher:
         """Counts one image.
 
         Args:
-            found: its detections.
-            boxes: the true boxes, float32 (n, 4), left, top, right, bottom in the same pixels.
+            found: the image's detections.
+            boxes: the true boxes, float32 (n, 4), left, top, right, bottom in the pixels of ``found``.
             labels: the true labels, int64 (n,).
         """
         self._found += len(found)

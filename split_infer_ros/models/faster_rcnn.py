@@ -24,9 +24,9 @@ from split_infer_ros.vision_ops.roi_align import roi_align
 
 LETTERBOX = HEIGHT, WIDTH = 320, 640  # rows and columns into which torchvision fits a landscape image
 STRIDES = (32, 32, 64)  # of the levels of the pyramid
-POOLED_SIDE = 7  # cells of a proposal's features
+POOLED_SIDE = 7  # cells along each side of a proposal's features
 SAMPLES_PER_SIDE = 2  # of a cell
-MIN_PROPOSAL_SIDE, MIN_BOX_SIDE = 1e-3, 1e-2  # in pixels, torchvision's
+MIN_PROPOSAL_SIDE, MIN_BOX_SIDE = 1e-3, 1e-2  # in pixels, as in torchvision
 
 
 @fx.wrap

@@ -1,4 +1,4 @@
-"""Names of models that users give and that are no models here: files of other frameworks, folders, addresses."""
+"""Refuses model names that the package cannot load: files of other frameworks, folders and addresses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KINDS = {
 
 
 def refuse_foreign_file(name: str) -> None:
-    """Refuses the name of what is a model elsewhere and not here, with what to do about it.
+    """Refuses a name that cannot be a model here, such as a file of another framework. The error says what to do.
 
     Raises:
         ConfigurationError: the name is an address, has blanks around it, or names a folder or a file of another kind.
@@ -69,7 +69,7 @@ def refuse_foreign_file(name: str) -> None:
 
 
 def _files_in(folder: Path) -> str:
-    """Returns a clause that names the models in a folder, and nothing if there are none."""
+    """Returns the end of a sentence: the names of up to five models in a folder, or an example if it has none."""
     try:
         found = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in MODEL_SUFFIXES)
     except OSError:

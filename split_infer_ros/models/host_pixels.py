@@ -13,9 +13,9 @@ from split_infer_ros.images.encodings import BGR, GREY, RGB
 from split_infer_ros.models.fitting import Window
 
 Colour = tuple[float, float, float]
-Values = tuple[float, ...]  # of some channels
+Values = tuple[float, ...]  # one for each channel
 
-MAX_TABLES = 64  # of models whose grey values are looked up
+MAX_TABLES = 64  # cached tables of normalised grey values, one for each mean and std
 LEVELS = 256  # grey values of a byte
 
 _INTERPOLATIONS = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
@@ -31,8 +31,8 @@ def resize(image: NDArray[Any], height: int, width: int, interpolation: str) -> 
     """Resizes an image without smoothing it, as OpenCV does.
 
     Args:
-        image: uint8 or float32 (H, W, channels). Of uint8, the result is rounded to whole grey values.
-        height, width: of the result, in pixels.
+        image: uint8 or float32 (H, W, channels). For uint8, the result is rounded to whole grey values.
+        height, width: the size of the result in pixels.
         interpolation: ``bilinear`` or ``bicubic``.
     """
     resized = cv2.resize(image, (width, height), interpolation=_INTERPOLATIONS[interpolation])
@@ -40,7 +40,7 @@ def resize(image: NDArray[Any], height: int, width: int, interpolation: str) -> 
 
 
 def write_reordered(image: NDArray[Any], order: tuple[int, int, int], target: NDArray[Any]) -> None:
-    """Writes the channels of an image (h, w, channels) in that order to ``target`` (h, w, 3), of the same dtype."""
+    """Writes the channels of an image (h, w, channels), in ``order``, to ``target`` (h, w, 3) of the same dtype."""
     channels = image.shape[2]
     conversion = _CONVERSIONS.get((channels, order))
     if conversion is not None:
@@ -50,7 +50,7 @@ def write_reordered(image: NDArray[Any], order: tuple[int, int, int], target: ND
 
 
 def fill_outside(target: NDArray[Any], place: Window, colour: Colour) -> None:
-    """Gives the pixels of ``target`` (h, w, 3) outside a window a colour, 0..255. One value is written faster."""
+    """Fills ``target`` (h, w, 3) outside a window with a colour, 0..255. A colour of three equal values is faster."""
     rows, columns = place
     value = colour[0] if len(set(colour)) == 1 else colour
     target[: rows.start] = value
@@ -64,7 +64,7 @@ def normalise(images: NDArray[Any], mean: Colour, std: Colour, *, channels_last:
 
     Args:
         images: uint8 or float32 of 0..255, (n, h, w, 3), contiguous.
-        mean, std: of the channels, on the 0..1 scale.
+        mean, std: one number for each channel, on the 0..1 scale.
         channels_last: whether the channels of a pixel lie side by side in the result's memory.
     """
     count, height, width, channels = images.shape
@@ -76,7 +76,7 @@ def normalise(images: NDArray[Any], mean: Colour, std: Colour, *, channels_last:
         return nested
     planes = np.empty((count, channels, height, width), np.float32)
     for image, target in zip(images, planes, strict=True):
-        # OpenCV separates the channels first. That takes half the time of reading them from among each other.
+        # OpenCV separates the channels first. That takes half the time of reading interleaved channels.
         for channel, low, spread, plane in zip(cv2.split(image), mean, std, target, strict=True):
             if is_whole:
                 cv2.LUT(channel, _table((low,), (spread,)), dst=plane)
@@ -110,9 +110,9 @@ def _line(mean: Values, std: Values) -> tuple[NDArray[np.float32], NDArray[np.fl
 
 @lru_cache(MAX_TABLES)
 def _table(mean: Values, std: Values) -> NDArray[np.float32]:
-    """Returns the normalised value of each grey level, float32 (1, 256, channels). The sum is rounded, not the product.
+    """Returns the normalised value of each grey level, float32 (1, 256, channels).
 
-    So both memory layouts hold the same bits.
+    Only the sum is rounded, and not the product before it. So both memory layouts hold the same bits.
     """
     factors, offsets = (each.astype(np.float64) for each in _line(mean, std))
     return (np.arange(LEVELS)[:, None] * factors + offsets).astype(np.float32)[None]

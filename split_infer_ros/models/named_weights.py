@@ -1,4 +1,4 @@
-"""Weights that have names, and those of files by their suffix."""
+"""The names that stand for weights, and the suffix of safetensors files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ SAFETENSORS_SUFFIX = ".safetensors"
 
 
 class NamedWeights(str, Enum):
-    """Weights that are named instead of being read from a file of the user's."""
+    """A name that the user gives in place of a file of weights."""
 
-    DEFAULT = "default"  # shipped, or downloaded once
-    RANDOM = "random"  # seeded; outputs depend on the images
-    NONE = "none"  # as the model was built
+    DEFAULT = "default"  # shipped with the package, or downloaded once
+    RANDOM = "random"  # seeded; the model's outputs depend on its images
+    NONE = "none"  # what the model was built with

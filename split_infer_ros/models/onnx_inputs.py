@@ -1,4 +1,4 @@
-"""The input of an ONNX file: which one takes the images, in which form and size, and what fills the others."""
+"""Finds the input of an ONNX file that takes the images, its form and size, and what fills the other inputs."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from split_infer_ros.onnx_graphs.inputs import GraphEnds, ImageForm, needs_float
 from split_infer_ros.onnx_graphs.nodes import used_values
 from split_infer_ros.onnx_graphs.shapes import accepts, without_weights
 
-DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order where nobody names a size
+DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order if nobody names a size
 CLASSIFIER_SIDES = (224, 256, 299, 320, 384, 512, 640)
-MIN_GUESSED_SIDE = 8  # pixels of an image without a batch; less is something else
+MIN_GUESSED_SIDE = 8  # pixels; a shorter side of an input without a batch is something else
 
 _COLOURS, _ONE_CHANNEL = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """What a model takes, and a graph that takes it.
+    """How a model takes images, and a graph that takes them in one way.
 
     Attributes:
-        graph: takes one input, float32 (N, 3, height, width), and gives no floating outputs but float32. It is the
-            file's own graph if that is so already.
-        height, width: of the images in pixels.
+        graph: takes one input, float32 (N, 3, height, width). Its floating outputs are float32. It is the file's own
+            graph if that does so already.
+        height, width: the size of the images in pixels.
         levels: whether the file takes whole numbers, so that the graph's input is 0..255.
         is_grey: whether the file takes one channel. The graph makes it of red, green and blue, in this order.
-        is_stretched: whether the file takes the size of the original image as RT-DETR and its kin do, whose images are
-            stretched to the input.
-        filled: what the package supplies that the file leaves open, as sentences for the log.
+        is_stretched: whether the file also takes the size of the original image. RT-DETR and its kin do; their images
+            are stretched to the input.
+        filled: sentences for the log about what the package supplies because the file leaves it open.
     """
 
     graph: OnnxGraph
@@ -49,11 +49,12 @@ class ImageInput:
     filled: tuple[str, ...] = ()
 
     def fitted(self, recipe: Recipe, *, is_chosen: bool) -> Recipe:
-        """Returns a recipe as it suits this input: 0..255 for whole numbers, and red first where grey is made of it.
+        """Adapts a recipe to this input: 0..255 for whole numbers, and red first if grey is made of the colours.
 
         Args:
-            recipe: of pre-processing.
-            is_chosen: whether the user chose it. Another one may be stretched instead, and loses its mean.
+            recipe: the pre-processing.
+            is_chosen: whether the user chose the recipe. Otherwise it may change to stretching, or lose its mean and
+                std.
 
         Raises:
             ConfigurationError: the user chose values that whole numbers cannot hold.
@@ -81,7 +82,7 @@ def read_image_input(graph: OnnxGraph, input_size: str = "") -> ImageInput:
         input_size: ``HEIGHTxWIDTH`` as the user wants it; empty for the size in the file or its metadata.
 
     Raises:
-        ConfigurationError: no input takes images, another one cannot be filled, or the size does not fit.
+        ConfigurationError: no input takes images, another input cannot be filled, or the size does not fit.
     """
     form, others = _told_apart(graph)
     height, width, note = _size(graph, form, others, input_size)
@@ -98,7 +99,7 @@ def read_image_input(graph: OnnxGraph, input_size: str = "") -> ImageInput:
 
 
 def _told_apart(graph: OnnxGraph) -> tuple[ImageForm, list[OnnxTensor]]:
-    """Returns how the graph takes images, and its other inputs."""
+    """Returns how the graph takes images, and the graph's other inputs."""
     forms = [form for tensor in graph.inputs if not is_known(tensor) and (form := _form_of(tensor)) is not None]
     if len(forms) > 1:
         read = {name for node in graph.proto.graph.node for name in used_values(node)}
@@ -134,9 +135,10 @@ def _form_of(tensor: OnnxTensor) -> ImageForm | None:
 
 
 def _size(graph: OnnxGraph, form: ImageForm, others: Sequence[OnnxTensor], input_size: str) -> tuple[int, int, str]:
-    """Returns height and width of the input in pixels, from the file, its metadata or the user, and a note.
+    """Returns the height and width of the input in pixels, and a note for the log.
 
-    Where all of them leave it open, it is the first usual size that fits the graph.
+    The size comes from the file, its metadata or the user. Otherwise, the first usual size that fits the graph is
+    taken.
     """
     rows, columns = form.sides
     wanted = parse_size(input_size) if input_size else _size_of_metadata(graph)
@@ -190,7 +192,7 @@ def _size_of_metadata(graph: OnnxGraph) -> tuple[int, int] | None:
 def _edited(
     graph: OnnxGraph, form: ImageForm, others: Sequence[OnnxTensor], height: int, width: int
 ) -> tuple[OnnxGraph, list[str]]:
-    """Returns the graph that takes float32 (N, 3, height, width) alone, and what is supplied to it, as sentences."""
+    """Returns a graph that takes float32 (N, 3, height, width) alone, and sentences about its filled inputs."""
     if form.is_plain and not others and not needs_float32(graph):
         return graph, []
     ends = GraphEnds(graph)
@@ -214,7 +216,7 @@ def _edited(
 
 
 def _have_batch(graph: OnnxGraph) -> bool:
-    """Whether a graph that takes an image without a batch puts one in front of each of its outputs."""
+    """Whether a graph whose image has no batch puts a batch of 1 in front of each of its outputs."""
     return all(len(tensor.shape) > 1 and tensor.shape[0] == 1 for tensor in graph.outputs)
 
 

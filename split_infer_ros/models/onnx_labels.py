@@ -17,7 +17,7 @@ NAMES = "names"  # the key of the metadata, as Ultralytics writes it
 MAX_CHARACTERS = 2**21
 MAX_LABELS = 100_000
 
-_HOLDERS = (NAMES, "id2label", "label2id", "labels", "classes")  # keys under which files of others keep the names
+_HOLDERS = (NAMES, "id2label", "label2id", "labels", "classes")  # keys under which other programs' files keep the names
 _UNREADABLE = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 _TAKES = (
     "it takes a text file in UTF-8 with one name a line, or a JSON or YAML file with a list of names or a dictionary "
@@ -34,13 +34,13 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
 
     Args:
         model: the model's name, for messages.
-        text: the metadata's ``names``.
+        text: the value of the metadata's key ``names``.
 
     Returns:
         the names by number; empty if there are none.
 
     Raises:
-        ConfigurationError: the text is so long that it means harm.
+        ConfigurationError: the text has more than ``MAX_CHARACTERS`` characters.
     """
     where = f"The metadata '{NAMES}' of {model}"
     advice = "set the parameter labels to a file of names"
@@ -87,7 +87,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def _literal(text: str) -> Any:
-    """Reads a value as JSON writes it, else as Python writes it. No code is run."""
+    """Reads a text as JSON, or else as a literal of Python. No code is run."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -95,14 +95,14 @@ def _literal(text: str) -> Any:
 
 
 def named_classes(value: Any) -> tuple[str, ...]:
-    """Returns names by number. A number without a name is its own name.
+    """Returns the names of classes in the order of their numbers. A class without a name is named by its number.
 
     Args:
-        value: a list of names, or a dictionary of names by number or of numbers by name. A dictionary may hold one of
-            these as ``names``, ``id2label`` or the like.
+        value: a list of names, or a dictionary of names by number or of numbers by name. A dictionary may also hold one
+            of these under a key such as ``names`` or ``id2label``.
 
     Raises:
-        ValueError: the value is none of these.
+        ValueError: the value has none of these forms.
     """
     if isinstance(value, dict):
         held = [value[key] for key in _HOLDERS if isinstance(value.get(key), (list, tuple, dict))]
@@ -127,7 +127,7 @@ def named_classes(value: Any) -> tuple[str, ...]:
 
 
 def _number(key: Any) -> int | None:
-    """Returns the class number that a key is or spells, None if it is none. ``True`` is none."""
+    """Returns a key as a class number: a whole number, or text of digits. Other keys, such as ``True``, give None."""
     if isinstance(key, str):
         return int(key) if key.isdecimal() and len(key) < 7 else None
     if type(key) is float and key.is_integer():
@@ -136,10 +136,10 @@ def _number(key: Any) -> int | None:
 
 
 def _name(number: int, name: Any) -> str:
-    """Returns the name of a class as text: empty if there is none.
+    """Returns the name of a class as text; empty if the class has no name.
 
     Raises:
-        ValueError: it is neither text nor a single value.
+        ValueError: the name is neither text nor a number.
     """
     if name is None:
         return ""

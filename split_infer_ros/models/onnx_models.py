@@ -1,4 +1,4 @@
-"""Models in ONNX files: what the file, its metadata and a trial say becomes a ``ModelEntry``. No code is run."""
+"""Makes a ``ModelEntry`` of an ONNX file, from the file, its metadata and a trial. No code is run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from split_infer_ros.runtime.user_files import user_path
 
 SUFFIX = ".onnx"
 MAX_UNNAMED = 1000  # classes of a model that neither names nor counts them
-NEUTRAL = "stretch"  # how an image is pre-processed before it is known what the outputs are
+NEUTRAL = "stretch"  # the recipe that is used until the outputs are recognised
 
 
 def is_onnx_file(name: str) -> bool:
@@ -43,7 +43,7 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
 
     Args:
         name: the path of the file; ``~`` is the user's home.
-        options: what the user says about it. It comes before what ``FILE.yaml`` says.
+        options: what the user says about the file. This overrides ``FILE.yaml``.
 
     Raises:
         ConfigurationError: a file cannot be read, or its inputs are no image.
@@ -57,7 +57,8 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
 def description_files(name: str, options: OnnxOptions) -> list[Path]:
     """Returns the files that say how the model ``FILE.onnx`` is read: ``FILE.yaml``, and its labels and anchors.
 
-    Those that do not exist are among them, as they may later. If ``FILE.yaml`` cannot be read, it names none.
+    Files that do not exist are listed too, because they may appear later. A ``FILE.yaml`` that cannot be read adds no
+    others.
     """
     path = user_path(name)
     found = [path.with_suffix(suffix) for suffix in SUFFIXES]
@@ -72,24 +73,24 @@ def description_files(name: str, options: OnnxOptions) -> list[Path]:
 
 
 def _labels_path(options: OnnxOptions, side: SideFile, folder: Path) -> Path | None:
-    """Returns the file with the names of the classes: the user's, or that of the file beside the model."""
+    """Returns the file of class names that the user or else ``FILE.yaml`` names; None if neither names one."""
     if options.labels:
         return user_path(options.labels)
     return folder / user_path(side.labels) if isinstance(side.labels, str) and side.labels else None
 
 
 class OnnxFile:
-    """A model in an ONNX file, before it is known how its outputs are read.
+    """A model in an ONNX file. How its outputs are read is not known yet.
 
     Args:
-        name: the name by which the user chose it.
+        name: the name by which the user chose the model.
         graph: the whole model.
-        options: what the user says about it.
-        side: what the file beside it says.
-        folder: in which files that ``side`` names lie.
+        options: what the user says about the file.
+        side: what ``FILE.yaml`` says.
+        folder: the folder of the files that ``side`` names.
 
     Attributes:
-        input: the model's image, with a graph that takes nothing else.
+        input: the model's image input, with a graph that takes nothing else.
 
     Raises:
         ConfigurationError: the inputs are no image, or the labels cannot be read.
@@ -121,7 +122,7 @@ class OnnxFile:
 
     @property
     def first_recipe(self) -> Recipe:
-        """The user's pre-processing, or one for a first trial."""
+        """The user's pre-processing, or else a neutral one for the first trial."""
         chosen = self._options.preprocessing
         return self._recipe(NEUTRAL if chosen == AUTO else chosen)
 
@@ -129,7 +130,7 @@ class OnnxFile:
         """Returns how the outputs are read.
 
         Args:
-            trial: the outputs for one image like a photograph, by name. Without it, names and shapes decide alone.
+            trial: the outputs for one image like a photograph, by name. Without a trial, names and shapes decide alone.
 
         Raises:
             ConfigurationError: the outputs are not recognised, or cannot be read as the user says.
@@ -146,7 +147,7 @@ class OnnxFile:
         return Reading(found.layout, str(self._recipe(recipe)))
 
     def describe(self, reading: Reading) -> dict[str, Any]:
-        """Returns what ``entry_of`` takes: what the entry says of the model, in a form that can be written as JSON.
+        """Describes the model's entry in values that can be written as JSON. ``entry_of`` makes the entry of them.
 
         Args:
             reading: how the outputs are read.
@@ -172,7 +173,7 @@ class OnnxFile:
         }
 
     def entry(self, reading: Reading) -> ModelEntry:
-        """Returns the entry of the model, whose outputs are read in this way.
+        """Returns the entry of the model. Its decoder reads the outputs in this way.
 
         Raises:
             ConfigurationError: the labels do not fit the outputs.
@@ -183,7 +184,7 @@ class OnnxFile:
         return self.input.fitted(Recipe.parse(text), is_chosen=self._options.preprocessing != AUTO)
 
     def _with_anchors(self, layout: OutputLayout) -> OutputLayout:
-        """Returns the layout with the whole path of its file of anchors, which is named from the model's folder."""
+        """Returns the layout with the whole path of its file of anchors. It names the path from the model's folder."""
         if not layout.grid.anchors:
             return layout
         path = self._folder / user_path(layout.grid.anchors)
@@ -191,7 +192,7 @@ class OnnxFile:
 
     @staticmethod
     def _check_anchors(layout: OutputLayout, facts: OutputFacts) -> None:
-        """Raises an error unless the file of anchors has one for each box."""
+        """Checks that the file of anchors has one anchor for each box."""
         count = count_boxes(layout, facts)
         if layout.encoding is not BoxEncoding.ANCHORS or count is None:
             return
@@ -203,7 +204,7 @@ class OnnxFile:
             )
 
     def _read_names(self) -> tuple[str, ...]:
-        """Returns the names of the classes: the user's, those of the file beside the model, or the metadata's."""
+        """Returns the names of the classes: the user's, those of ``FILE.yaml``, or those of the metadata."""
         path = _labels_path(self._options, self._side, self._folder)
         if path is not None:
             return read_labels(path)
@@ -222,7 +223,7 @@ class OnnxFile:
                 f"The outputs of {self.graph.name} have {classes:,} classes ({outputs}); at most {MAX_LABELS:,} are "
                 "possible."
             )
-        is_short = len(labels) < classes and RF_DETR not in layout.outputs  # its last logits may mean nothing
+        is_short = len(labels) < classes and RF_DETR not in layout.outputs  # RF-DETR's last logits may mean nothing
         if labels and (len(labels) > classes or is_short):
             raise ConfigurationError(
                 f"There are {len(labels)} labels for {self.graph.name}, whose outputs have {classes} classes "
@@ -232,7 +233,7 @@ class OnnxFile:
 
 
 def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
-    """Returns the entry of a model as ``OnnxFile.describe`` describes it.
+    """Returns the entry that ``OnnxFile.describe`` described.
 
     Raises:
         ConfigurationError: a file of anchors cannot be read.
@@ -262,7 +263,7 @@ def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> Reading:
     """Returns the reading that ``write_reading`` wrote.
 
     Raises:
-        ConfigurationError: it is none of this model's outputs.
+        ConfigurationError: the reading names outputs that the model does not have.
     """
     names = [tensor.name for tensor in file.graph.outputs]
     return Reading(read_declaration(written["layout"], names, "the cache of inspections"), str(written["recipe"]))

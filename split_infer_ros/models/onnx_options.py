@@ -1,4 +1,4 @@
-"""What a user says about an ONNX file, where the file does not say it itself."""
+"""What a user says about an ONNX file that the file does not say itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions:
-    """Overrides what an ONNX file says, or what follows from its outputs.
+    """Options that override what an ONNX file says, or what follows from its outputs.
 
     Raises:
         ConfigurationError: a value is unknown.

@@ -10,7 +10,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxTensor
 from split_infer_ros.onnx_graphs.inputs import ImageForm
 
 SCORE_THRESHOLD = 0.05  # in the graph. The parameter score_threshold is applied afterwards.
-IOU_THRESHOLD = 0.5  # that of the parameter nms_threshold by default
+IOU_THRESHOLD = 0.5  # the default of the parameter nms_threshold
 MAX_BOXES = 300
 
 _WIDTH_FIRST = ("orig_target_sizes", "orig_target_size", "orig_sizes", "orig_size", "target_sizes", "target_size")
@@ -51,10 +51,10 @@ class Filling:
     """What an input is filled with.
 
     Attributes:
-        values: its elements for one image; a single one stands for all.
-        lengths: its shape, without the batch if it is repeated.
-        is_repeated: whether the first dimension is the batch.
-        meaning: for the log.
+        values: the input's elements for one image; a single value stands for all of them.
+        lengths: the input's shape, without the batch if ``is_repeated``.
+        is_repeated: whether the first dimension is the batch, so that the values are repeated for each image.
+        meaning: what the values are, for the log.
     """
 
     values: tuple[float, ...]
@@ -78,12 +78,13 @@ def is_width_first(tensor: OnnxTensor) -> bool:
 def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -> Filling | None:
     """Returns what fills an input of a graph for images of this size; None if the package cannot fill it.
 
-    The size of the original image is that of the model's input, so that the graph gives its boxes in pixels of it.
+    An input for the size of the original image gets the size of the model's input. So the graph gives its boxes in
+    pixels of that input.
 
     Args:
         tensor: the input.
         images: how the graph takes its images.
-        height, width: of the images in pixels.
+        height, width: the size of the images in pixels.
     """
     name, threshold = _plain(tensor.name), _threshold(_plain(tensor.name))
     if name in _WIDTH_FIRST:
@@ -108,7 +109,7 @@ def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -
 def _of_image(
     tensor: OnnxTensor, values: tuple[float, ...], lengths: tuple[int, ...], images: ImageForm, meaning: str
 ) -> Filling | None:
-    """Returns what fills an input that has one part for each image, or for the only one."""
+    """Returns what fills an input that has one part for each image, or one part for a single image."""
     if _fits(tensor.shape, lengths):
         return Filling(values, lengths, False, meaning)
     if not tensor.shape or not _fits(tensor.shape[1:], lengths):

@@ -28,7 +28,7 @@ def read_plain_yaml(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ValueError(_problem(error)) from error
-    except (ArithmeticError, LookupError, AttributeError, ValueError) as error:  # of escapes that are no character
+    except (ArithmeticError, LookupError, AttributeError, ValueError) as error:  # bad escapes raise these
         raise ValueError(" ".join(str(error).split())[:200]) from error
 
 
@@ -36,7 +36,7 @@ class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
     """Makes text, lists and dictionaries, and no object of any other type."""
 
     def construct_scalar(self, node: Any) -> str:
-        """Returns a text that can leave this process: an escape may stand for half a character."""
+        """Returns a text that can be encoded, because an escape may stand for half a character."""
         return repair_text(super().construct_scalar(node))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -48,7 +48,7 @@ class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuses a key that comes twice, of which only the last one would count."""
+        """Refuses a key that comes twice, because only the last one would count."""
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         twice = next((key for key, count in counts.items() if count > 1), None)
         if twice is not None:

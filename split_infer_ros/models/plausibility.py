@@ -1,4 +1,4 @@
-"""Detections that no model can mean: they are dropped, and counted by reason. Errors of rounding are mended."""
+"""Drops detections that no model can mean, and counts them by reason. Errors of rounding are mended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from split_infer_ros.buffers.host_arrays import Flags, Floats
 from split_infer_ros.models.detections import Detections
 
-MAX_SCORE_ROUNDING = 1e-4  # above 1: a sigmoid in 8 bits gives 255 * 0.003921569
+MAX_SCORE_ROUNDING = 1e-4  # how far a score may be above 1: a sigmoid in 8 bits gives 255 * 0.003921569
 MAX_SIZE_ROUNDING = 1e-3  # pixels by which a box may end before it begins
 
 
 class ImpossibleDetection(Enum):
-    """Why a detection is impossible. Its value is the name under which it is counted."""
+    """Why a detection is impossible. The value is the name under which such detections are counted."""
 
     BOX_NOT_FINITE = "box_not_finite"  # a corner is NaN or infinite
     BOX_OF_NEGATIVE_SIZE = "box_of_negative_size"  # right or bottom lies before left or top; a size of 0 is possible
@@ -66,7 +66,7 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
 def _without_rounding(
     found: Sequence[Detections], counts: Sequence[int], boxes: Floats, scores: Floats
 ) -> tuple[Sequence[Detections], Floats, Floats]:
-    """Sets scores just above 1 to 1, and sizes just below 0 to 0. Without any, nothing is copied."""
+    """Sets scores just above 1 to 1, and sizes just below 0 to 0. If there are none, nothing is copied."""
     is_high = (scores > 1) & (scores <= 1 + MAX_SCORE_ROUNDING)
     is_thin = (boxes[:, 2:] < boxes[:, :2]) & (boxes[:, 2:] >= boxes[:, :2] - MAX_SIZE_ROUNDING)
     if not is_high.any() and not is_thin.any():

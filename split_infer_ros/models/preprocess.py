@@ -21,14 +21,14 @@ from split_infer_ros.models.letterbox import Letterbox
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-MAX_SIZES = 256  # of source images whose way back is kept
-MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond it
-RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as usual for ImageNet
+MAX_SIZES = 256  # sizes of source images for which the way back from the input is cached
+MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond that part
+RESIZE_RATIO = 256 / 224  # the resized shorter side divided by the side of the crop, as usual for ImageNet
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """The way in which a model's weights were trained to see an image: resized, cropped, scaled and normalised.
+    """How images become a model's input: resized, cropped, scaled and normalised as when its weights were trained.
 
     Attributes:
         height, width: the size of the model's input in pixels.
@@ -37,11 +37,11 @@ class Preprocess:
         antialias: whether shrinking smooths and rounds to whole grey values, like image libraries. Otherwise pixels
             are interpolated as floats, like in torchvision's detectors.
         interpolation: ``bilinear`` or ``bicubic``.
-        mean, std: of the input's channels, on the 0..1 scale.
+        mean, std: one number for each channel of the input, on the 0..1 scale.
         letterbox: the area into which the image is fitted instead of being stretched.
         opencv: whether images are resized as by OpenCV's ``INTER_LINEAR``: bilinear, not smoothed, and rounded to whole
-            grey values. The CPU calls OpenCV, whose results are then the exporter's. A GPU differs by one grey value
-            at most. It replaces ``antialias`` and ``interpolation``.
+            grey values. The CPU calls OpenCV, so its results are the exporter's. A GPU differs by one grey value at
+            most. This attribute replaces ``antialias`` and ``interpolation``.
         bgr: whether the input's channels are blue, green and red. Otherwise they are red, green and blue.
 
     Raises:
@@ -74,11 +74,11 @@ class Preprocess:
 
     @property
     def pixel_input(self) -> PixelInput:
-        """The form of what ``gather`` returns."""
+        """The form of the images that ``gather`` returns."""
         return PixelInput(np.dtype(np.uint8 if self.rounds else np.float32), self.mean, self.std)
 
     def staging(self, batch_size: int) -> NDArray[Any]:
-        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it rounds, else float32 of 0..255."""
+        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it ``rounds``, else float32."""
         return np.empty((batch_size, self.height, self.width, 3), self.pixel_input.dtype)
 
     def gather(self, images: Sequence[Pixels], staging: NDArray[Any]) -> NDArray[Any]:
@@ -97,7 +97,7 @@ class Preprocess:
         return host_pixels.normalise(gathered, self.mean, self.std, channels_last=channels_last)
 
     def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
-        """Converts boxes float32 (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
+        """Converts boxes float32 (n, 4) of the input to boxes of an image of this size, and clips them to the image."""
         if not len(boxes):
             return boxes
         offset, scale, skipped, limit = _way_to_source(self, height, width)
@@ -122,7 +122,7 @@ class Preprocess:
         return (self.letterbox and self.letterbox.colour) or (255 * red, 255 * green, 255 * blue)
 
     def order_of(self, rgb: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Returns the indices of an image's channels in the input's order, from those of red, green and blue."""
+        """Returns the indices of an image's channels in the input's order. ``rgb`` has those of red, green and blue."""
         return rgb[::-1] if self.bgr else rgb
 
     def _resize_into(self, target: NDArray[Any], image: Pixels) -> None:
@@ -152,9 +152,9 @@ class Preprocess:
         return max(0, height - max_side) // 2, max(0, width - max_side) // 2
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Returns height and width to which the image is resized, and top and left of the model's input in it.
+        """Returns height and width of the resized image, and top and left of the model's input in it.
 
-        With padding above or at the left, they are negative.
+        Top and left are negative if padding lies above the image or at its left.
         """
         if self.letterbox:
             fit_height, fit_width = self.letterbox.fit(height, width)
@@ -173,7 +173,7 @@ class Preprocess:
 
 @lru_cache(MAX_SIZES)
 def _way_to_source(preprocess: Preprocess, height: int, width: int) -> tuple[Floats, ...]:
-    """Returns offset, scale, skipped and limit, float32 (4,): a side at x lies at (x + offset) * scale + skipped."""
+    """Returns offset, scale, skipped and limit, float32 (4,). A side at x becomes (x + offset) * scale + skipped."""
     skipped_rows, skipped_columns = preprocess._skipped(height, width)
     kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
     fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)

@@ -1,4 +1,4 @@
-"""Untrained weights with which a model's outputs depend on its images.
+"""Gives a model untrained weights with which its outputs depend on its images.
 
 A network as built gives nearly the same output for every image, so two ways to run it would agree even if one is wrong.
 """
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from split_infer_ros.runtime.num_threads import run_with_threads
 
 NORM_BIAS = 0.5  # lets most values pass a ReLU; without it, rounding errors grow ten times as much in a ResNet
-LOGIT_STD = 3.0  # of all logits over all calibration images, about that of a trained classifier
+LOGIT_STD = 3.0  # of all logits over all calibration images; a trained classifier has about the same
 
 
 def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
@@ -20,8 +20,8 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
     Convolutions and linear layers are initialised again. Batch norms take the statistics of the images. The last layer
     of a classifier is centred on the images, so that each image gets a class of its own.
 
-    One thread computes them, since sums depend on the number of threads. So all processes of a machine have the same
-    bits, and find each other's exports.
+    One thread computes the weights, because sums depend on the number of threads. So all processes of a machine get the
+    same bits, and find each other's exports.
 
     Args:
         model: changed in place, and in eval mode afterwards.
@@ -56,7 +56,7 @@ def _randomise(model: nn.Module, images: Tensor, seed: int, is_inference: bool) 
 
 
 def _centre_logits(model: nn.Module, images: Tensor) -> None:
-    """Scales and shift the layer that runs last, if the model's only output are its logits."""
+    """Scales and shifts the layer that runs last, if the model's only output is its logits."""
     last: list[tuple[nn.Conv2d | nn.Linear, Tensor]] = []
 
     def record(layer: nn.Conv2d | nn.Linear, _: object, output: Tensor) -> None:

@@ -23,11 +23,11 @@ class Recipe:
     Attributes:
         geometry: where the image lies in the input.
         resizing: how pixels are interpolated.
-        order: of the input's channels.
-        range: of the values before ``mean`` and ``std``.
-        mean, std: of the input's channels in their order, on the scale of ``range``. The input is (value - mean) / std.
-        fill: the colour around a letterbox, 0..255, in the order of the input's channels. None is the mean colour: that
-            of ``mean``, or ImageNet's where ``mean`` is 0.
+        order: the order of the input's channels.
+        range: the range of the values before ``mean`` and ``std`` are applied.
+        mean, std: a number for each channel of the input, on the scale of ``range``. The input is (value - mean) / std.
+        fill: the colour around a letterbox, 0..255, in the order of the input's channels. None is the mean colour:
+            ``mean`` itself, or ImageNet's mean if ``mean`` is 0.
     """
 
     geometry: Geometry = Geometry.LETTERBOX
@@ -40,14 +40,16 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """Reads words that commas separate, in any order. Where no word decides, the short form or the geometry does.
+        """Reads a recipe: words in any order, with commas between them.
 
-        There are two exceptions. A word for the range drops the short form's mean and std. A mean or std without such
-        a word is on the range 0..1, also beside a short form of another range.
+        What no word says follows from the short form, or else from the geometry.
+
+        There are two exceptions. A word for the range drops the short form's mean and std. A mean or std without a word
+        for the range is on the scale 0..1, even if the short form has another range.
 
         Raises:
-            ConfigurationError: a word is unknown, two words contradict each other, or none names the geometry. Or no
-                values in the range have such a mean or std.
+            ConfigurationError: a word is unknown, two words contradict each other, no word names the geometry, or a
+                mean or std is impossible in its range.
         """
         return _read(Words(text))
 
@@ -114,7 +116,7 @@ _OF_SHORT_FORM = {
     ShortForm.YOLOX: Recipe(Geometry.LETTERBOX_CORNER, order=Order.BGR, range=Range.LEVELS),
 }
 
-# What a word for the geometry means, where no short form stands beside it.
+# The recipe that a word for the geometry stands for if the text has no short form.
 _OF_GEOMETRY = {
     Geometry.LETTERBOX: Recipe(),  # like Ultralytics' detectors
     Geometry.LETTERBOX_CORNER: Recipe(Geometry.LETTERBOX_CORNER, Resizing.UNROUNDED, fill=None),  # like torchvision's
@@ -125,7 +127,7 @@ _OF_GEOMETRY = {
 
 
 def _read(words: Words) -> Recipe:
-    """Returns what words mean together."""
+    """Returns the recipe that the words describe together."""
     if "short form" in words:
         recipe = _OF_SHORT_FORM[ShortForm(words["short form"])]
     elif "geometry" in words:
@@ -137,7 +139,7 @@ def _read(words: Words) -> Recipe:
     if "resizing" in words:
         recipe = replace(recipe, resizing=Resizing(words["resizing"]))
     order = Order(words.get("order") or recipe.order)
-    if order is not recipe.order:  # a mean of a short form follows its colours
+    if order is not recipe.order:  # the short form's mean and std are reordered with the channels
         recipe = replace(recipe, order=order, mean=_triple(recipe.mean[::-1]), std=_triple(recipe.std[::-1]))
     recipe = _with_values(recipe, words)
     if "fill" not in words:
@@ -148,7 +150,7 @@ def _read(words: Words) -> Recipe:
 
 
 def _with_values(recipe: Recipe, words: Words) -> Recipe:
-    """Sets range, mean and deviation. A word for the range drops those of the short form."""
+    """Sets the range, mean and std that the words say. A word for the range drops the short form's mean and std."""
     named = [words[key] for key in ("mean", "std") if key in words]
     if words.get("range") == IMAGENET:
         if named:
@@ -168,7 +170,10 @@ def _with_values(recipe: Recipe, words: Words) -> Recipe:
 
 
 def _within(words: Words, key: str, range: Range, least: float, most: float) -> Colour:
-    """Returns a mean or std. With one that no values in the range have, all images would be nearly the same."""
+    """Returns a mean or std.
+
+    One that is impossible in the range is refused. With it, all images would be nearly the same.
+    """
     numbers = words.numbers(key)
     if not all(least <= number <= most for number in numbers):
         raise words.refusal(
@@ -189,6 +194,6 @@ def _triple(values: Iterable[float]) -> Colour:
 
 
 def _written(values: Colour) -> str:
-    """Writes numbers so that the same ones are read again; one number where all three are equal."""
+    """Writes three numbers exactly, so that reading gives the same ones. If all are equal, one number is written."""
     texts = [f"{value:g}" if float(f"{value:g}") == value else repr(value) for value in values]
     return texts[0] if len(set(texts)) == 1 else "/".join(texts)

@@ -30,20 +30,20 @@ class Geometry(str, Enum):
     LETTERBOX_CORNER = "letterbox_corner"  # fitted at the top left
     STRETCH = "stretch"  # stretched to the input's size
     CROP = "crop"  # the middle, after the shorter side was resized to the input's longer one
-    CROP_RESIZED = "crop_resized"  # the middle of an image that was resized to 256/224 of that
+    CROP_RESIZED = "crop_resized"  # the middle, after the shorter side was resized to 256/224 of the input's longer one
 
     @property
     def is_letterbox(self) -> bool:
-        """Whether something surrounds the image."""
+        """Whether padding surrounds the image."""
         return self in (Geometry.LETTERBOX, Geometry.LETTERBOX_CORNER)
 
 
 class Resizing(str, Enum):
-    """How pixels are interpolated; bilinear where the word does not say more."""
+    """How pixels are interpolated: bilinear, except by ``bicubic``."""
 
     OPENCV = "opencv"  # as by OpenCV's INTER_LINEAR: not smoothed, rounded to whole grey values
     SMOOTH = "smooth"  # smoothed where the image shrinks, and rounded, as by image libraries
-    BICUBIC = "bicubic"  # the same, bicubic
+    BICUBIC = "bicubic"  # like smooth, but bicubic
     UNROUNDED = "unrounded"  # neither smoothed nor rounded, as in torchvision's detectors
 
 
@@ -96,13 +96,13 @@ GRAMMAR = (
 
 
 class Words:
-    """The words of one text by what they decide: ``geometry``, ``short form``, ``mean`` and the like.
+    """The words of a recipe. Each has the key that it decides, such as ``geometry``, ``short form`` or ``mean``.
 
     Args:
         text: words with commas between them, in any order.
 
     Raises:
-        ConfigurationError: a word is unknown, or two words decide the same.
+        ConfigurationError: the text is too long, a word is unknown, or two words decide the same key.
     """
 
     def __init__(self, text: str) -> None:
@@ -123,14 +123,14 @@ class Words:
         return self._found[key]
 
     def get(self, key: str) -> str:
-        """Returns the word that decides this; empty if there is none."""
+        """Returns the word that decides a key; empty if there is none."""
         return self._found.get(key, "")
 
     def numbers(self, key: str) -> tuple[float, float, float]:
         """Returns the three numbers of ``mean``, ``std`` or ``fill``. A single one stands for all three.
 
         Raises:
-            ConfigurationError: these are no such numbers.
+            ConfigurationError: the word has no such numbers, or they are out of range.
         """
         least, most = _NUMBERS[key]
         texts = self._found[key].partition("=")[2].split("/")
@@ -144,15 +144,15 @@ class Words:
         return first, second, third
 
     def contradiction(self, one: str, other: str) -> ConfigurationError:
-        """Returns what is raised where two words exclude each other."""
+        """Returns the error for two words that exclude each other."""
         return self.refusal(f"says '{one}' and '{other}', of which only one is possible")
 
     def refusal(self, what: str) -> ConfigurationError:
-        """Returns what is raised where the text cannot be used; ``what`` follows the text in the sentence."""
+        """Returns the error for a text that cannot be used. In its sentence, ``what`` follows the text."""
         return ConfigurationError(f"preprocessing '{self._text}' {what}; it takes auto, or {GRAMMAR}.")
 
     def _key(self, word: str) -> str:
-        """Returns what a word decides."""
+        """Returns the key that a word decides."""
         name, equals, _ = word.partition("=")
         if equals and name in _NUMBERS:
             return name

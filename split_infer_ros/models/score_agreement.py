@@ -13,19 +13,19 @@ from split_infer_ros.models.detection_agreement import MAX_SCORE_DIFFERENCE
 from split_infer_ros.models.detections import Detections, Limits
 
 MAX_CLASSES = 100_000  # more than any classifier has
-MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # of an image's scores: among flatter ones, any class would pass for the best
+MIN_SPREAD = 10 * MAX_SCORE_DIFFERENCE  # from an image's worst to its best score; with less, any class could be best
 
 Outputs = TypeVar("Outputs")
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """What was found when scores were compared.
+    """The result of a comparison of scores.
 
     Attributes:
-        scores: the largest difference of a score.
-        other_classes: in how many images the best classes differ without a tie.
-        spread: the best score less the worst one, in the image where this is least.
+        scores: the largest difference between two scores of the same class.
+        other_classes: the number of images in which the best classes differ and are not tied.
+        spread: the smallest distance between the best and the worst expected score of an image, over all images.
     """
 
     ALLOWED: ClassVar[str] = f"{MAX_SCORE_DIFFERENCE:g} of a score"
@@ -55,7 +55,7 @@ def compare_scores(
     """Compares the scores that a classifier gives all of its classes.
 
     Args:
-        decode: maps the outputs of a batch, under limits, to the best classes of each image.
+        decode: takes the outputs of a batch and limits; returns the best classes of each image.
         found, expected: the outputs for the same images.
     """
     every = Limits(score_threshold=0.0, max_detections=MAX_CLASSES)
@@ -76,7 +76,7 @@ def compare_scores(
 
 
 def _scores(images: Sequence[Detections], num_labels: int) -> Floats:
-    """Returns the score of each class in each image, float64 (N, num_labels); 0 for a class that is not given."""
+    """Returns the score of each class in each image, float64 (N, num_labels). A class without a score gets 0."""
     scores = np.zeros((len(images), num_labels))
     for row, image in zip(scores, images, strict=True):
         row[image.labels] = image.scores

@@ -124,7 +124,7 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
 
     Args:
         outputs: the outputs of ``ShapesNet``.
-        limits: which detections are kept.
+        limits: decide which detections are kept.
     """
     logits, raw = outputs
     best, labels = logits.float().flatten(2).max(1)  # a cell holds one object, so it has one class

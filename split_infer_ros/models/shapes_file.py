@@ -1,4 +1,4 @@
-"""The ``shapes`` detector as far as it is known without torch: its labels, its sizes, and its ONNX file.
+"""What is known of the ``shapes`` detector without torch: its labels, its sizes, and its ONNX file.
 
 ``models.shapes`` has the network. scripts/export_shapes.py makes the file of it.
 """
@@ -18,7 +18,7 @@ STRIDE = 8  # pixels of a cell's side
 DEFAULT_SPLIT_POINT = "neck"
 WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
 FILE = WEIGHTS.with_suffix(".onnx")
-CLASSES, BOXES = "head_classes", "head_boxes"  # the outputs, which have torch's names
+CLASSES, BOXES = "head_classes", "head_boxes"  # the outputs, under the names that torch gives them
 
 OPTIONS = OnnxOptions(
     decoder=f"boxes={BOXES},scores={CLASSES},rows=maps,encoding=cells,strides={STRIDE},offset=0.5,activation=sigmoid",
@@ -33,5 +33,5 @@ def is_shapes_file(name: str) -> bool:
 
 
 def as_shapes(entry: ModelEntry) -> ModelEntry:
-    """Returns the entry of the file under the name of the network, so that its backbone and its head fit torch's."""
+    """Returns the file's entry under the network's name, so that its partitions fit those of torch."""
     return replace(entry, name=NAME, summary=SUMMARY, default_split_point=DEFAULT_SPLIT_POINT)

@@ -19,9 +19,9 @@ from split_infer_ros.models.user_text import read_text, warn_once
 from split_infer_ros.runtime.beside import folders_of, lies_in
 from split_infer_ros.runtime.user_files import is_regular, open_regular, user_path
 
-MARK = "decoder"  # a mapping without this key is another program's, such as the description of a network
+MARK = "decoder"  # a mapping without this key belongs to another program; it may describe a network
 KEYS = (MARK, "labels", "preprocessing", "input_size")
-MAX_SEARCHED_BYTES = 2**22  # of a file that is no YAML for this package, in which the key is looked for
+MAX_SEARCHED_BYTES = 2**22  # how much of a file that cannot be read is searched for the key
 
 _MARKED = re.compile(rb"^(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?(\{[ \t]*)?(['\"]?)decoder\3[ \t]*:", re.MULTILINE)
 
@@ -33,10 +33,10 @@ class SideFile:
     """The contents of ``FILE.yaml``.
 
     Attributes:
-        path: of the file; None if there is none that is meant for this package.
-        decoder: a name, or the keys and values of a declaration; empty if it does not say.
-        labels: the path of a file of names in the model's folder, or the names; empty if it does not say.
-        preprocessing, input_size: as the parameters of these names; empty if it does not say.
+        path: the path of the file; None if no file is meant for this package.
+        decoder: the name of a decoder, or the keys and values of a declaration; empty if there is no file.
+        labels: the path of a file of names in the model's folder, or the names; empty if the file has neither.
+        preprocessing, input_size: values of the parameters of these names; empty if the file does not have them.
     """
 
     path: Path | None = None
@@ -53,7 +53,7 @@ def side_path(model: Path) -> Path | None:
 
 
 def read_side_file(model: Path) -> SideFile:
-    """Reads what a user says about a model in the file beside it. One without the key ``decoder`` is left alone.
+    """Reads what a user says about a model in the file beside it. A file without the key ``decoder`` is ignored.
 
     Raises:
         ConfigurationError: the file cannot be read, has a key or value that means nothing here, or names a file outside
@@ -97,7 +97,7 @@ def read_side_file(model: Path) -> SideFile:
 
 
 def anchors_in(decoder: str | Mapping[str, Any]) -> str:
-    """Returns the file of anchors that a declaration names. It is empty if there is no declaration, or no such file."""
+    """Returns the file of anchors that a declaration names; empty if there is no declaration, or it names none."""
     if isinstance(decoder, str):
         decoder = parse_text(decoder) if is_declaration(decoder) else {}
     anchors = decoder.get("anchors")
@@ -105,12 +105,14 @@ def anchors_in(decoder: str | Mapping[str, Any]) -> str:
 
 
 def _check_files(path: Path, model: Path, names: Mapping[str, str]) -> None:
-    """Refuses files outside of the model's folder: who wrote a download has no say in which files of a user are read.
+    """Refuses files outside of the model's folder.
+
+    A downloaded description must not decide which of the user's files are read.
 
     Args:
-        path: of the file that names them.
-        model: whose path it is that they lie beside.
-        names: of the files, by key; empty for none.
+        path: the path of the file that names the others.
+        model: the path of the model.
+        names: the names of the files by key. An empty name means no file.
     """
     folders = folders_of(model)
     for key, name in names.items():
@@ -125,7 +127,7 @@ _parse = functools.lru_cache(maxsize=8)(read_plain_yaml)  # a long text takes se
 
 
 def _load(path: Path) -> Any:
-    """Returns what a file says. It is None if the file cannot be read and is another program's."""
+    """Returns the contents of a file; None if it cannot be read and belongs to another program."""
     try:
         return _parse(read_text(path, MAX_YAML_CHARACTERS))
     except (OSError, ValueError) as error:
@@ -139,7 +141,7 @@ def _load(path: Path) -> Any:
 
 
 def _has_mark(path: Path) -> bool:
-    """Returns whether a line of a file begins with the key ``decoder``, as far as the file is searched."""
+    """Whether a line in the first ``MAX_SEARCHED_BYTES`` of a file begins with the key ``decoder``."""
     with open(path, "rb", opener=open_regular) as file:
         data = file.read(MAX_SEARCHED_BYTES)
-    return _MARKED.search(data.replace(b"\0", b"")) is not None  # which UTF-16 and UTF-32 have between the letters
+    return _MARKED.search(data.replace(b"\0", b"")) is not None  # UTF-16 and UTF-32 have zero bytes between letters

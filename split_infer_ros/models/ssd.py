@@ -66,7 +66,7 @@ class MultiboxDecoder:
     Each box has a score for each class. The score of the background, class 0, is zero.
 
     Args:
-        build: makes the SSD whose anchors these are.
+        build: makes the SSD that provides the anchors.
     """
 
     def __init__(self, build: Build) -> None:

@@ -19,7 +19,7 @@ from split_infer_ros.models.torchvision_models import COCO_LABELS
 
 SIZE = 512  # pixels of the input's sides (§4.2)
 CLASSES = 91  # of COCO, with the background and gaps
-EXTRA_CHANNELS = (512, 512, 256, 256)  # of the maps behind ResNet's, each of half the size
+EXTRA_CHANNELS = (512, 512, 256, 256)  # of the maps behind ResNet's; each has half the size of the map before it
 SCALES = [
     0.1,
     0.2,
@@ -28,7 +28,7 @@ SCALES = [
     0.71,
     0.88,
     0.96,
-]  # of the boxes of each map and the next one, as fractions of the image
+]  # sizes of the boxes of each map, as fractions of the image; the last one is the upper end of the last map
 STEPS = [16, 32, 64, 128, 256, 512]  # pixels between the boxes of a map
 RATIOS = [[2], [2, 3], [2, 3], [2, 3], [2], [2]]
 
@@ -37,7 +37,7 @@ class ResNetMaps(nn.Module):
     """Feature maps of six sizes, from 1/16 to 1/512 of the image's sides.
 
     Attributes:
-        out_channels: of each map.
+        out_channels: the channels of each map.
     """
 
     out_channels = [1024, 2048, *EXTRA_CHANNELS]  # noqa: RUF012 - torchvision reads this attribute
@@ -62,7 +62,7 @@ class ResNetMaps(nn.Module):
 
 
 def ssd_resnet50(size: int = SIZE) -> SSD:
-    """Builds torchvision's SSD on these maps, untrained, for images of ``size`` x ``size`` pixels."""
+    """Builds torchvision's SSD on ``ResNetMaps``, untrained, for images of ``size`` x ``size`` pixels."""
     return SSD(ResNetMaps(), DefaultBoxGenerator(RATIOS, scales=SCALES, steps=STEPS), (size, size), CLASSES)
 
 

@@ -28,7 +28,7 @@ def find_timm_model(name: str) -> ModelEntry:
         raise ConfigurationError(
             f"model '{name}' needs timm, which cannot be imported ({error}); pip install timm."
         ) from error
-    from split_infer_ros.models.torchvision_models import IMAGENET_LABELS  # only here: it imports torchvision, as timm
+    from split_infer_ros.models.torchvision_models import IMAGENET_LABELS  # only here: it imports torchvision
 
     timm_name = name.removeprefix(TIMM_PREFIX)
     config = timm.get_pretrained_cfg(timm_name) if timm.is_model(timm_name) else None

@@ -21,10 +21,10 @@ def _published(
     """Makes the entry of a classifier, with the size, pre-processing and labels that its weights state.
 
     Args:
-        name: the name by which users choose it.
-        title: its name for people.
-        build: torchvision's function that builds it.
-        published: its published weights.
+        name: the name by which users choose the model.
+        title: the model's name in its summary.
+        build: torchvision's function that builds the network.
+        published: the network's published weights.
         default_split_point: as in ``ModelEntry``.
     """
     transforms = published.transforms()

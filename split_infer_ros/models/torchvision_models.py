@@ -1,6 +1,6 @@
-"""What torchvision's published weights state: their labels, where they are, and entries of its detectors.
+"""Labels and addresses of torchvision's published weights, and entries for its detectors.
 
-Importing torchvision takes seconds. So only modules of its networks import this one, at their own import.
+Importing torchvision takes seconds. So only the modules that define its networks import this one at their top.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ def detector_entry(
     decode: Decode = suppress_all,
     default_split_point: str = "output",
 ) -> ModelEntry:
-    """Makes the entry of a detector, whose weights state nothing about pre-processing.
+    """Makes the entry of a detector.
+
+    The caller says how images are pre-processed, because the weights of detectors do not state it.
 
     Args:
-        name: the name by which users choose it.
-        title: its name for people.
+        name: the name by which users choose the model.
+        title: the model's name in its summary.
         build: builds the network that can be split.
-        published: its published weights.
+        published: the network's published weights.
         preprocess, decode, default_split_point: as in ``ModelEntry``.
     """
     return ModelEntry(

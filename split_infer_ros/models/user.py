@@ -1,13 +1,13 @@
-"""Models of users: the result of a function of theirs, or an exported program.
+"""Loads models of users: a user's function makes the model, or a file holds it as an exported program.
 
 The package treats a module or a program as a classifier. It takes float32 (N, 3, H, W), pre-processed as for ImageNet,
-and gives logits (N, classes). A program states its input size. A module has it in its attribute ``image_size``, which
-is (height, width) or one number for both. Without the attribute, it is 224x224. Labels come from the attribute
-``labels``. Without it, they are numbers.
+and gives logits (N, classes). A program states its input size. A module states it in its attribute ``image_size``,
+which is (height, width) or one number for both; the default is 224x224. Labels come from the attribute ``labels``, and
+are numbers if there is none.
 
-For a model of any other kind, the function returns a ModelEntry. It may be one of its own, or that of an ONNX file:
-``split_infer_ros.onnx_entry`` makes such an entry, which the function may change. Detections cannot hold masks and
-keypoints. A model that gives them is refused, so that they do not get lost unnoticed.
+For a model of any other kind, the function returns a ModelEntry. It may also take the entry of an ONNX file from
+``split_infer_ros.onnx_entry`` and change it. Detections cannot hold masks and keypoints. A model that gives them is
+refused, so that they do not get lost unnoticed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from split_infer_ros.runtime.user_files import is_regular, user_path
 
 IMAGE_SIZE = "image_size"
 UNSUPPORTED_OUTPUTS = ("masks", "keypoints")
-OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")  # of files in an exported program that torch unpickles
+OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")  # names begin so in an exported program if torch unpickles the file
 ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it from the environment at each load
 
 _loading = threading.Lock()  # the whole process has one environment
@@ -108,7 +108,7 @@ def _load_program(name: str) -> nn.Module:
 
 @contextlib.contextmanager
 def _only_tensors() -> Iterator[None]:
-    """Makes torch take nothing but tensors from pickles, whatever a file or a caller asks for."""
+    """Makes torch load nothing but tensors from pickles, whatever a file or a caller asks for."""
     with _loading:
         before = os.environ.get(ONLY_TENSORS)
         os.environ[ONLY_TENSORS] = "1"
@@ -170,8 +170,8 @@ def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None
     """Checks on two black images that a user's model and its decode function fit together.
 
     Args:
-        entry: of the model.
-        module: the whole model, or what runs it if it is an ONNX graph.
+        entry: the model's entry.
+        module: the whole model, or a function that runs it if it is an ONNX graph.
 
     Raises:
         ConfigurationError: the result is no list of ``Detections``. The error describes it.

@@ -1,4 +1,4 @@
-"""The names of users' own models, which tell them from those of the catalogue."""
+"""Tells the names of users' own models from those of the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of small files of users: its bytes decoded, its lines as they were written, and warnings about it."""
+"""Decodes users' small text files, splits them into lines, and warns about them once."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def trimmed(name: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def warn_once(log: logging.Logger, sentence: str) -> None:
-    """Logs a sentence the first time that this process has it: a file can be read often."""
+    """Logs a sentence once for each process, because a file can be read often."""
     log.warning("%s", sentence)

@@ -1,4 +1,4 @@
-"""Loading of a model's weights: default, from a file, random, or none. No code in a file is run."""
+"""Loads a model's weights: default ones, those of a file, random ones, or none. No code in a file is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
-NUM_SCENES = 4  # on which random weights are calibrated
+NUM_SCENES = 4  # scenes on which random weights are calibrated
 
 
 def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
@@ -37,7 +37,7 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
         model: the result of ``entry.build``.
         entry: the model's entry.
         weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch. A
-            network of Darknet's also takes Darknet's own file, whose name ends in ``.weights``.
+            network of Darknet's also takes Darknet's own file, with a name that ends in ``.weights``.
 
     Raises:
         WeightsError: the file does not exist, cannot be read, or holds weights of another model.
@@ -54,7 +54,8 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
         state = _read_for(model, entry, user_path(weights))
     expected = model.state_dict()
     misshapen = [name for name in expected if name in state and state[name].shape != expected[name].shape]
-    # A copy is loaded first, because only modules know older names of their weights, and a refusal changes nothing.
+    # A copy of the model is loaded first: only modules know older names of their weights, and a refusal must change
+    # nothing.
     fitting = {name: state[name] for name in state if name not in misshapen}
     try:
         loaded = copy.deepcopy(model).load_state_dict(fitting, strict=False)
@@ -102,7 +103,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file can make its reader raise anything
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
-        if isinstance(error, UnpicklingError):  # torch would advise to load it all the same
+        if isinstance(error, UnpicklingError):  # torch's message would advise to load the file all the same
             reason = "it is damaged, or holds objects other than tensors, which are never loaded"
         raise WeightsError(
             f"{path} cannot be read as weights ({reason}); it must be a .safetensors file or a state dict saved by "

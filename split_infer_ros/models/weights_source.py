@@ -16,12 +16,12 @@ def weights_source(name: str, weights: str) -> str:
     Named weights depend on the packages that make or publish them. A file counts by its content, wherever it is.
 
     Args:
-        name: of the model, as for ``find_model``.
+        name: the model's name, as for ``find_model``.
         weights: as for ``load_weights``.
 
     Returns:
-        An empty text if only the values identify the weights: for a user's own model, and for a file that does not
-        exist.
+        An empty text if only the values identify the weights: for a user's own model or ONNX file, and for a file of
+        weights that does not exist.
     """
     if is_user_model(name) or is_onnx_file(name):
         return ""

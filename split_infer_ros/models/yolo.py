@@ -21,7 +21,7 @@ from split_infer_ros.models.preprocess import Preprocess
 LABELS = tuple((Path(__file__).with_name("data") / "coco.txt").read_text().splitlines())
 SIZE = 416  # pixels of the input's sides
 CLASSES = len(LABELS)
-NUMBERS = 5 + CLASSES  # that an anchor predicts: 4 of the box, the objectness, and one for each class
+NUMBERS = 5 + CLASSES  # predicted for each anchor: 4 of the box, the objectness, and one for each class
 SLOPE = 0.1  # of the leaky ReLU
 
 Activation = Callable[..., nn.Module]
@@ -34,8 +34,8 @@ class Level(NamedTuple):
     Attributes:
         stride: pixels of a cell's side.
         anchors: width and height of each anchor in pixels.
-        scale: by which a centre's sigmoid is stretched about the middle of the cell, Darknet's ``scale_x_y``. With more
-            than 1, a centre can lie on the cell's border.
+        scale: stretches a centre's sigmoid about the middle of the cell (Darknet's ``scale_x_y``). If it is more than
+            1, a centre can lie on the cell's border.
     """
 
     stride: int
@@ -44,7 +44,7 @@ class Level(NamedTuple):
 
 
 class Unit(nn.Sequential):
-    """A convolution, a batch norm and an activation. It is no plain chain, so that no split point lies within it."""
+    """A convolution, a batch norm and an activation. No split point lies within it, because it is no plain chain."""
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, activation: Activation = LEAKY) -> nn.Sequential:
@@ -100,7 +100,7 @@ class YoloBoxes:
     for a class is the objectness times the probability of the class.
 
     Args:
-        levels: in the order of the predictions.
+        levels: the levels in the order of the predictions.
         size: pixels of the input's sides.
     """
 
@@ -128,11 +128,11 @@ class YoloBoxes:
 
 
 def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode: Decode) -> ModelEntry:
-    """Returns the entry of a YOLO of Darknet's, whose trained weights are in a file that the user has.
+    """Returns the entry of one of Darknet's YOLOs. The user provides the file with its trained weights.
 
     Args:
-        name: the name by which users choose it, and that of Darknet's file.
-        title: its name for people.
+        name: the name by which users choose the model. Darknet's file has it too.
+        title: the model's name in its summary.
         build, decode: as in ``ModelEntry``.
     """
     return ModelEntry(

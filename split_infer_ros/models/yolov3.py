@@ -29,7 +29,7 @@ STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and numb
 
 
 class Darknet53(nn.Module):
-    """The backbone without its classifier, which makes maps at strides 32, 16 and 8."""
+    """The backbone without its classifier. It makes maps at strides 32, 16 and 8."""
 
     def __init__(self) -> None:
         super().__init__()

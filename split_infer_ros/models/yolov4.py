@@ -30,14 +30,14 @@ LEVELS = (
 )
 STEM = 32  # channels
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
-POOLS = (13, 9, 5)  # rows of the spatial pyramid's windows
+POOLS = (13, 9, 5)  # sides of the spatial pyramid's windows
 mish = partial(conv, activation=nn.Mish)
 
 
 class CspStage(nn.Module):
-    """A stage of CSPDarknet-53, which halves rows and columns. Its residual blocks see a part of the channels.
+    """A stage of CSPDarknet-53. It halves rows and columns, and its residual blocks see half of its channels.
 
-    The first stage is wider: its residual blocks see as many channels as it gives.
+    The first stage is an exception: its residual blocks see as many channels as it gives.
     """
 
     def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
@@ -60,7 +60,7 @@ class CspStage(nn.Module):
 
 
 class CspDarknet53(nn.Module):
-    """The backbone without its classifier, which makes maps at strides 8, 16 and 32."""
+    """The backbone without its classifier. It makes maps at strides 8, 16 and 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class CspDarknet53(nn.Module):
 
 
 class SpatialPyramid(nn.Module):
-    """Joins the highest values of windows of several sizes to a map."""
+    """Joins a map with the highest values in windows of several sizes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Operation:
 
     Attributes:
         owner: the path of the module in whose forward it was traced. A call of a layer belongs to the layer.
-        function: what a split point behind it is called if it belongs to no block; empty if it is no function.
+        function: the name of a split point behind the operation if it belongs to no block; empty if it is no function.
     """
 
     owner: str
@@ -79,8 +79,8 @@ def find_blocks(
     - The wrapped whole: it has more than half of the weights, and one of its children is a chain.
 
     Args:
-        operations: of the model, in order.
-        classes: of the modules that are called, by path.
+        operations: the model's operations, in order.
+        classes: the classes of the modules that are called, by path.
         weights: the number of weights by path, of a module or of the weight itself.
     """
     return _ModuleTree(operations, classes, weights).blocks("")
@@ -93,8 +93,8 @@ def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterato
     The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
 
     Args:
-        operations: in order. The last one gives the outputs, and nothing lies behind it.
-        blocks: paths of the blocks.
+        operations: the operations in order. The last one gives the outputs, and nothing lies behind it.
+        blocks: the paths of the blocks.
     """
     last = {path: index for index, operation in enumerate(operations) for path in ancestors(operation.owner)}
     counts: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterato
         ended = [path for path in ancestors(operation.owner) if last[path] == index]
         names = [path for path in ended if path in blocks]
         if names:
-            # the innermost block names the split point; what encloses it and ends with it are aliases
+            # the innermost block names the split point; blocks that enclose it and end with it are aliases
             yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
             continue
         ends_run = index + 2 == len(operations) or is_in_block(index + 1)

@@ -1,8 +1,8 @@
 """Watches the stages at run time and proposes another split point when one has become better.
 
 The times of both stages at the running split point show how far each has drifted from its profile, because of load,
-clocks or temperature. The stages of all other split points are assumed to have drifted as far. For a split point that
-has run before, its observed times count instead of its profile. So without further drift, each split point can
+clocks or temperature. The stages of all other split points are assumed to have drifted equally far. For a split point
+that has run before, its observed times count instead of its profile. So without further drift, each split point can
 disappoint only once, and the controller never alternates between two of them.
 """
 
@@ -47,12 +47,13 @@ class SplitController:
     """Proposes moves to other split points. The caller passes the time in.
 
     Args:
-        profile: of the model on this machine.
-        objective: as the planner takes it.
-        latency_bound_s: seconds, as the planner takes it.
+        profile: the model's profile on this machine.
+        objective: what to optimise, as for the planner.
+        latency_bound_s: the longest allowed latency in seconds, as for the planner.
         margin: how much better another split point must be, relative to the running one.
-        dwell_s: how long it must be better without interruption. After a move, nothing is proposed for as long.
-        batch_sizes: to choose among; None keeps the running one.
+        dwell_s: how many seconds it must be better without interruption. After a move, nothing is proposed for that
+            time.
+        batch_sizes: the batch sizes to choose among; None keeps the running one.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class SplitController:
     ) -> SplitChoice | None:
         """Takes note of a batch. Returns the choice to move to, or None to stay.
 
-        Pre- and post-processing are left out of both times, since they are the same at every split point. A batch that
-        is not full counts if the profile tells what it should take: its times are scaled to those of a full batch.
+        Both times leave out pre- and post-processing, because these are the same at every split point. A batch that is
+        not full counts only if the profile can estimate its times. They are then scaled to those of a full batch.
 
         Args:
-            split_point: at which the batch ran.
-            batch_size: with which it ran.
-            num_images: in the batch; None if it is full.
+            split_point: the split point at which the batch ran.
+            batch_size: the batch size with which the batch ran.
+            num_images: the number of images in the batch; None if it is full.
             backbone_s: seconds in the backbone, until its features were in the slot.
             head_s: seconds in the head.
             now: seconds of any clock that does not jump.
@@ -152,7 +153,7 @@ class SplitController:
     def _update_drift(self, point: ProfilePoint) -> None:
         """Observes the running point over the last dwell time.
 
-        The first observation belongs to the split point. What changes after it is drift.
+        The first observation shows what the split point costs. Changes after it are drift.
         """
         samples = list(self._batches)
         period_s = (samples[-1].time - samples[0].time) / sum(sample.share for sample in samples[1:])
@@ -169,7 +170,7 @@ class SplitController:
         self._observations[point.split_point, point.batch_size] = _Observation(stages_s, self._drift)
 
     def _drift_since(self, earlier: _Observation, stages_s: StagePair) -> StagePair:
-        """Returns the present drift. That of a negligible stage hardly changes."""
+        """Returns the present drift. The drift of a negligible stage hardly changes."""
         negligible_s = NEGLIGIBLE * max(earlier.stages_s)
         backbone, head = (
             drift * (now_s + negligible_s) / (then_s + negligible_s)
@@ -195,7 +196,7 @@ class SplitController:
         return best if gain >= 1 + self._margin else None
 
     def _present_profile(self, running: ProfilePoint) -> Profile:
-        """Returns the profile as it would be measured now, of the running point and those to which it may move."""
+        """Returns the profile as it would be measured now, with the running point and all points that may be chosen."""
         allowed = {running.batch_size, *(self._batch_sizes or ())}
         points = [
             self._present_point(point)

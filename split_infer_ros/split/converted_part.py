@@ -11,11 +11,11 @@ from split_infer_ros.split.partition_cache import Partition
 
 
 class ConvertedPart(nn.Module):
-    """A part whose inputs are converted from float32, and whose results are converted back.
+    """Converts inputs from float32, runs a part, and converts its results back.
 
     Args:
         part: maps tensors to a tuple of tensors.
-        dtypes: those of the part's inputs, in order.
+        dtypes: the dtypes of the part's inputs, in order.
     """
 
     def __init__(self, part: Partition, dtypes: Sequence[torch.dtype]) -> None:
@@ -23,6 +23,6 @@ class ConvertedPart(nn.Module):
         self._part, self._dtypes = part, tuple(dtypes)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Maps tensors whose floating-point values are float32 to such tensors."""
+        """Takes and returns tensors whose floating-point values are float32."""
         inputs = (tensor.to(dtype) for tensor, dtype in zip(tensors, self._dtypes, strict=True))
         return tuple(each.float() if each.is_floating_point() else each for each in self._part(*inputs))

@@ -1,4 +1,4 @@
-"""Where in a graph convolutions begin to run in another way, and the parts in which all of them run alike."""
+"""Divides a graph where convolutions begin to run in another way, so that they run alike within each part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ConvolutionChanges:
 
     Args:
         graph: the whole model.
-        ends: how convolutions run and the position up to which they run so, in order.
+        ends: pairs in order: how convolutions run, and the position up to which they run in this way.
         behind: how they run behind the last of these positions.
     """
 
@@ -25,7 +25,7 @@ class ConvolutionChanges:
         self._graph, self._ends, self._behind = graph, ends, behind
 
     def kinds_before(self, positions: Sequence[int]) -> list[Convolutions]:
-        """Returns how convolutions run in the segment of the node before each position."""
+        """Returns how convolutions run in the segment that holds the node before each position."""
         return [self._kind_before(position) for position in positions]
 
     def divide(

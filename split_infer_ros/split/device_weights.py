@@ -1,4 +1,4 @@
-"""The weights of a backbone on a GPU, where the CPU keeps no copy of them."""
+"""The weights of a backbone on a GPU, for policies under which the CPU keeps no copy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class DeviceWeights:
         self._tensors: dict[str, Tensor] = {}
 
     def add(self, part: nn.Module, executable: object) -> None:
-        """Adds the weights of a part of the model, except those of which the executable part has made copies."""
+        """Adds the weights of a part of the model, except those that the executable part has copied."""
         read = {id(tensor) for tensor in state_of(executable).values()}
         self._tensors |= {name: tensor for name, tensor in state_of(part).items() if id(tensor) in read}
 
     def equal_in_kind(self, state: Mapping[str, Tensor]) -> list[str]:
-        """Returns the names of weights that have the shape and dtype which they have in ``state``."""
+        """Returns the names of weights that have the same shape and dtype in ``state``."""
         return [
             name
             for name, tensor in self._tensors.items()
@@ -47,7 +47,7 @@ class DeviceWeights:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Returns the bytes of weights. A tensor that is there twice counts once, and stand-ins do not count."""
+    """Returns the bytes of weights. A tensor that occurs twice counts once, and stand-ins do not count."""
     once = {id(tensor): tensor for tensor in tensors}
     return sum(tensor.nbytes for tensor in once.values() if not _is_stand_in(tensor))
 

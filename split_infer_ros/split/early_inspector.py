@@ -19,10 +19,10 @@ from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.user_files import is_regular, read_regular, user_path
 
 PROGRAM = "split_infer_ros.split.inspector"
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # no threads: it forks
 PARAMETERS = "--params-file"
 MAX_PARAMETERS_BYTES = 2**16
-MAX_AGE_S = 30.0  # of a process without a request. It ends by itself a while later.
+MAX_AGE_S = 30.0  # of a process that got no request. It ends by itself a while later.
 
 _MODEL = re.compile(r"[^\s:='\"]+\.onnx(?![^\s'\"])", re.IGNORECASE)
 
@@ -30,12 +30,12 @@ _early: list[tuple[float, ChildProcess]] = []  # the process that was started ea
 
 
 def start_early(arguments: Sequence[str]) -> None:
-    """Starts the process if arguments of this one name an ONNX file that was not inspected before.
+    """Starts the process if arguments of this program name an ONNX file that was not inspected before.
 
-    Nothing is raised: whoever needs the process and finds none starts it.
+    Nothing is raised, because ``take_process`` starts a process if there is none.
 
     Args:
-        arguments: of an executable. Files of ROS parameters that they name count as well.
+        arguments: the arguments of an executable. Files of ROS parameters that they name are searched too.
     """
     with suppress(Exception):
         paths = [path for text in _texts(arguments) for path in map(user_path, _MODEL.findall(text))]
@@ -44,10 +44,10 @@ def start_early(arguments: Sequence[str]) -> None:
 
 
 def start_process() -> ChildProcess:
-    """Starts a process that inspects files. It says that it is ready, and takes requests before that.
+    """Starts a process that inspects files. It reports when it is ready, and takes requests even before.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     return ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
 
@@ -56,7 +56,7 @@ def take_process() -> ChildProcess:
     """Returns the process that was started early, or one that is started now. It belongs to the caller.
 
     Raises:
-        OSError: none can be started.
+        OSError: no process can be started.
     """
     while _early:
         begin, process = _early.pop()
@@ -67,17 +67,17 @@ def take_process() -> ChildProcess:
 
 
 def was_inspected(path: Path) -> bool:
-    """Returns whether a file's content was ever inspected. The versions of libraries may have been others then."""
+    """Returns whether a file's content was ever inspected, even with other versions of libraries."""
     return any((cache_folder() / "inspected").glob(f"{file_digits(path)}.*"))
 
 
 def file_digits(path: Path) -> str:
-    """Returns hexadecimal digits that stand for a file's content: with them begin the names of what is kept of it."""
+    """Returns hexadecimal digits that stand for a file's content. Names of cached files about it begin with them."""
     return content_digest(path)[:32]
 
 
 def _texts(arguments: Sequence[str]) -> Iterator[str]:
-    """Yields the arguments, and what the files of parameters say that they name."""
+    """Yields the arguments, and the text of the parameter files that they name."""
     yield from arguments
     for option, value in itertools.pairwise(arguments):
         if option == PARAMETERS:

@@ -13,7 +13,7 @@ from split_infer_ros.runtime.device import Device
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # assert that dtypes and devices are as traced
 
-STACK = "nn_module_stack"  # key in a node's meta: the modules in whose forwards it was traced
+STACK = "nn_module_stack"  # key in a node's meta: the modules whose forwards were running when the node was traced
 
 
 class UntraceableError(ConfigurationError):
@@ -23,7 +23,7 @@ class UntraceableError(ConfigurationError):
 def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exception) -> fx.GraphModule:
     """Exports a model for any batch size.
 
-    Every branch is taken that images of the given shape take.
+    The graph takes the branches that images of the given shape take.
 
     Args:
         model: takes float32 (N, C, H, W).

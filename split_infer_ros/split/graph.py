@@ -24,13 +24,14 @@ def trace(
     """Traces a model by torch.fx, or by torch.export if torch.fx fails. The graph shares the model's parameters.
 
     Args:
-        model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. A graph is only tidied.
+        model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. A graph that was traced before is only
+            tidied.
         image_shape: (C, H, W), which only torch.export uses.
         batch_size: the only one that the graph will take, traced by torch.export; None for any.
 
     Raises:
         UntraceableError: the model's control flow depends on its data, or on the batch size if that may be any.
-        ConfigurationError: the model's result is something else.
+        ConfigurationError: the model's result is neither a tensor nor a tuple of tensors.
     """
     model.eval()
     if isinstance(model, fx.GraphModule):
@@ -54,7 +55,7 @@ def trace(
 
 
 def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
-    """Traces by torch.fx, without disturbing modules that other threads call meanwhile.
+    """Traces by torch.fx. Modules that other threads call meanwhile are not disturbed.
 
     Args:
         root: a model, which the graph shares, or a function.
@@ -131,7 +132,7 @@ def prepare(
 
 
 def stand_in(tensor: Tensor) -> Tensor:
-    """Returns a tensor of the same shape and dtype that needs no memory, since all its elements are one number."""
+    """Returns a tensor of the same shape and dtype that needs no memory, because all its elements are one number."""
     expanded: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     return nn.Parameter(expanded, requires_grad=False) if isinstance(tensor, nn.Parameter) else expanded
 
@@ -164,7 +165,7 @@ def set_own_state(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
 def fingerprint(graph: fx.GraphModule) -> str:
     """Returns twelve hexadecimal digits that identify the graph's operations, their order and their shapes.
 
-    The values of parameters do not count, since they do not change what an operation costs.
+    The values of parameters do not count, because they do not change what an operation costs.
     """
     parts = [str(graph.graph), *(f"{name} {module!r}" for name, module in graph.named_modules() if name)]
     parts += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in graph.state_dict().items()]

@@ -30,15 +30,14 @@ TAKES_BATCHES = "takes batches"  # in the manifest: whether the graph takes any 
 
 
 class GraphModel(SplitModel):
-    """What models that are ONNX graphs have in common.
+    """The base class of models that are ONNX graphs.
 
     Args:
         entry: the model's entry.
-        prepare: returns the whole model, always the same. It is called when something is asked that nobody asked
-            before.
-        manifest: has what was asked before.
+        prepare: returns the whole model, the same at each call. It is called when a fact is needed that is not known.
+        manifest: has the facts that are known.
         execution_config: how both partitions run, as far as their device allows.
-        split_points: in order. Their positions are those of the graph.
+        split_points: the split points in order. Their positions are positions in the graph.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class GraphModel(SplitModel):
 
     @property
     def takes_arrays(self) -> bool:
-        """True on a CPU, where the engines that run graphs read and write arrays. On a GPU, torch has the memory."""
+        """True on a CPU, where the engines that run graphs read and write arrays. On a GPU, torch owns the memory."""
         return self.device.type == "cpu"
 
     def blank_images(self, batch_size: int) -> Values:
@@ -69,7 +68,7 @@ class GraphModel(SplitModel):
 
     @property
     def prepared(self) -> PreparedGraph:
-        """The whole model as it takes batches."""
+        """The whole model, prepared for batches."""
         return self._prepare()
 
     @property
@@ -97,7 +96,7 @@ class GraphModel(SplitModel):
         return self._parameters_up_to(self.split_point(name).position)
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
+        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does."""
         cutter = self.prepared.cutter
         pieces = [
             cutter.cut(f"{self.entry.name} from {first.name} to {last.name}", first.position, last.position)
@@ -133,7 +132,7 @@ class GraphModel(SplitModel):
     def _part(self, name: str, first: int, last: int | None) -> OnnxGraph:
         """Returns the part between two places; ``last`` is None for the graph's end."""
 
-        prepare = self._prepare  # the part keeps what it calls, and the model keeps the part
+        prepare = self._prepare  # not the model itself: the part keeps what it calls, and the model keeps the part
 
         def cut() -> OnnxGraph:
             prepared = prepare()

@@ -13,12 +13,12 @@ from split_infer_ros.split.torch_model import TorchModel
 
 
 def hollow_model(entry: ModelEntry, execution_config: ExecutionConfig | None = None) -> TorchModel:
-    """Builds a model on the CPU that has stand-ins for all weights, which need no memory.
+    """Builds a model on the CPU with stand-ins for all weights. Stand-ins need no memory.
 
     Its split points and fingerprint are those of the whole model.
 
     Args:
-        entry: of a model of torch that is built without reading weights.
+        entry: the entry of a model of torch that is built without reading weights.
         execution_config: as for ``TorchModel``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What an inspection does with a model's files: all that a node will do with them."""
+"""Inspects a model's files: does all that a node will do with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.output_trial import read_outputs
 from split_infer_ros.split.split_points import as_specified
 
-IMAGES = 2  # of a batch
+IMAGES = 2  # in a batch
 
 
 def parse_spec(fields: dict[str, Any]) -> ModelSpec:
@@ -36,10 +36,10 @@ def parse_spec(fields: dict[str, Any]) -> ModelSpec:
 
 
 def files_beside(spec: ModelSpec) -> dict[Path, int]:
-    """Returns the files beside a spec's model from which it takes weights, and how many bytes it takes from each.
+    """Returns the files of weights beside a model, and how many bytes the model takes from each.
 
     Raises:
-        ConfigurationError: the model cannot be read, or weights are not where it says.
+        ConfigurationError: the model cannot be read, or weights are not where the model says.
     """
     if not is_onnx_file(spec.name):
         return {}
@@ -55,7 +55,7 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
         How the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
 
     Raises:
-        ConfigurationError: a node could not run it.
+        ConfigurationError: a node could not run the model.
     """
     found: dict[str, Any] = {}
 
@@ -74,7 +74,7 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
 def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
     """Returns an error as a sentence, with the kind of error that a node should raise."""
     kind, sentence = type(error).__name__, str(error)
-    if not isinstance(error, SplitInferError):  # damage that nothing has a sentence for
+    if not isinstance(error, SplitInferError):  # damage for which no code has a sentence
         reason = (sentence.strip() or kind).splitlines()[0][:200]
         file = spec.name if is_onnx_file(spec.name) or is_user_model(spec.name) else spec.weights
         sentence = f"{file} cannot be used ({kind}: {reason})."

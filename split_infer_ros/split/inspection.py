@@ -33,7 +33,7 @@ from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import engine_version, package_version
 
-FORMAT = 4  # of what an inspection does; a change raises it, and files are then inspected again
+FORMAT = 4  # of the inspection; a change of what it does raises it, and files are then inspected again
 MAX_DESCRIPTION_BYTES = 2**26  # of a file of labels or anchors; one that is larger is not read
 _PACKAGES = ("split_infer_ros", "torch", "onnx")
 _ENGINES = ("onnxruntime", "openvino")
@@ -46,10 +46,11 @@ class Inspected:
     """What an inspection found.
 
     Attributes:
-        digests: of the files that hold the model: the first inspected one, and those beside it with its weights.
+        digests: the digests of the files that hold the model: the first inspected file, and the files of weights beside
+            it.
         reading: how the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
-        identity: stands for the contents of all files, for what the user says of them, and for the versions that read
-            them. It is empty if nothing was inspected.
+        identity: stands for the contents of all files, for what the user says about them, and for the versions of the
+            packages that read them. Empty if nothing was inspected.
     """
 
     digests: Mapping[Path, str] = field(default_factory=dict)
@@ -61,8 +62,8 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
 
     Args:
-        spec: of the model. Its execution config names the engine; everything is run on the CPU.
-        inspector: is used and stays open; None starts a process for this call alone.
+        spec: names the model. Its execution config names the engine; everything runs on the CPU.
+        inspector: the process to use, which stays open; None starts a process for this call alone.
 
     Returns:
         What was found. It is empty if there are no files that can do harm.
@@ -101,7 +102,7 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
 
 
 def inspected_paths(spec: ModelSpec) -> list[Path]:
-    """Returns the files that a spec names and that can end the process which reads them.
+    """Returns those of a spec's files that can end the process that reads them.
 
     A file that does not exist is left out, because loading it says so. Safetensors are left out: their reader checks
     all sizes, and they hold nothing but numbers.
@@ -135,7 +136,7 @@ def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimit
 
 
 def _known_path(spec: ModelSpec, paths: list[Path]) -> Path:
-    """Returns the file that keeps what was found. Its name depends on the files' contents."""
+    """Returns the cache file for the result of an inspection. Its name depends on the files' contents."""
     return cache_folder() / "inspected" / f"{file_digits(paths[0])}.{_key(spec, paths)}.json"
 
 
@@ -161,11 +162,11 @@ def _descriptions(spec: ModelSpec) -> list[Path]:
     if not is_onnx_file(spec.name):
         return []
     paths = filter(is_regular, description_files(spec.name, spec.onnx_options))
-    return [path for path in paths if path.stat().st_size <= MAX_DESCRIPTION_BYTES]  # a larger one is refused
+    return [path for path in paths if path.stat().st_size <= MAX_DESCRIPTION_BYTES]  # a larger file is refused
 
 
 def _read_known(known: Path, model: Path) -> Inspected | None:
-    """Returns what an earlier inspection found; None unless it was of the same files, with the same beside them."""
+    """Returns what an earlier inspection found; None if there was none, or a file beside the model has changed."""
     try:
         found = json.loads(known.read_bytes())
         folder = model.absolute().parent
@@ -176,7 +177,10 @@ def _read_known(known: Path, model: Path) -> Inspected | None:
 
 
 def _inspected(known: Path, model: Path, beside: Mapping[str, str], reading: Mapping[str, Any]) -> Inspected:
-    """Returns what was found, and was kept in a file. The files beside the model are named from its folder."""
+    """Makes the result of an inspection from what its cache file holds.
+
+    Files beside the model are named relative to its folder.
+    """
     digests = {model.absolute().parent / name: digest for name, digest in beside.items()}
     identity = " ".join([known.stem, *digests.values()])
     return Inspected({model: content_digest(model), **digests}, reading, identity)

@@ -1,4 +1,4 @@
-"""What a process imports to read and run a model's files: the one that inspects them, and the one that asks it."""
+"""Imports what reads and runs a model's files, in the process that inspects them and in the one that asks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINES = ("onnxruntime", "openvino")
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Imports modules as far as they can be imported. What needs a broken one says so later."""
+    """Imports modules as far as they can be imported. Code that needs a broken one reports it later."""
     stop_usage_reports()
     for module in modules:
         with contextlib.suppress(Exception):
@@ -24,7 +24,10 @@ def preload(modules: Sequence[str]) -> None:
 
 
 def modules_for(spec: dict[str, Any]) -> Sequence[str]:
-    """Returns what reads and runs a model's files, here and in a node. An import is no part of a file's time."""
+    """Returns the modules that read and run a model's files.
+
+    They are imported before an inspection, because an import does not count as a file's time.
+    """
     if is_onnx_file(spec["name"]) and not spec["on_torch"]:
         return (*READERS, *({spec["engine"]} & set(ENGINES)))
     return (WITH_TORCH,)

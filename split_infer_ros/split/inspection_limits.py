@@ -9,18 +9,18 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.shortage import host_bytes_free
 
 MEMORY_VARIABLE, TIME_VARIABLE = "SPLIT_INFER_ROS_INSPECTION_MB", "SPLIT_INFER_ROS_INSPECTION_S"
-BASE_BYTES, BYTES_PER_BYTE = 2 << 30, 16  # of memory, and more for each byte of the file
+BASE_BYTES, BYTES_PER_BYTE = 2 << 30, 16  # memory for any file, and for each byte of the file
 MAX_SHARE_OF_FREE = 0.9
 BASE_S, BYTES_PER_S = 120.0, 10e6
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionLimits:
-    """What an inspection may take.
+    """The memory and the time that an inspection may take.
 
     Attributes:
-        memory_bytes: in addition to what the process has before it sees the file.
-        seconds: for all of it.
+        memory_bytes: memory in addition to what the process has before it sees the file.
+        seconds: the time for the whole inspection.
     """
 
     memory_bytes: int
@@ -31,7 +31,7 @@ class InspectionLimits:
         """Returns the limits for a file of that size, or those that the user set in the environment.
 
         Raises:
-            ConfigurationError: the user set something else than a positive number.
+            ConfigurationError: a value that the user set is not a positive number.
         """
         memory = min(BASE_BYTES + BYTES_PER_BYTE * nbytes, int(MAX_SHARE_OF_FREE * host_bytes_free()))
         seconds = BASE_S + nbytes / BYTES_PER_S

@@ -21,10 +21,10 @@ from split_infer_ros.runtime.child_process import describe_status
 from split_infer_ros.split.inspection_imports import ENGINES, READERS, modules_for, preload
 from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
 
-PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # what programs of torch.export need, and their operators
+PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # for programs of torch.export and their operators
 PRELOADED = (*READERS, "onnx.reference.ops._op_list", "numpy.random", *ENGINES)
-MAX_IDLE_S = 60.0  # without a request, once it is ready: it may have been started for nothing
-NUM_THREADS = 2  # of an engine that runs a file
+MAX_IDLE_S = 60.0  # the longest wait of a ready process for its first request; it may have been started for nothing
+NUM_THREADS = 2  # for an engine that runs a file
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
         return 1
-    CompiledBlob.are_kept = False  # a node's models have other batch sizes and numbers of threads
+    CompiledBlob.are_kept = False  # a node could not use them: it has other batch sizes and numbers of threads
     preload(PRELOADED)
     print(json.dumps({"ready": True}), file=answers)
     if not select.select([sys.stdin], [], [], MAX_IDLE_S)[0]:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:
-    """Inspects files in a process that is ended after ``request['seconds']``."""
+    """Inspects files in a forked process, which is killed after ``request['seconds']``."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -110,7 +110,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limit_memory(nbytes: int) -> None:
-    """Allows this process so many bytes in addition to what it has."""
+    """Allows this process ``nbytes`` of memory in addition to what it has."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     limit = pages * resource.getpagesize() + nbytes

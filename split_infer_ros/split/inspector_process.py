@@ -16,9 +16,9 @@ MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 
 
 class Inspector:
-    """The process that inspects files, one after the other. It starts at the first one.
+    """Has files inspected by a process, one after the other. The process starts with the first file.
 
-    It is a context, which ends the process.
+    An ``Inspector`` is a context manager, which ends the process.
     """
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class Inspector:
         """Has a model's files inspected and returns what was found.
 
         Returns:
-            ``files`` that were read beside the model, and the ``reading`` of an ONNX file's outputs. Else an ``error``
-            and its ``kind``, how the process ``died``, or ``late``. ``peak_bytes`` is the most memory that the
-            inspection took, with its imports.
+            After a success: ``files``, which were read beside the model, and ``reading``, how an ONNX file's outputs
+            are read. Otherwise: ``error`` with its ``kind``, or ``died`` (how the process ended), or ``late``.
+            ``peak_bytes`` is the most memory that the inspection took, with its imports.
 
         Raises:
             ConfigurationError: the process cannot be started.
@@ -54,8 +54,8 @@ class Inspector:
             preload(modules_for(plain))  # this process needs them next, and has nothing else to do
             if is_new:
                 self._wait_for_start(process)
-            answer = process.next_answer(limits.seconds + MAX_START_S)  # it keeps to the limit by itself
-        except BaseException:  # Ctrl-C too: the next one would get this one's answer
+            answer = process.next_answer(limits.seconds + MAX_START_S)  # the process keeps to the limit by itself
+        except BaseException:  # Ctrl-C too: the next request would get this answer
             self.__exit__()
             raise
         if answer is None:
@@ -67,7 +67,7 @@ class Inspector:
         """Waits until the process is ready.
 
         Raises:
-            ConfigurationError: it does not become ready.
+            ConfigurationError: the process does not become ready.
         """
         try:
             answer = process.next_answer(MAX_START_S)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 
 PREPROCESSING = -1  # the index of the kernel that writes the images, just before the first one of the partition
-_WITHOUT_KERNELS = ("_unsafe_view", "empty", "lift_fresh", "new_empty", "sym_")  # how their names begin
+_WITHOUT_KERNELS = ("_unsafe_view", "empty", "lift_fresh", "new_empty", "sym_")  # the beginnings of their names
 
 
 def kernels_of(
@@ -31,7 +31,7 @@ def kernels_of(
     Args:
         part: maps images to a tuple of tensors. Its weights are on the CPU.
         image_shape: (C, H, W).
-        item_bytes: the size of a floating-point number where the partition runs.
+        item_bytes: the bytes of a floating-point number where the partition runs.
         count: the number of images for which the partition can be run.
     """
     recorder = _Recorder(item_bytes, count)
@@ -60,8 +60,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.kernels: list[KernelTraffic] = []
         self._item_bytes, self._count = item_bytes, count
-        # The index of the kernel that wrote a tensor, or None for a weight, by identity. Tensors are kept, as an
-        # identity may be used again.
+        # For each tensor, by identity: the index of the kernel that wrote it, or None for a weight. Tensors are kept
+        # here, because the identity of a freed one may be used again.
         self._writers: dict[int, tuple[Tensor, int | None]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

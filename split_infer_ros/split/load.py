@@ -42,28 +42,28 @@ Built = Union["nn.Module", OnnxGraph]
 """What an entry builds: a module in eval mode with its weights, or an ONNX graph."""
 
 AUTO_DEVICE = "auto"
-HAS_FILE = "engine onnxruntime and weights default"  # by which ``shapes`` is its ONNX file
+HAS_FILE = "engine onnxruntime and weights default"  # with these, ``shapes`` is loaded from its ONNX file
 
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
-_engines: WeakKeyDictionary[SplitModel, set[Engine]] = WeakKeyDictionary()  # by which each source's files may run
-_beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # a model's files of weights, by what names them
+_engines: WeakKeyDictionary[SplitModel, set[Engine]] = WeakKeyDictionary()  # engines with inspected files, by model
+_beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # inspected files, by model and the state of named files
 _loading = threading.Lock()
 
 
 def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitModel:
     """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
 
-    An ONNX file is inspected once for each engine that runs it. The first inspection also allows to read it.
+    An ONNX file is inspected once for each engine that runs it. The first inspection also permits reading the file.
 
-    If a file of the model changed since, the model is loaded anew. Who uses the old one keeps it.
+    If a file of the model has changed, the model is loaded anew. Callers that use the old model keep it.
 
     Args:
-        spec: of the model.
-        make_hollow: is asked first, if the model was not loaded before.
+        spec: names the model and says how to run it.
+        make_hollow: is called first if the model was not loaded before; see ``MakeHollow``.
 
     Raises:
-        ConfigurationError: the model or device is unknown, the model cannot be split or run so, or the weights do not
-            fit.
+        ConfigurationError: the model or device is unknown, the model cannot be split or run in this way, or the weights
+            do not fit.
     """
     device = CPU if spec.device == AUTO_DEVICE else choose_device(spec.device)  # auto depends on the model
     spec = located(spec)
@@ -106,14 +106,14 @@ def _inspect(spec: ModelSpec) -> Inspected:
 
 
 def _engine_of(spec: ModelSpec) -> Engine:
-    """Returns the engine that runs a model's files. Models of torch go to another engine by way of an export."""
+    """Returns the engine that runs a model's files. Another engine runs models of torch after an export."""
     if spec.on_torch or not is_onnx_file(spec.name):
         return Engine.TORCH
     return of_onnx(spec.execution_config).engine
 
 
 def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionConfig) -> SplitModel:
-    """Makes the model on the CPU of which all placements are made. Its files were inspected."""
+    """Makes the model on the CPU from which all placements are made. Its files were inspected."""
     origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
     manifest = Manifest.of(found.identity, spec.name) if is_onnx_file(spec.name) else Manifest()
     built = build_uninspected(spec, _reader_of(found), manifest, found.digests)
@@ -125,10 +125,10 @@ def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionC
 def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
     """Builds the unsplit module on the CPU, with its weights, in eval mode; or reads the ONNX graph.
 
-    A user's files are inspected before. Device and execution config of the spec are not used.
+    A user's files are inspected first. The device and the execution config of the spec are not used.
 
     Raises:
-        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
+        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model cannot be converted to torch.
     """
     spec = located(spec)
     return build_uninspected(spec, _reader_of(_inspect(spec)))
@@ -142,12 +142,13 @@ def _reader_of(found: Inspected) -> Callable[[OnnxFile], Reading]:
 def onnx_entry(
     path: str, *, decoder: str = AUTO, labels: str = "", input_size: str = "", preprocessing: str = AUTO
 ) -> ModelEntry:
-    """Returns the entry of an ONNX file. A function of yours may change it, by ``dataclasses.replace``, and return it.
+    """Returns the entry of an ONNX file. Your function may change it with ``dataclasses.replace`` and return it.
 
-    The file is inspected before it is read, once. Its ``decode`` takes tensors, and so may another one in its place.
+    The file is inspected once, before it is read. The entry's ``decode`` takes tensors. A function that replaces it may
+    take tensors too.
 
     Args:
-        path: of ``FILE.onnx``.
+        path: the path of ``FILE.onnx``.
         decoder, labels, input_size, preprocessing: what the file does not say, like the parameters of these names.
 
     Raises:
@@ -165,16 +166,16 @@ def build_uninspected(
     manifest: Manifest | None = None,
     digests: Mapping[Path, str] | None = None,
 ) -> tuple[ModelEntry, Built]:
-    """Does the same as ``build_model`` with files that may end this process.
+    """Does the same as ``build_model`` without an inspection. The files can end this process.
 
     Args:
-        spec: of the model.
+        spec: names the model and says how to run it.
         read_outputs: finds out how the outputs of an ONNX file are read.
-        manifest: has what is known of an ONNX file, which then is read when somebody needs its nodes.
-        digests: of the files that hold an ONNX model, as they were inspected.
+        manifest: has the known facts of an ONNX file. With these, the file is read only when its nodes are needed.
+        digests: the digests of the files that hold an ONNX model, from their inspection.
 
     Raises:
-        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
+        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model cannot be converted to torch.
     """
     built: Built
     if is_onnx_file(spec.name):
@@ -196,9 +197,9 @@ def build_uninspected(
 
 
 def _check_weights(entry: ModelEntry, weights: str) -> None:
-    """Raises a WeightsError if an ONNX model, whose file has its weights, should get those of another file.
+    """Raises a WeightsError if the user names a file of weights for an ONNX model, which has its own.
 
-    Every name is allowed, because commands ask for random weights where only times matter.
+    All values of ``NamedWeights`` are allowed, because commands ask for random weights if only times matter.
     """
     if weights not in {named.value for named in NamedWeights}:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
@@ -210,10 +211,10 @@ def make_model(
     """Makes a model on the CPU in float32 of what its entry built.
 
     Args:
-        entry: of the model.
+        entry: the model's entry.
         built: what the entry built.
-        execution_config: of a model of torch.
-        manifest: has what is known of an ONNX file.
+        execution_config: how a model of torch runs. It does not apply to an ONNX file.
+        manifest: has the known facts of an ONNX file.
 
     Raises:
         ConfigurationError: the model cannot be traced, or does not run.

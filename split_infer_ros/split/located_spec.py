@@ -1,4 +1,4 @@
-"""Turns a spec that names a model of the catalogue which is an ONNX file into the spec of that file."""
+"""Finds the ONNX file of a catalogue model, and turns the model's spec into the spec of that file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 
 def located(spec: ModelSpec) -> ModelSpec:
-    """Returns the spec by which a model is loaded: of its ONNX file if the catalogue has one, else of the same name.
+    """Returns the spec with which a model is loaded: the spec of its ONNX file if it has one, else of the same name.
 
-    From there on, such a model is like a user's ONNX file: it is inspected, and every engine runs it. ``on_torch`` is
-    then either true or false.
+    A catalogue model with an ONNX file is then treated like a user's file: it is inspected, and every engine runs it.
+    In the result, ``on_torch`` is True or False.
 
     Raises:
         ConfigurationError: the file cannot be downloaded; see ``Download.as_file``.
@@ -39,7 +39,7 @@ def _of_file(spec: ModelSpec, name: str, options: OnnxOptions) -> ModelSpec:
 
 
 def _is_network(spec: ModelSpec) -> bool:
-    """Whether ``shapes`` is torch's network. The file has the default weights."""
+    """Whether ``shapes`` is loaded as torch's network. Its ONNX file has only the default weights."""
     if spec.weights != NamedWeights.DEFAULT:
         return True
     return Engine.TORCH.is_installed if spec.on_torch is None else spec.on_torch

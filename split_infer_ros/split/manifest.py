@@ -1,4 +1,4 @@
-"""Keeps what was found out about a user's model, so that a later start reads that in place of the model."""
+"""Keeps facts about a user's model, so that a later start reads these in place of the model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.telemetry.machine import package_version
 
 FOLDER = "manifests"
-FORMAT = 1  # of the facts, and of how they are found out; a change raises it, and they are found out again
-MAX_CONTENT_BYTES = 2**28  # of the weights of a kept graph: to write them takes three times as much memory
+FORMAT = 1  # of the facts and of how they are found out; a change of either raises it, and all are found out again
+MAX_CONTENT_BYTES = 2**28  # of the weights of a kept graph; writing them takes three times as much memory
 _PACKAGES = ("split_infer_ros", "onnx")
 
 _log = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ class Manifest:
     """Facts about a model by name. They lie in a file of the user's cache, and each is found out once.
 
     A file that is not as it was written counts as none. Several threads may use a manifest at once, and several
-    processes may have one of the same file.
+    processes may have a manifest of the same file.
 
     Args:
-        path: of the file, which need not exist; None keeps the facts in memory alone.
+        path: the path of the file, which need not exist; None keeps the facts only in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -49,9 +49,9 @@ class Manifest:
         """Returns the manifest of an ONNX file.
 
         Args:
-            identity: stands for the file's content, and for all that decides about its facts but versions; empty if
-                nothing is to be kept.
-            name: by which the user chose the file. Kept facts contain it in sentences and paths.
+            identity: stands for the file's content and for all that decides its facts, except versions; empty keeps
+                nothing.
+            name: the name by which the user chose the file. Kept facts contain it in sentences and paths.
         """
         if not identity:
             return cls()
@@ -63,14 +63,14 @@ class Manifest:
         return self._facts.get(name)
 
     def keep_no_more(self) -> None:
-        """Lets the next process find out anew what is not known yet, since it may be otherwise then."""
+        """Stops writing facts to the file. The next process finds out the missing ones, which may differ then."""
         self._path = None
 
     def find(self, name: str, find_out: Callable[[], Any]) -> Any:
-        """Returns a fact, which has a form that can be written as JSON.
+        """Returns a fact, and finds it out if it is not known. A fact can be written as JSON.
 
         Args:
-            name: of the fact.
+            name: the name of the fact.
             find_out: is called if the fact is not known. What it raises is passed on, and nothing is kept.
         """
         if name not in self._facts:
@@ -80,13 +80,13 @@ class Manifest:
         return self._facts[name]
 
     def graph(self, name: str, key: str, make: Callable[[], OnnxGraph], *, keeps_content: bool = False) -> OnnxGraph:
-        """Returns a graph that is made when somebody needs its nodes.
+        """Returns a graph that is made only when its nodes are needed.
 
         Args:
-            name: of the graph, for messages.
-            key: of the graph in this manifest.
-            make: makes it.
-            keeps_content: whether its serialised model is kept too. Engines read it whenever they compile it, and the
+            name: the graph's name, for messages.
+            key: the graph's key in this manifest.
+            make: makes the graph.
+            keeps_content: whether the serialised graph is kept too. Engines read it whenever they compile it, and the
                 user may have replaced the file by then.
         """
         once = functools.cache(make)
@@ -95,7 +95,7 @@ class Manifest:
         return OnnxGraph.described(name, facts, once if content is None else make, content)
 
     def _content(self, key: str, digest: str, make: Callable[[], OnnxGraph]) -> Path | None:
-        """Returns the file that holds a serialised graph, which is written unless it exists; None if it is not."""
+        """Returns the file with the serialised graph, and writes it if it is missing; None if it cannot be kept."""
         if self.find(f"bytes {key}", lambda: num_weight_bytes(make())) >= MAX_CONTENT_BYTES:
             return None
         path = cache_folder() / FOLDER / f"{_digits([FORMAT, digest])}.onnx"
@@ -116,7 +116,7 @@ class Manifest:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.parent):
-                write_json(path, (read_json(path) or {}) | self._facts)  # another process knows others
+                write_json(path, (read_json(path) or {}) | self._facts)  # another process may have written others
         except OSError as error:
             self._warn(path, error)
 
@@ -131,7 +131,7 @@ def _digits(facts: Sequence[object]) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other threads and processes that do the same out of a folder."""
+    """Locks a folder. Other threads and processes that lock it wait."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a file system without locks: the last one to write wins

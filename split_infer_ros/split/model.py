@@ -27,17 +27,19 @@ class SplitModel(ABC):
         entry: the model's entry in the catalogue.
         device: where the backbone runs.
         execution_config: how both partitions run, as far as their device allows.
-        split_points: in order, from ``input`` to ``output``.
-        lock: is held while a partition is made. Placements of one model share it.
+        split_points: the split points in order, from ``input`` to ``output``.
+        lock: the lock that is held while a partition is made. Placements of one model share it.
 
     Attributes:
         native_engine: the engine that runs the model as it came, without exporting or converting it.
         kind: what the model is, for messages.
-        weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
-        is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
+        weights_source: identifies the source of the weights; see the function of that name. Empty if only their values
+            identify them.
+        is_quantised: whether ``quantise`` made the model's weights, so that it can compute in int8.
         has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
-        takes_batches: whether it runs any number of images at once. If not, a batch runs in parts of a fixed size.
-        can_be_stacked: whether a ``StackedModel`` computes it as this class does.
+        takes_batches: whether the model runs any number of images at once. If not, a batch runs in parts of a fixed
+            size.
+        can_be_stacked: whether a ``StackedModel`` computes the model as this class does.
     """
 
     native_engine = Engine.TORCH
@@ -71,13 +73,13 @@ class SplitModel(ABC):
         Both models share the weights on the CPU.
 
         Raises:
-            ConfigurationError: the model cannot run so.
+            ConfigurationError: the model cannot run there or in this config.
         """
 
     def use_memory(self, policy: Policy) -> None:
-        """Makes the backbones that are made from now on keep their weights in memory of a policy, on a GPU.
+        """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
 
-        Backbones in memory of another policy are not kept for later. Who uses one keeps it.
+        The cache drops backbones in memory of another policy. Callers that use one keep it.
 
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
@@ -86,19 +88,19 @@ class SplitModel(ABC):
             self._backbones.use_memory(policy)
 
     def weight_bytes(self, name: str) -> int:
-        """Returns the memory of the weights of backbones on their device, and of the copy on the CPU of one's weights.
+        """Returns the bytes of all backbones' weights on their device, plus the CPU's copy of one backbone's weights.
 
-        Under ``managed`` and ``pinned``, this is what torch's allocator has taken for them. Engines other than torch
-        keep weights of their own, which are not counted.
+        Under ``managed`` and ``pinned``, the bytes on the device are what torch's allocator has taken. Engines other
+        than torch keep weights of their own, which are not counted.
 
         Args:
-            name: of a split point whose backbone was made before.
+            name: the split point of that one backbone, which was made before.
         """
         with self._lock:
             return self._backbones.weight_bytes() + self._host_weight_bytes(self.split_point(name))
 
     def _host_weight_bytes(self, split_point: SplitPoint) -> int:
-        """Returns the memory on the CPU of the weights before a split point, as far as torch has them."""
+        """Returns the bytes on the CPU of the weights before a split point, as far as torch has them."""
         return 0
 
     @property
@@ -111,7 +113,7 @@ class SplitModel(ABC):
         """How both partitions run, as far as their device allows.
 
         Raises:
-            ConfigurationError: it is set to int8, and the model is not quantised; it would run in float32.
+            ConfigurationError: the config says int8, and the model is not quantised. It would run in float32.
         """
         return self._execution_config
 
@@ -131,7 +133,7 @@ class SplitModel(ABC):
 
     @property
     def dtype(self) -> DType:
-        """The dtype of the backbone's images and of those of its features that follow the precision."""
+        """The dtype of the backbone's images, and of all features that follow the precision."""
         return self.execution_config.boundary_dtype
 
     def blank_images(self, batch_size: int) -> Values:
@@ -158,7 +160,7 @@ class SplitModel(ABC):
 
     @property
     def default_split_point(self) -> str:
-        """The one that the catalogue's entry names, else the last one before ``output``."""
+        """The split point that the catalogue's entry names, or else the last one before ``output``."""
         return self.entry.default_split_point or self.split_points[-2:][0].name
 
     def backbone(self, name: str) -> Partition:
@@ -180,7 +182,7 @@ class SplitModel(ABC):
 
     @property
     def content(self) -> str:
-        """Hexadecimal digits that identify the model's operations and weights; empty if it has no graph for any batch.
+        """Hexadecimal digits that identify the model's operations and weights; empty if not ``has_one_graph``.
 
         Raises:
             ConfigurationError: weights that were released cannot be read again.
@@ -214,13 +216,13 @@ class SplitModel(ABC):
 
     @abstractmethod
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points as the backbone and as the head runs them.
+        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does.
 
         Segments are never compiled.
         """
 
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
-        """Returns the numbers of images that should run before frames come, of batches up to ``batch_size``."""
+        """Returns the batch sizes, up to ``batch_size``, that should run before frames come."""
         return sorted({1, batch_size})
 
     @property

@@ -1,4 +1,4 @@
-"""Which engines can run a model on its device in a precision, and which precision a user's choice comes to."""
+"""Finds the engines that can run a model on its device, and the precision that a user's choice leads to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def engines_for(model: SplitModel, precision: Precision = Precision.FP32) -> tup
 
 
 def untuned_engine(model: SplitModel, precision: Precision) -> str:
-    """Returns the engine that runs a model in a precision if nothing is known: the native one if that can."""
+    """Returns the engine for a model in a precision if nothing was measured: the native one if it can run that."""
     return (*engines_for(model, precision), model.native_engine.value)[0]
 
 
@@ -34,7 +34,7 @@ def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str
     """Returns the precision in which a model runs.
 
     Args:
-        model: on its device.
+        model: the model, placed on its device.
         wanted: the precisions that the user accepts, the preferred one first; see ``parse_precision``.
         engine: what executes the model, as ``parse_engine`` reads it, or ``auto``.
 

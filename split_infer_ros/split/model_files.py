@@ -1,4 +1,4 @@
-"""The files of a model, and whether they are as they were: a file may be exported anew while the program runs."""
+"""Lists a model's files and tells whether they changed, because a file may be exported anew while the program runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FilesState = tuple[tuple[int, ...], ...]
 
 
 def named_files(spec: ModelSpec) -> list[Path]:
-    """Returns the files that a spec names, and those that describe ``FILE.onnx`` or may lie beside it."""
+    """Returns the files that a spec names, and the files that describe ``FILE.onnx``, even if they do not exist."""
     names = [spec.name] if is_onnx_file(spec.name) or spec.name.endswith(PROGRAM_SUFFIX) else []
     if spec.weights not in {named.value for named in NamedWeights}:
         names.append(spec.weights)
@@ -25,13 +25,13 @@ def named_files(spec: ModelSpec) -> list[Path]:
 
 
 def files_state(files: Iterable[Path]) -> FilesState:
-    """Returns the state of files. No file is read: a new content has another size, time or inode."""
+    """Returns the state of files. No file is read: new content has another size, time or inode."""
     return tuple(map(_state, files))
 
 
 def _state(file: Path) -> tuple[int, ...]:
     try:
         facts = file.stat()
-    except (OSError, ValueError):  # there is none, or its name is none
+    except (OSError, ValueError):  # the file does not exist, or its name is impossible
         return ()
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

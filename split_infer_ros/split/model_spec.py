@@ -12,15 +12,15 @@ from split_infer_ros.setting import COMPUTING, LOADING, setting
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec(OnnxOptions):
-    """Names a model and says how to run it. Two equal specs load the same model, which they share.
+    """Names a model and says how to run it. Equal specs share one loaded model.
 
     Attributes:
         execution_config: how both partitions are executed, as far as the device allows.
-        on_torch: true makes an ONNX file a model of torch, which engine torch runs. False takes the ONNX file of
-            ``shapes``. None does neither, except that ``shapes`` is its file where torch is not installed.
+        on_torch: True makes an ONNX file a model of torch, which engine torch runs. False loads ``shapes`` from its
+            ONNX file. None does neither, except that ``shapes`` is loaded from its file if torch is not installed.
 
     Raises:
-        ConfigurationError: what it says about an ONNX file is unknown.
+        ConfigurationError: an option for an ONNX file has an unknown value.
     """
 
     PURPOSE: ClassVar[str] = OnnxOptions.PURPOSE

@@ -1,4 +1,4 @@
-"""How an ONNX model takes batches: all images at once if that is right, else as many as the file says."""
+"""Makes an ONNX model take batches: all images at once if the results are right, else as many as the file says."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ MakePart = Callable[[OnnxGraph], Partition]
 
 @dataclass(frozen=True, slots=True)
 class PreparedGraph:
-    """A graph for images of one size, with what is known of it.
+    """A graph for images of one size, with its shapes and its dataflow.
 
     Attributes:
         graph: takes any number of images, or a fixed one.
-        shapes: of its values.
-        dataflow: of the graph.
+        shapes: the shapes of the graph's values.
+        dataflow: the graph's dataflow.
         note: why it takes a fixed number of images, in a sentence; empty if it takes any.
-        is_settled: whether it is the same after the next start. A comparison that lacked memory is tried again.
+        is_settled: whether the next start prepares the same graph. If a comparison lacked memory, it is made again
+            then.
     """
 
     graph: OnnxGraph
@@ -49,7 +50,7 @@ class PreparedGraph:
 
     @classmethod
     def of(cls, graph: OnnxGraph, image_shape: tuple[int, ...], note: str = "") -> PreparedGraph:
-        """Infers what is to be known of a graph."""
+        """Infers the shapes and the dataflow of a graph."""
         shapes = stored_shapes(graph, image_shape)
         return cls(graph, shapes, Dataflow(graph, shapes), note)
 
@@ -59,25 +60,25 @@ class PreparedGraph:
         return Cutter(self.graph, self.dataflow, self.shapes)
 
     def for_one_image(self) -> PreparedGraph:
-        """Returns the same graph for one image at a time. Its shapes are those of any number of images."""
+        """Returns the same graph for one image at a time. It keeps the shapes for any number of images."""
         graph = with_batch_of_one(self.graph)
         return PreparedGraph(graph, self.shapes, Dataflow(graph, self.shapes))
 
     def whole(self) -> OnnxGraph:
-        """Returns the whole graph, whose inputs and outputs have the shapes for these images."""
+        """Returns the whole graph. Its inputs and outputs have the shapes for these images."""
         return self.cutter.cut(self.graph.name, 0, len(self.dataflow.nodes))
 
 
 def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart, verdict: Verdict) -> PreparedGraph:
-    """Makes a graph take batches, and compares its results with those of its own batches, unless that was done before.
+    """Makes a graph take batches of any size if its results are then those of its own batches.
 
-    A graph whose batch is symbolic is compared with single images.
+    The results are compared unless that was done before. A graph with a symbolic batch is compared with single images.
 
     Args:
-        graph: as its file holds it. Its batch may be fixed.
+        graph: the graph as its file holds it. Its batch may be fixed.
         image_shape: (C, H, W).
         make: makes a graph executable.
-        verdict: of an earlier comparison, if there was one. It is kept for later ones.
+        verdict: has the result of an earlier comparison, if there was one. A new result is kept in it.
 
     Raises:
         ConfigurationError: the graph does not run at all, or gives results that cannot be divided among the images.
@@ -119,7 +120,7 @@ def _compare(
 ) -> bool | None:
     """Returns whether a graph gives the same results for ``count`` images at once as in batches of its own.
 
-    It is None if there was too little memory for so many images, which may pass.
+    Returns None if there was too little memory for ``count`` images. Later, there may be enough.
 
     Raises:
         ConfigurationError: the graph does not run in batches of its own.
@@ -164,10 +165,10 @@ def _run_own(own: PreparedGraph, part: Partition, images: Array) -> tuple[Array,
 
 
 def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[int, ...]) -> PreparedGraph:
-    """Returns a graph in whose shapes the batch is only where it really is.
+    """Corrects the shapes of a graph, so that the batch is only where it really is.
 
-    With a fixed batch of 4, any dimension of length 4 may be taken for the batch. If images change places, the rows of
-    a value that has the batch in front change places too. The graph runs twice to see that.
+    With a fixed batch of 4, any dimension of length 4 may be taken for the batch. The graph runs twice, with the images
+    in different orders. Only in values with the batch in front, the rows change places too.
 
     Raises:
         ConfigurationError: the graph does not run, or an output has no batch in front.
@@ -198,8 +199,8 @@ def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[i
 def difference_of_rows(found: Sequence[Values], expected: Sequence[Values]) -> float:
     """Returns the largest relative difference of two results for the same images; infinite for other shapes or dtypes.
 
-    Detections of an image may come in another order: equal scores are in no order. Values are put in order only if they
-    differ by more than rounding as they are.
+    An image's detections may come in another order, because equal scores have none. Values are sorted only if they
+    differ by more than rounding without that.
     """
     worst = 0.0
     for one, other in zip(map(as_array, found), map(as_array, expected), strict=True):
@@ -215,7 +216,7 @@ def difference_of_rows(found: Sequence[Values], expected: Sequence[Values]) -> f
 
 
 def _in_order(output: Array) -> Array:
-    """Returns each image's values in order, along the dimension behind the batch."""
+    """Returns each image's values sorted along the dimension behind the batch."""
     return np.sort(output, axis=1) if output.ndim > 1 else output
 
 

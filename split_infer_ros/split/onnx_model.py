@@ -24,18 +24,18 @@ from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.split_points import INPUT, OUTPUT, parse_split_points, write_split_points
 from split_infer_ros.split.verdict import Verdict
 
-GPU_PROVIDER = "CUDA"  # of ONNX Runtime, where the user names none
+GPU_PROVIDER = "CUDA"  # the provider of ONNX Runtime on a GPU if the user names none
 
 
 class OnnxModel(GraphModel):
     """An ONNX model and its split points. Both partitions run on ONNX Runtime or OpenVINO.
 
-    Images are float32. What crosses a split point has the dtypes of the file.
+    Images are float32. Features have the dtypes of the file.
 
     Args:
         entry: the model's entry.
         graph: the whole model, which takes float32 (N, C, H, W).
-        execution_config: how both partitions run. One of engine torch stands for the engine that runs ONNX models.
+        execution_config: how both partitions run. If it names engine torch, the engine that runs ONNX models is taken.
         manifest: has what an earlier process found out about the model; None if there was none.
 
     Raises:
@@ -84,7 +84,7 @@ class OnnxModel(GraphModel):
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
         """Returns the same model with its backbone on another device or in another execution config."""
         other = copy.copy(self)
-        other._source = self  # keeps this model alive, so that others who ask for it share it
+        other._source = self  # keeps this model alive, so that later loads share it
         other.device = device
         config = self.execution_config if execution_config is None else of_onnx(execution_config)
         if device.type != "cpu" and config.engine is Engine.ONNXRUNTIME and not config.provider:
@@ -97,15 +97,15 @@ class OnnxModel(GraphModel):
         """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
         if self.native_engine is Engine.ONNXRUNTIME:
             with suppress(ConfigurationError):
-                find_provider(Engine.ONNXRUNTIME, GPU_PROVIDER)  # most installations lack it: only then torch is asked
+                find_provider(Engine.ONNXRUNTIME, GPU_PROVIDER)  # torch is asked only if it is there: most lack it
                 return super().best_device()
         return CPU
 
     @property
     def default_split_point(self) -> str:
-        """The one that the entry names, else the last one before ``output``, or ``output`` if less crosses there.
+        """The split point that the entry names; else the last one before ``output``, or ``output`` if less crosses.
 
-        In a YOLO, the branches of its maps give nearly twice as much as the boxes that are made of them.
+        In a YOLO, less crosses at ``output``: the branches of its maps give nearly twice as much as the final boxes.
         """
         return (
             self.entry.default_split_point or min(self.split_points[-2:], key=lambda point: point.bytes_per_image).name
@@ -126,7 +126,7 @@ class OnnxModel(GraphModel):
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
-        """The backbone's configuration, or that of the same engine on the CPU."""
+        """The backbone's configuration on a CPU, else the default one of the engine that runs ONNX models."""
         return self.execution_config if self.device.type == "cpu" else of_onnx(ExecutionConfig())
 
 
@@ -137,7 +137,7 @@ def _native_engine() -> Engine:
 
 
 def of_onnx(config: ExecutionConfig) -> ExecutionConfig:
-    """Returns a config of an engine that runs ONNX models, in the same precision if there is one."""
+    """Returns a config for an engine that runs ONNX models, in the same precision."""
     if config.engine is not Engine.TORCH:
         return config
     engine = _native_engine()

@@ -42,14 +42,14 @@ def _from_metadata(
         if len(scopes) > 1 and len(kinds) == len(scopes):
             classes |= {path: class_of(kind) for path, kind in zip(scopes[:-1], kinds, strict=False) if path}
             operations.append(Operation(scopes[-2], _without_number(scopes[-1])))
-        else:  # the exporter made it of other nodes
+        else:  # the exporter made this node of others
             owner = operations[-1].owner if operations else ""
             operations.append(Operation(owner, node.op_type.lower()))
     return operations, classes
 
 
 def _from_names(nodes: Sequence[onnx.NodeProto]) -> tuple[list[Operation], dict[str, ModuleClass]]:
-    """Guesses what modules are: one without children is a layer, one whose children are numbered may be a chain."""
+    """Guesses what modules are. One without children is a layer; one with numbered children may be a chain."""
     operations = [Operation(_path_of(str(node.name)), str(node.op_type).lower()) for node in nodes]
     children: dict[str, set[str]] = {}
     for operation in operations:

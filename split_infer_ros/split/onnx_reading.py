@@ -1,4 +1,4 @@
-"""Reads a model from an ONNX file, or from what is kept of it."""
+"""Reads a model from an ONNX file, or from the facts that are kept about it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from split_infer_ros.split.model_spec import ModelSpec
 def read_file(
     spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading], manifest: Manifest, digests: Mapping[Path, str]
 ) -> tuple[ModelEntry, OnnxGraph]:
-    """Returns the entry of an ONNX file and its graph, for which the file is read when somebody needs its nodes.
+    """Returns the entry and the graph of an ONNX file. The file is read only when the graph's nodes are needed.
 
     Args:
         spec: names the file.
         read_outputs: finds out how the outputs are read.
-        manifest: has what is known of the file. What it lacks is found out now.
-        digests: of the files that hold the model. With another content they are not read.
+        manifest: has the known facts of the file. Missing facts are found out now.
+        digests: the digests of the files that hold the model. A file with other content is refused.
 
     Raises:
         ConfigurationError: the file cannot be read. The graph raises it too, also if a file has changed meanwhile.

@@ -19,7 +19,7 @@ from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_n
 if TYPE_CHECKING:
     import onnx
 
-# A split point just before one of these would leave an operation of little work to the other side.
+# No split point lies just before one of these: an operation of little work would be left to the other side.
 _LIGHT_OPERATORS = (
     "BatchNormalization",
     "Clip",
@@ -45,14 +45,14 @@ def find_onnx_split_points(
     """Finds every split point of an ONNX model, in order.
 
     The first one is ``input``: the head is the whole model. The last one is ``output``, if every output has the batch
-    in front. At each of them, only tensors cross that have the batch in front and whose other lengths are known.
+    in front. At each of them, every tensor that crosses has the batch in front, and its other lengths are known.
 
     Split points lie behind blocks. In a model without blocks, they lie where a single tensor crosses.
 
     Args:
-        graph: the whole model, whose input is one tensor of images.
-        dataflow: of the graph.
-        shapes: of its values.
+        graph: the whole model. Its input is one tensor of images.
+        dataflow: the graph's dataflow.
+        shapes: the shapes of the graph's values.
     """
     names_at = {0: [INPUT]}
     names_at |= dict(_ends_of_blocks(graph, dataflow) or _ends_of_nodes(dataflow))
@@ -106,9 +106,9 @@ def _ends_of_nodes(dataflow: Dataflow) -> Iterator[tuple[int, list[str]]]:
 
 
 def _may_lie_at(nodes: Sequence[onnx.NodeProto], count: int) -> bool:
-    """Returns whether a split point may lie behind this many nodes, as far as the nodes beside it tell.
+    """Returns whether a split point may lie behind ``count`` nodes, as far as the nodes beside it tell.
 
-    What the package adds at the ends of a graph only converts, so it stays with the node beside it.
+    A node that the package adds at an end of a graph only converts, so it stays with the node beside it.
     """
     is_added = any(str(node.name).startswith(ADDED) for node in nodes[count - 1 : count + 1])
     return nodes[count].op_type not in _LIGHT_OPERATORS and not is_added

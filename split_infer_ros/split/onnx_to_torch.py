@@ -1,4 +1,4 @@
-"""An ONNX model as a model of torch, which engine torch runs as it runs others."""
+"""Converts an ONNX model to a model of torch, which engine torch runs like any other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from split_infer_ros.split.verdict import Verdict
 
 
 def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
-    """Converts an ONNX model to a module. Its results are compared once with those of the engine for ONNX models.
+    """Converts an ONNX model to a module. Its results are compared once with the results of the engine for ONNX models.
 
     Its split points have the names and tensors of the ONNX model's, so that the other side may run on another engine.
 
@@ -44,7 +44,7 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
         ConfigurationError: the model takes no images or no batches, an operator cannot be converted, or the results
             differ.
     """
-    tell_torch()  # this thread may be the first that has torch
+    tell_torch()  # this thread may be the first to use torch
     original = OnnxModel(entry, graph)
     prepared = original.prepared
     if prepared.graph.inputs[0].shape[0] is not None:
@@ -64,10 +64,10 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
 
 
 def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
-    """Compares the results for drawn scenes: what they detect, where they detect enough.
+    """Compares the results of both models for drawn scenes: detections if these are enough, or else values.
 
     Raises:
-        ConfigurationError: they differ by more than rounding.
+        ConfigurationError: the results differ by more than rounding.
     """
     images = sample_images(original.entry)
     tensors = as_tensor(images)
@@ -75,7 +75,7 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
         expected = tuple(original.head(INPUT)(images))
         try:
             found = outputs_of(module(tensors))
-        except Exception as error:  # what onnx2torch made may raise anything
+        except Exception as error:  # a module that onnx2torch made may raise anything
             reason = str(error).partition("\n")[0]
             raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
         difference = compare_results(
@@ -107,7 +107,7 @@ def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:
         crossing = [value_name(node) for node in live_values(nodes, last + 1)]
         if crossing == [spec.name for spec in point.tensors]:
             nodes[last + 1].meta[SPLIT_NAMES] = [point.name, *point.aliases]
-    nodes[-1].meta[SPLIT_NAMES] = [OUTPUT]  # so that no others are looked for
+    nodes[-1].meta[SPLIT_NAMES] = [OUTPUT]  # so that no other names are looked for
 
 
 def _refusal(original: OnnxModel, reason: str) -> ConfigurationError:

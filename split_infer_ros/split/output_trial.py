@@ -26,10 +26,10 @@ Image = npt.NDArray[np.uint8]
 
 
 def read_outputs(file: OnnxFile) -> Reading:
-    """Returns how a model's outputs are read, by what they are for an image like a photograph.
+    """Finds out how a model's outputs are read, from their values for an image like a photograph.
 
-    The usual pre-processing follows from what the outputs are. If it is another one than was tried, the model is tried
-    once more: with other grey values, other boxes may come out.
+    The usual pre-processing follows from the outputs. If the first trial used another one, the model is tried once
+    more, because other grey values may give other boxes.
 
     Raises:
         ConfigurationError: the model does not run, or its outputs are not recognised.
@@ -72,7 +72,7 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
         gathered = preprocess.gather([image], preprocess.staging(1))
         results = results_for(preprocess.normalise(gathered, channels_last=False))
         arrays = {name: to_host(result) for name, result in zip(ranks, results, strict=True)}
-        # Outputs without a batch in front were given one, to which those of other images would be added.
+        # Outputs without a batch in front were given one, for the outputs of further images. It is removed here.
         return {name: array[0] if array.ndim == ranks[name] + 1 else array for name, array in arrays.items()}
 
     return run
@@ -81,7 +81,7 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
 def photograph_like(height: int, width: int) -> Image:
     """Returns an image, uint8 (height, width, 3), with the statistics of photographs.
 
-    Like theirs, its contrast is the larger, the coarser the structure. Shapes with edges lie on it.
+    As in photographs, coarse structures have more contrast than fine ones. Shapes with edges lie on top.
     """
     random = np.random.default_rng(SEED)
     canvas = np.full((height, width, 3), 110, np.float32)

@@ -1,4 +1,4 @@
-"""Keeps the partitions of a model that were made last, since a split point that moves may come back."""
+"""Keeps the partitions of a model that were used last, because a split point that moves may come back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartitionCache:
     """Backbones or heads of one model. The model's lock is held around each call.
 
     Attributes:
-        partitions: those that are kept, by split point. The one that was asked for last comes last.
+        partitions: the kept partitions by split point. The one that was asked for last comes last.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class PartitionCache:
         return self.partitions[split_point]
 
     def clear(self) -> None:
-        """Keeps none of the partitions any longer. Who uses one keeps it."""
+        """Drops all partitions from the cache. Callers that use one keep it."""
         self.partitions.clear()
 
 
@@ -61,9 +61,9 @@ class BackboneCache(PartitionCache):
         return self._weights_pool.policy
 
     def use_memory(self, policy: Policy) -> None:
-        """Makes the backbones that are made from now on keep their weights in memory of a policy, on a GPU.
+        """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
 
-        Backbones in memory of another policy are not kept for later.
+        The cache drops backbones in memory of another policy.
 
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
@@ -81,7 +81,7 @@ class BackboneCache(PartitionCache):
         """Returns the memory of the backbones' weights on their device; 0 on a CPU."""
         if self._device.type != "cuda":
             return 0
-        from split_infer_ros.split.device_weights import bytes_of  # only here: on a GPU, weights are torch's
+        from split_infer_ros.split.device_weights import bytes_of  # only here: weights on a GPU belong to torch
 
         return self._weights_pool.bytes or bytes_of(
             tensor for backbone in self.partitions.values() for tensor in state_of(backbone).values()

@@ -25,9 +25,9 @@ class PartitionMaker:
 
     Args:
         changes: how convolutions run in each part of the model.
-        config: how all else runs.
+        config: how everything else runs.
         device: where the parts run.
-        name: of the model, for messages.
+        name: the model's name, for messages.
     """
 
     def __init__(self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: Device, name: str) -> None:
@@ -49,8 +49,8 @@ class PartitionMaker:
         Args:
             partition: the nodes from ``first`` up to, not including, ``last``.
             first, last: positions in the model's graph; None is the end of the graph.
-            inputs: count only where the config has no segments.
-            weights: gets the weights that the partition then has on the device.
+            inputs: the specs of the inputs. They count only if the config has no segments.
+            weights: receives the weights that the partition then has on the device.
             is_whole: whether the partition is the whole network.
             gives_results: whether it ends with the model's results.
         """
@@ -69,7 +69,7 @@ class PartitionMaker:
         ]
 
     def from_float32(self, part: Partition, split_point: SplitPoint) -> Partition:
-        """Returns an executable part, behind a split point, for callers that have float32."""
+        """Makes an executable part behind a split point take float32 and give float32."""
         dtype = self._config.boundary_dtype
         if dtype == FLOAT32:
             return part

@@ -15,7 +15,7 @@ NEAR_BEST = 0.9  # of the highest throughput; noise of a short run may hide a sm
 
 
 class Objective(enum.Enum):
-    """What the best split point is best at.
+    """What the planner optimises.
 
     - ``THROUGHPUT``: the most images a second among the split points whose latency is within the bound.
     - ``LATENCY``: the lowest latency.
@@ -27,7 +27,7 @@ class Objective(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the best split point is best at.
+    """What the planner optimises, and the latency that it allows.
 
     Raises:
         ConfigurationError: a value is not accepted.
@@ -60,8 +60,8 @@ class SplitChoice:
         batch_size: images a batch.
         throughput: images a second.
         latency_s: seconds from the closing of a batch until its results are out.
-        within_bound: whether the latency is within the bound. If no choice is, the planner gives the one of the lowest
-            latency.
+        within_bound: whether the latency is within the bound. If no choice is, the planner returns the one with the
+            lowest latency.
     """
 
     split_point: str
@@ -80,10 +80,10 @@ def plan(
     """Returns the best choice among the points of a profile.
 
     Args:
-        profile: of a model on this machine.
-        objective: what the choice is best at.
-        latency_bound_s: seconds.
-        batch_sizes: to choose among; None for all that were measured.
+        profile: the profile of a model on this machine.
+        objective: what to optimise.
+        latency_bound_s: the longest allowed latency, in seconds.
+        batch_sizes: the batch sizes to choose among; None for all that were measured.
 
     Raises:
         ConfigurationError: none of these batch sizes was measured.
@@ -117,15 +117,15 @@ def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math
 
 
 def next_to_run(profile: Profile, batch_size: int, *, runs: Mapping[str, int], repeats: int) -> ProfilePoint | None:
-    """Returns the point whose pipeline should run next; None when the best one is known.
+    """Returns the point at which the pipeline should run next; None when the best point is known.
 
     Candidates are the points that may be nearly the best. The one with the fewest runs comes first; among equals, the
-    one of the shortest expected period. That is the predicted period if a run was slower: the machine may have been
-    busy then.
+    one with the shortest expected period. If a run was slower than predicted, the predicted period is expected, because
+    the machine may have been busy.
 
     Args:
-        profile: with all measurements so far.
-        batch_size: of the points in question.
+        profile: the profile with all measurements so far.
+        batch_size: the batch size of the points to run.
         runs: how often each split point has run so far, by name.
         repeats: how many runs make a split point known.
     """

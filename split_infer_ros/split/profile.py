@@ -123,9 +123,9 @@ class ProfilePoint:
         """Returns the point of a batch size between this one and a larger one. The period becomes unknown.
 
         Args:
-            larger: of the same split point.
-            share: of the way to the larger point, from 0 to 1.
-            batch_size: of the point between.
+            larger: a point of the same split point at a larger batch size.
+            share: the part of the way to the larger point, from 0 to 1.
+            batch_size: the batch size of the point between.
         """
         names = ("preprocess_s", "backbone_s", "hand_over_s", "head_s", "decode_s")
         times = {name: (1 - share) * getattr(self, name) + share * getattr(larger, name) for name in names}
@@ -160,7 +160,7 @@ class Profile:
     def estimate(self, split_point: str, num_images: int) -> ProfilePoint | None:
         """Returns what a batch of that many images costs at a split point, between the two nearest measured sizes.
 
-        Returns None if no batch is measured there that is as small, or none that is as large.
+        Returns None if all measured batches there are larger, or all are smaller.
         """
         points = [point for point in self.points if point.split_point == split_point]
         below = max((point for point in points if point.batch_size <= num_images), key=_size_of, default=None)
@@ -177,7 +177,7 @@ class Profile:
     def predicted_s(self, point: ProfilePoint) -> float:
         """Returns the seconds between two batches as predicted from the stages' times.
 
-        The prediction is corrected by the median error at the points of the same batch size whose period was measured.
+        The median error at measured points of the same batch size corrects the prediction.
         """
         return self._modelled_s(point) * self._corrections.get(point.batch_size, 1.0)
 
@@ -193,7 +193,7 @@ class Profile:
         return sum(self.co_run.busy_s(point.backbone_stage_s, point.head_stage_s))
 
     def without_periods(self) -> Profile:
-        """Returns a profile without measured periods whose predictions are this one's.
+        """Returns a profile without measured periods that predicts the same as this one.
 
         The stages' times are scaled so that they predict the measured periods.
         """

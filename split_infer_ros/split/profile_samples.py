@@ -19,8 +19,8 @@ from split_infer_ros.split.split_points import SplitPoint
 class ProfilePart(enum.Enum):
     """What a sample of a split point times, in seconds a batch.
 
-    The first five are timed alone. The last three come from a saturated pipeline: the time between two batches, and
-    what a batch takes in each stage.
+    The first five are timed alone. The last three come from a saturated pipeline: the time between two batches, and the
+    time of a batch in each stage.
     """
 
     PREPROCESS = "preprocess"
@@ -51,7 +51,7 @@ class PointSamples:
     Attributes:
         split_point: its name.
         batch_size: images a batch.
-        parts: samples of each part, seconds a batch. Those of a pipeline are there if it was run.
+        parts: samples of each part, seconds a batch. Samples of a pipeline are there only if it was run.
     """
 
     split_point: str
@@ -126,8 +126,8 @@ def from_records(records: Iterable[Record], split_points: Sequence[SplitPoint]) 
     """Returns the samples of every batch size at which all split points are complete.
 
     Args:
-        records: of one task, oldest first. Later measurements replace earlier ones.
-        split_points: of the model, in order.
+        records: the records of one task, oldest first. Later measurements replace earlier ones.
+        split_points: the model's split points, in order.
     """
     known_parts = {part.value: part for part in ProfilePart}
     parts_by_key: dict[PointKey, dict[ProfilePart, tuple[float, ...]]] = {}

@@ -20,8 +20,8 @@ from split_infer_ros.telemetry.machine import engine_version
 if TYPE_CHECKING:
     import onnx
 
-FORMAT = 2  # of what is kept, and how it is made; a change raises it, and models are then quantised again
-LOSS = "split_infer_ros.loss"  # key in the metadata: what was lost and accepted, in a sentence
+FORMAT = 2  # of the file, and of how it is made; a change of either raises it, and models are then quantised again
+LOSS = "split_infer_ros.loss"  # key in the metadata: the loss of quality that the user accepted, in a sentence
 
 
 def quantised_path(model: SplitModel) -> Path:
@@ -31,7 +31,7 @@ def quantised_path(model: SplitModel) -> Path:
 
     - the model's operations and weights, and the size of its images;
     - whether the processor has VNNI;
-    - the version of OpenVINO, by which the results were judged;
+    - the version of OpenVINO, with which the results were judged;
     - for a model of torch, the versions that export it.
 
     Raises:
@@ -51,7 +51,7 @@ def find_quantised(model: SplitModel) -> Path:
     """Returns the path of the file that holds a model in int8.
 
     Raises:
-        ConfigurationError: there is none for this model, these weights and versions.
+        ConfigurationError: there is no file for this model, these weights and versions.
     """
     path = quantised_path(model)
     if not path.is_file():
@@ -63,10 +63,10 @@ def find_quantised(model: SplitModel) -> Path:
 
 
 def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
-    """Returns the graph of a model in int8, and what is known of it. The file is parsed when somebody needs its nodes.
+    """Returns the graph of a model in int8, and its manifest. The file is parsed only when its nodes are needed.
 
     Raises:
-        ConfigurationError: there is none for this model, these weights and versions, or the file is damaged.
+        ConfigurationError: there is no file for this model, these weights and versions, or the file is damaged.
     """
     path = find_quantised(model)
     digest = _checked_digest(path)
@@ -78,13 +78,13 @@ def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
             raise ConfigurationError(f"{path} has changed since it was loaded; load the model again.")
         return read_onnx(path)
 
-    split_points = write_split_points(model.split_points)  # those of the model in int8 follow from them
+    split_points = write_split_points(model.split_points)  # the split points of the model in int8 follow from these
     manifest = Manifest.of(f"{digest} {split_points}", str(path))
     return manifest.graph(f"{model.entry.name} in int8", "whole", read), manifest
 
 
 def _checked_digest(path: Path) -> str:
-    """Returns the digest of a quantised model, which is as it was written: no engine sees a damaged file."""
+    """Returns the digest of a quantised model. Refuses a file that is not as it was written, so no engine sees it."""
     try:
         digest = _digest_path(path).read_bytes()
         is_whole = digest == _digest(path.read_bytes())

@@ -70,7 +70,7 @@ class QuantisedModel(GraphModel):
 
     @property
     def default_split_point(self) -> str:
-        """The source's, or the last one if int8 does not have it."""
+        """The source's default split point, or the last one if the model in int8 does not have it."""
         names = [point.name for point in self.split_points]
         return self._source.default_split_point if self._source.default_split_point in names else names[-1]
 
@@ -89,10 +89,10 @@ _UNTUNED = ExecutionConfig(precision=Precision.INT8)  # names no engine
 
 
 def place(model: SplitModel, device: Device, execution_config: ExecutionConfig) -> SplitModel:
-    """Returns a model with its backbone on a device and in an execution config. For int8, the quantised model is read.
+    """Returns a model with its backbone on a device and in an execution config. For int8, it reads the quantised model.
 
     Raises:
-        ConfigurationError: the model cannot run so, or was not quantised.
+        ConfigurationError: the model cannot run there or in this config, or was not quantised.
     """
     if execution_config.precision is Precision.INT8 and not isinstance(model, QuantisedModel):
         model = QuantisedModel(model, *read_quantised(model))
@@ -100,9 +100,9 @@ def place(model: SplitModel, device: Device, execution_config: ExecutionConfig) 
 
 
 def _located(split_points: Sequence[SplitPoint], dataflow: Dataflow) -> tuple[SplitPoint, ...]:
-    """Returns the split points with their positions in another graph, whose values have the same names.
+    """Returns the split points with their positions in another graph. Its values have the same names.
 
-    A place where other values cross in that graph is left out.
+    A split point is left out if other values cross there in that graph.
     """
     located = []
     for point in split_points:

@@ -1,4 +1,4 @@
-"""The traced graph of a model, whose weights can be released and read again."""
+"""The traced graph of a model. Its weights can be released and read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class ReleasableGraph:
 
     Attributes:
         module: the graph, with stand-ins for weights that were released.
-        lock: is held while weights are released or read again. Models hold it while they make a partition.
+        lock: the lock that is held while weights are released or read again. Models hold it while they make a
+            partition.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -32,11 +33,11 @@ class ReleasableGraph:
         set_state(module, {name: stand_in(tensor) for name, tensor in state_of(module).items() if tensor.is_meta})
 
     def release(self, names: Collection[str], fetch: Fetch) -> bool:
-        """Frees the memory of weights. Partitions that were made before keep theirs.
+        """Frees the memory of weights. Partitions that were made before keep their weights.
 
         Args:
-            names: of parameters and buffers.
-            fetch: reads them again.
+            names: the names of parameters and buffers.
+            fetch: reads the weights again.
 
         Returns:
             False if all of them had been released before.
@@ -49,16 +50,16 @@ class ReleasableGraph:
             return frees_any
 
     def restore(self, names: Collection[str] | None = None) -> bool:
-        """Reads those of the weights again that were released.
+        """Reads released weights again.
 
         Args:
-            names: of parameters and buffers; None for all.
+            names: the names of parameters and buffers; None for all. Those that were not released are left as they are.
 
         Returns:
-            False if none of them was released.
+            False if none of these weights was released.
 
         Raises:
-            ConfigurationError: they cannot be read.
+            ConfigurationError: released weights cannot be read.
         """
         with self.lock:
             candidates = list(self._released) if names is None else names

@@ -1,4 +1,4 @@
-"""Compares the results of two executions of a whole model: by what they detect, where they detect enough."""
+"""Compares the results of two executions of a whole model: their detections if these are enough, or else tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ResultDifference:
 
     Attributes:
         largest: the largest difference in an output, as a share of its largest value.
-        decoded: the difference of what the outputs mean; None if there is too little to judge by it.
+        decoded: the difference between the decoded results; None if these are too few to judge by.
     """
 
     largest: float
@@ -39,7 +39,7 @@ class ResultDifference:
     def agrees(self, allowed: Callable[[], float]) -> bool:
         """Returns whether rounding explains the difference.
 
-        Detections or scores decide. Where there are too few of them, the tensors decide.
+        Detections or scores decide. If there are too few of them, the tensors decide.
 
         Args:
             allowed: gives the largest difference that tensors may have. It is called only if they decide.
@@ -65,10 +65,10 @@ def compare_results(
 
     Args:
         entry: decodes the outputs.
-        found, expected: of each batch.
+        found, expected: the outputs of each batch.
         classifies: whether the model is a classifier.
-        measure: gives the largest relative difference of the outputs of a batch. It is not finite where one side has
-            numbers and the other has none.
+        measure: gives the largest relative difference of the outputs of a batch. The difference is not finite if one
+            side has a number where the other side has none.
     """
     largest = max((measure(*pair) for pair in zip(found, expected, strict=True)), key=_badness, default=0.0)
     if not math.isfinite(largest):
@@ -99,5 +99,5 @@ def is_classifier(model: SplitModel) -> bool:
 
 
 def _badness(value: float) -> float:
-    """Puts NaN above all numbers."""
+    """Ranks NaN above all numbers."""
     return math.inf if math.isnan(value) else value

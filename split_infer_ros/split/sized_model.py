@@ -22,17 +22,17 @@ from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
 
-REFERENCE = 2  # images; the graph for so many shows where the batch is
+REFERENCE = 2  # images; the graph for two images shows where the batch is
 
 MakePart = Callable[[TorchModel], Partition]
 """Makes a part of the model for one batch size."""
 
 
 class SizedModel(SplitModel):
-    """A model whose forward branches on the batch size, or writes it into constants.
+    """A model with a forward that branches on the batch size, or writes it into constants.
 
-    Its split points are those of the graph for two images. A size whose graph has others runs in pairs of images.
-    Tracing takes seconds, so the pipeline warms up with every size.
+    Its split points are those of the graph for two images. A batch size whose graph has other split points runs in
+    pairs of images. Tracing takes seconds, so the pipeline warms up with every size.
 
     Args:
         entry: the model's entry in the catalogue.
@@ -67,7 +67,7 @@ class SizedModel(SplitModel):
         """Returns the same model with its backbone on another device or in another execution config.
 
         Raises:
-            ConfigurationError: the engine is another one than torch.
+            ConfigurationError: the engine is not torch.
         """
         config = execution_config or self.execution_config
         if config.engine is not Engine.TORCH:
@@ -76,7 +76,7 @@ class SizedModel(SplitModel):
                 "take engine torch, or a model whose forward does not depend on the number of images."
             )
         other = copy.copy(self)
-        other._source = self  # keeps this model alive, so that others who ask for it share it
+        other._source = self  # keeps this model alive, so that later loads share it
         other._sized = {}
         other.device, other.execution_config = device, config
         other.split_points = tuple(split_point.in_precision(other.dtype) for split_point in self.split_points)
@@ -98,7 +98,7 @@ class SizedModel(SplitModel):
         return self._reference.parameters_before(name)
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
+        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does."""
         made: dict[TorchModel, tuple[tuple[Partition, ...], tuple[Partition, ...]]] = {}
 
         def segment(model: TorchModel, side: int, index: int) -> Partition:
@@ -120,7 +120,7 @@ class SizedModel(SplitModel):
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
-        """That of the models for each size."""
+        """The head's config in the models for each size."""
         return self._reference._head_execution_config
 
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
@@ -136,7 +136,7 @@ class SizedModel(SplitModel):
         )
 
     def for_size(self, batch_size: int) -> TorchModel | None:
-        """Returns the model for that batch size; None if its graph has other split points than that for two images."""
+        """Returns the model for a batch size; None if its split points are not those of the graph for two images."""
         with self._lock:
             if batch_size not in self._sized:
                 self._sized[batch_size] = self._make_for_size(batch_size)

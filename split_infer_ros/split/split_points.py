@@ -25,8 +25,8 @@ class SplitPoint:
             ``output``.
         aliases: enclosing blocks that end there too, such as ``features``.
         position: how many of the graph's nodes belong to the backbone.
-        tensors: what crosses, in specs of one image's part.
-        kept: names of tensors that keep their dtype in whatever precision the backbone computes.
+        tensors: the specs of the tensors that cross, for one image.
+        kept: the names of tensors that keep their dtype, whatever the backbone's precision is.
     """
 
     name: str
@@ -54,11 +54,11 @@ class SplitPoint:
 
     @property
     def head_inputs(self) -> tuple[TensorSpec, ...]:
-        """What heads take here: the tensors of a backbone that computes in float32."""
+        """The inputs of a head here: the tensors of a backbone that computes in float32."""
         return self.in_precision(FLOAT32).tensors
 
     def blank_head_inputs(self, batch_size: int) -> tuple[Array, ...]:
-        """Returns zeros that the head of an engine takes here, for so many images."""
+        """Returns zeros as inputs of an engine's head here, for ``batch_size`` images."""
         return tuple(np.zeros((batch_size, *spec.shape), spec.dtype) for spec in self.head_inputs)
 
 
@@ -108,12 +108,12 @@ def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str
 
 
 def kept_names(specs: Iterable[TensorSpec]) -> frozenset[str]:
-    """Returns the names of tensors that keep their dtype in every precision: all that are not float32 in float32."""
+    """Returns the names of tensors that keep their dtype in every precision: those that are not float32 in fp32."""
     return frozenset(spec.name for spec in specs if spec.dtype != FLOAT32)
 
 
 def as_specified(values: Iterable[Values], specs: Iterable[TensorSpec]) -> tuple[Values, ...]:
-    """Returns arrays or tensors in the dtypes of their specs. Those that are so already are not copied."""
+    """Returns arrays or tensors in the dtypes of their specs. Those that have the dtype already are not copied."""
     return tuple(_in_dtype(each, spec.dtype) for each, spec in zip(values, specs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Rewrites the graphs of several models of one architecture as one graph, whose every operation computes all models.
+"""Rewrites the graphs of several models of one architecture as one graph. Each operation computes all models.
 
 This is the paper's fusion of kernels (§II-B) a level above kernels. A convolution of the result has a group of channels
 for each model, and a linear layer is a product of batches of matrices. So one launch does the work of several.
@@ -24,9 +24,9 @@ from split_infer_ros.split.traced_split_points import propagate
 
 
 class _Place(enum.Enum):
-    """Where a value has its models."""
+    """Where the models lie in a value."""
 
-    SHARED = enum.auto()  # nowhere: one value for all models, maybe no tensor
+    SHARED = enum.auto()  # one value for all models, which may be no tensor
     CHANNELS = enum.auto()  # (n, m * c, ...)
     OWN = enum.auto()  # (n, m, c, ...), or several such tensors
 
@@ -44,7 +44,7 @@ def stack_graphs(parts: Sequence[fx.GraphModule], image_shape: tuple[int, int, i
     channels.
 
     Args:
-        parts: of at least two models on the CPU. They differ in their weights only, and keep them.
+        parts: the graphs of at least two models on the CPU. They differ only in their weights, and are not changed.
         image_shape: (C, H, W) of one model's images.
 
     Raises:
@@ -75,12 +75,12 @@ class _Stacker:
         self._modules = nn.Module()
         self._values: dict[fx.Node, _Value] = {}
         self._placed: dict[tuple[fx.Node, _Place], fx.Node] = {}
-        self._names: dict[str, str] = {}  # of new modules, by what each replaces
+        self._names: dict[str, str] = {}  # names of new modules, by the name of what each replaces
 
     def stack(self) -> fx.GraphModule:
         nodes = [list(part.graph.nodes) for part in self._parts]
         for same in zip(*nodes, strict=True):
-            if same[0].op not in ("get_attr", "output"):  # an operation takes its constants along
+            if same[0].op not in ("get_attr", "output"):  # an operation brings its constants along
                 self._values[same[0]] = self._stacked(same)
         outputs = outputs_of(nodes[0])
         for output in outputs:
@@ -135,7 +135,7 @@ class _Stacker:
         if len(inputs) == 1 and kind in ELEMENTWISE | ARITHMETIC:  # arithmetic with a number
             return self._repeated(node, self._values[inputs[0]].place)
         if kind in ARITHMETIC and rank == len(shapes[1]) > 1:
-            # beside each other, a single channel would not be spread over all channels of its own model
+            # if models lie in the channels, a single channel would not spread over its own model's channels
             return self._repeated(node, _Place.CHANNELS if shapes[0][1] == shapes[1][1] else _Place.OWN)
         if (rank == 4 and kind in SPATIAL) or first_flattened(node, modules) >= 1:
             return self._repeated(node, _Place.CHANNELS)
@@ -156,7 +156,7 @@ class _Stacker:
         return node in self._values and self._values[node].place is not _Place.SHARED
 
     def _in_place(self, node: fx.Node, place: _Place) -> fx.Node:
-        """Returns an operand with its models in that place. Values of all models are not moved."""
+        """Returns an operand with its models in ``place``. A value that all models share is not moved."""
         value = self._values[node]
         if place is _Place.SHARED or value.place in (place, _Place.SHARED):
             return value.node
@@ -166,27 +166,28 @@ class _Stacker:
         return self._placed[node, place]
 
     def _repeated(self, node: fx.Node, place: _Place) -> _Value:
-        """Returns the value of the same operation on operands whose models are in that place, as its own will be."""
+        """Repeats an operation on operands with their models in ``place``. Its value has them there too."""
         copied = self._graph.node_copy(node, lambda operand: self._in_place(operand, place))
         if node.op == "call_module":
             copied.target = self._named(str(node.target), lambda: self._parts[0].get_submodule(str(node.target)))
         return _Value(copied, place)
 
     def _call(self, node: fx.Node, make: Callable[[], nn.Module], inputs: Sequence[fx.Node], place: _Place) -> _Value:
-        """Returns the value of a new module, called with operands whose models are in that place.
+        """Calls a new module on operands with their models in ``place``, and returns its value.
 
         Args:
-            node: what the module replaces. A module of the model that is called again is replaced by the same one.
+            node: the node that the module replaces. If several nodes call one module of the model, they share the new
+                one.
             make: makes the module.
             inputs: the operands.
-            place: of the models in the operands and in the value.
+            place: where the models lie in the operands and in the value.
         """
         name = self._named(str(node.target) if node.op == "call_module" else node.name, make)
         operands = tuple(self._in_place(each, place) for each in inputs)
         return _Value(self._graph.call_module(name, operands), place)
 
     def _named(self, replaced: str, make: Callable[[], nn.Module]) -> str:
-        """Returns the name of the module that replaces another one, which is made for the first call of it."""
+        """Returns the name of the module that replaces another one. It is made at the first call."""
         if replaced not in self._names:
             self._names[replaced] = f"stacked_{len(self._names)}"
             self._modules.add_module(self._names[replaced], make())
@@ -204,8 +205,8 @@ def size_of_one(stacked: Tensor, name: str, *args: int) -> Any:
 
     Args:
         stacked: (n, m, ...), the tensors of m models.
-        name: of the attribute, such as ``shape``, or of the method: ``size`` or ``dim``.
-        args: what ``size`` is called with: a dimension, or nothing.
+        name: the name of the attribute, such as ``shape``, or of the method: ``size`` or ``dim``.
+        args: the arguments of ``size``: a dimension, or nothing.
     """
     found = getattr(stacked[:, 0], name)
     return found(*args) if callable(found) else found

@@ -1,4 +1,7 @@
-"""Models of one architecture with different weights, such as one network fine-tuned for each camera, as one network."""
+"""Joins models of one architecture with different weights into one network.
+
+An example is a network that was fine-tuned for each camera.
+"""
 
 from __future__ import annotations
 
@@ -75,17 +78,17 @@ class StackedModel:
         """Computes the batches of members, and returns the features of each.
 
         Args:
-            images: as ``join`` takes them.
-            backbone: what runs the network; None for ``backbone`` itself.
+            images: the images of members, as ``join`` takes them.
+            backbone: runs the network; None for the attribute ``backbone``.
         """
         run: Partition = backbone or self.backbone
         return self.divide(run(self.join(images)), {name: len(given) for name, given in images.items()})
 
     def join(self, images: Mapping[str, Tensor]) -> Tensor:
-        """Returns the network's images (n, m * C, H, W), in which n is the largest number of images of a member.
+        """Returns the network's images (n, m * C, H, W). n is the largest number of images of a member.
 
         Args:
-            images: (n, C, H, W) of at least one member, on the device. Blank images fill up what is missing.
+            images: (n, C, H, W) of at least one member, on the device. Blank images stand for missing ones.
         """
         size = max(map(len, images.values()))
         some = next(iter(images.values()))
@@ -97,7 +100,7 @@ class StackedModel:
         return torch.cat(padded, dim=1)
 
     def divide(self, features: Sequence[Tensor], counts: Mapping[str, int]) -> dict[str, tuple[Tensor, ...]]:
-        """Returns views of the network's features: those of each member's images, (n, ...).
+        """Returns views of the network's features: for each member, the features of its images, (n, ...).
 
         Args:
             features: what ``backbone`` returned.
@@ -140,7 +143,7 @@ class StackedModel:
         return OperatorOverride(backbone, config.operators)
 
     def _check_results(self) -> None:
-        """Compares the network's results with those of the models.
+        """Compares the network's results with the models' results.
 
         Raises:
             ConfigurationError: they differ by more than rounding, or the network cannot run.

@@ -95,11 +95,11 @@ class PerModel(nn.Module):
             for name in self._names
         )
         self._in_dims = (*(1 if stacked else None for stacked in is_stacked), *(0 for _ in self._names))
-        self._pattern = (copy.deepcopy(parts[0]).to("meta"),)  # in a tuple: it has no weights to be moved or listed
-        self._shells: list[fx.GraphModule] = []  # a call changes its shell, and several threads may call
+        self._pattern = (copy.deepcopy(parts[0]).to("meta"),)  # in a tuple, so that torch neither moves nor lists it
+        self._shells: list[fx.GraphModule] = []  # each call changes its own shell, because several threads may call
 
     def forward(self, *values: Any) -> Any:
-        """Takes the inputs, those of each model in dimension 1; returns tensors with the models in dimension 1."""
+        """Takes the inputs and returns tensors. If each model has its own, the models lie in dimension 1."""
         shell = self._shells.pop() if self._shells else copy.deepcopy(self._pattern[0])
         num_inputs = len(values)
         nothing: list[int] = []  # places of results that are None, which vmap does not take

@@ -1,4 +1,4 @@
-"""Operations that compute several models as they compute one, if the models lie beside each other in the channels."""
+"""Operations that compute several models just like one, if the models lie beside each other in the channels."""
 
 from __future__ import annotations
 

@@ -43,10 +43,10 @@ class StageTimer:
     """Times the stages of one model on this thread.
 
     Args:
-        model: on its device.
-        image: one like those that the cameras send.
+        model: the model, placed on its device.
+        image: an image like those that the cameras send.
         limits: what post-processing keeps.
-        rounds: samples of each stage. Passes through the model are repeated until so many of them agree.
+        rounds: the number of samples of each stage. Passes through the model are repeated until that many agree.
     """
 
     def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
@@ -128,7 +128,7 @@ class StageTimer:
     ) -> tuple[tuple[Values, ...], list[list[float]]]:
         """Runs segments one after the other, in passes that are repeated until some of them agree.
 
-        The first passes take long: the heap gets its pages then, and convolutions are packed.
+        The first passes take long, because the heap gets its pages then and convolutions are packed.
 
         Returns:
             The results of the last segment, and the seconds of each segment in each of the passes that agree.
@@ -151,9 +151,9 @@ class StageTimer:
     def _time_hand_overs(
         self, segments: Sequence[Partition], images: Values, *, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
-        """Returns the seconds of copying what crosses into a slot, for each split point.
+        """Returns the seconds of copying the features into a slot, for each split point.
 
-        An engine's part writes its features into the slot itself.
+        For an engine that writes its features into the slot itself, this copy is left out.
         """
         seconds = []
         features: tuple[Values, ...] = (images,)

@@ -1,4 +1,4 @@
-"""Keeps the shapes that were inferred for a graph: whoever inspects a file infers them for the nodes that read it."""
+"""Keeps the shapes that were inferred for a graph. The inspection of a file infers them for later nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.cached_json import read_json, write_json
 
-FORMAT = 1  # of the file and of the inference; a change raises it, and shapes are then inferred again
+FORMAT = 1  # of the file and of the inference; a change of either raises it, and shapes are then inferred again
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, V
     A file that is not as it was written counts as none.
 
     Args:
-        graph: its first input is the images.
+        graph: the graph. Its first input takes the images.
         image_shape: (C, H, W) of an image.
     """
     path = _path(graph, image_shape)

@@ -25,15 +25,15 @@ SEED = 0  # untrained weights are the same ones each time
 
 
 def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
-    """Builds a module on the CPU, with its weights, in eval mode; or the ONNX graph of which a user's function tells.
+    """Builds a module on the CPU, with its weights, in eval mode; or the ONNX graph that a user's function names.
 
     Args:
-        spec: of any model but an ONNX file.
+        spec: names any model but an ONNX file.
 
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or a user's model cannot be decoded.
     """
-    tell_torch()  # this thread may be the first that has torch
+    tell_torch()  # this thread may be the first to use torch
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)
@@ -48,7 +48,7 @@ def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph
 def make_torch_model(
     entry: ModelEntry, module: nn.Module, execution_config: ExecutionConfig
 ) -> TorchModel | SizedModel:
-    """Makes a model on the CPU in float32 of a module, traced for any batch size or else for each one.
+    """Makes a model on the CPU in float32 of a module. It is traced for any batch size, or else for each size.
 
     Raises:
         UntraceableError: the module cannot be traced.

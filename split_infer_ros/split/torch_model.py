@@ -62,7 +62,7 @@ class TorchModel(SplitModel):
     ) -> None:
         config = execution_config or ExecutionConfig()
         self._source: TorchModel | None = None
-        self._weight_names: dict[int, list[str]] = {}  # of backbones that were made, by the position of the split point
+        self._weight_names: dict[int, list[str]] = {}  # of backbones that were made, by the split point's position
         self._batch_size = batch_size or 1
         self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding, batch_size))
         super().__init__(
@@ -81,10 +81,10 @@ class TorchModel(SplitModel):
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> TorchModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
-        Both models share the weights on the CPU. Folding stays as it is here, since it comes before splitting.
+        Both models share the weights on the CPU. Folding stays as in this model, because it comes before splitting.
         """
         other = copy.copy(self)
-        other._source = self  # keeps this model alive, so that others who ask for it share it
+        other._source = self  # keeps this model alive, so that later loads share it
         other.device = device
         if execution_config is not None:
             other.execution_config = replace(execution_config, folding=self.execution_config.folding)
@@ -98,8 +98,8 @@ class TorchModel(SplitModel):
         Partitions that were made before and are in use keep their weights.
 
         Args:
-            names: of parameters and buffers.
-            fetch: reads them again.
+            names: the names of parameters and buffers.
+            fetch: reads the weights again.
 
         Returns:
             False if all of them had been released before.
@@ -156,7 +156,7 @@ class TorchModel(SplitModel):
         return sum(parameter.numel() for parameter in backbone_of(self.graph, self.split_point(name)).parameters())
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points as the backbone and as the head runs them.
+        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does.
 
         Segments are never compiled.
         """
@@ -181,10 +181,10 @@ class TorchModel(SplitModel):
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
-        """The backbone's configuration, or the default one where that does not suit the head.
+        """The backbone's configuration, or a default one if that does not suit the head.
 
-        A configuration that was found on a GPU says nothing about the CPU, nor does a precision that a GPU is made
-        for. And when a head first runs, there is no time to compile it.
+        A configuration or a precision that suits a GPU says nothing about the CPU. The head is never compiled, because
+        there is no time for that when it first runs.
         """
         config = self.execution_config
         if self.device.type != "cpu":
@@ -253,7 +253,7 @@ class TorchModel(SplitModel):
 
 
 def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:
-    """Returns a model of torch as what it is.
+    """Returns a model as a ``TorchModel``, and refuses models of other kinds.
 
     Args:
         model: any model.
@@ -261,7 +261,7 @@ def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:
         advice: what a user of another model can do instead, as the end of a sentence.
 
     Raises:
-        ConfigurationError: it is a model of another kind.
+        ConfigurationError: the model is of another kind.
     """
     if not isinstance(model, TorchModel):
         raise ConfigurationError(f"{purpose} needs a model of torch, and {model.entry.name} is {model.kind}: {advice}")

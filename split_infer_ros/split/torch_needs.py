@@ -1,4 +1,4 @@
-"""What models need of torch, where it is not imported anyway."""
+"""Imports torch only if it is needed: to count GPUs, or for a model that cannot do without it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from split_infer_ros.engines.engine import import_package
 from split_infer_ros.errors import ConfigurationError
 
-# What drivers make for GPUs: NVIDIA's on servers, on Jetsons and under Windows; AMD's.
+# Files that drivers make for GPUs: NVIDIA's drivers on servers, on Jetsons and under Windows, then AMD's.
 DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
 ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take'
 AN_ONNX_FILE = "an ONNX file"
 
 
 def num_gpus() -> int:
-    """Returns the number of GPUs that torch can use, because weights and features on a GPU are its own.
+    """Returns the number of GPUs that torch can use, because torch holds the weights and features on a GPU.
 
-    Without torch, or with one that cannot be loaded, there is none. Where no driver has made a device, torch is not
-    imported to ask.
+    The number is 0 if torch is missing or cannot be loaded. If no driver has made a device, torch is not imported to
+    ask.
     """
     if "torch" not in sys.modules and not any(map(Path.exists, DEVICES)):
         return 0
@@ -33,7 +33,7 @@ def require_torch(model: str, *, instead: str) -> None:
     """Imports torch for a model that is no ONNX file.
 
     Args:
-        model: whose name the error tells.
+        model: the model's name, for the error.
         instead: what the user can take without torch.
 
     Raises:

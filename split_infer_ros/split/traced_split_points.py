@@ -17,9 +17,9 @@ from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_n
 from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
 
 BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
-SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before it, where they are given
+SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before the node, if they are given
 
-# A split point just before one of these would leave an operation of little work to the other side.
+# No split point lies just before one of these: an operation of little work would be left to the other side.
 _LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
 # A run of a smaller network takes less time than FakeTensorMode, which imports torch._dynamo and sympy.
@@ -39,8 +39,8 @@ def find_split_points(
         batch_size: the only one that the graph takes; None if it takes any.
 
     Returns:
-        The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At
-        each of them, only tensors cross whose first dimension is the batch.
+        The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At each
+        of them, every tensor that crosses has the batch as its first dimension.
     """
     batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
     propagate(_SpecRecorder(graph), (batch, *image_shape))
@@ -91,8 +91,8 @@ def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others
     """Runs an interpreter on images of that shape. Large networks compute nothing if that is possible.
 
     Args:
-        interpreter: is given each value, or a fake one of the same shape, dtype and layout.
-        image_shape: of the first input, (N, C, H, W).
+        interpreter: receives each value, or a fake one of the same shape, dtype and layout.
+        image_shape: the shape of the first input, (N, C, H, W).
         others: further inputs.
     """
 
@@ -111,12 +111,12 @@ def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others
 
 
 def value_name(node: fx.Node) -> str:
-    """Returns the name under which a node's value crosses: that of the ONNX value which it is, or the node's own."""
+    """Returns the name under which a node's value crosses: the name of its ONNX value, or else the node's own."""
     return str(node.meta.get(ONNX_VALUE, node.name))
 
 
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
-    """Returns the nodes before ``position`` whose values later nodes use.
+    """Returns the nodes before ``position`` with values that later nodes use.
 
     Constants are left out, because each side has its own.
     """

@@ -1,4 +1,4 @@
-"""Remembers what a comparison of an ONNX model's results showed, so that it is compared once."""
+"""Remembers what a comparison of an ONNX model's results showed, so that each model is compared once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
 
-FORMAT = 4  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
+FORMAT = 4  # of how graphs are changed and compared; a change of that raises it, and graphs are then compared again
 YES, NO = b"yes", b"no"
 
 _log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ class Verdict:
     """A file in the user's cache that says whether results of a graph are right.
 
     Attributes:
-        path: of the file, which need not exist.
-        known: what it says, if somebody remembers that.
+        path: the path of the file, which need not exist.
+        known: the verdict, if the caller knows it already. The file is then not read.
     """
 
     path: Path
@@ -35,10 +35,10 @@ class Verdict:
 
     @classmethod
     def on_batches(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
-        """Returns the verdict on several images at once, by this engine and its version.
+        """Returns the verdict on a graph that takes several images at once, for this engine and its version.
 
         Args:
-            graph: as its file holds it.
+            graph: the graph as its file holds it.
             image_shape: (C, H, W).
             config: names the engine.
         """
@@ -46,14 +46,16 @@ class Verdict:
 
     @classmethod
     def on_torch(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
-        """Returns the verdict on the graph as a model of torch, against this engine, by the versions that convert it.
+        """Returns the verdict on a graph as a model of torch, compared with this engine.
+
+        It holds for the versions of the packages that convert the graph.
 
         Args:
-            graph: as its file holds it.
+            graph: the graph as its file holds it.
             image_shape: (C, H, W).
             config: names the engine.
         """
-        import torch  # only here: on the ways to torch alone
+        import torch  # only here: only models of torch need it
 
         from split_infer_ros.engines.onnx_import import LIBRARY
 
@@ -61,7 +63,7 @@ class Verdict:
         return cls(_path(" ".join((_facts(graph, image_shape, config), *facts)), "torch"))
 
     def read(self) -> bool | None:
-        """Returns whether the results are right; None if nobody knows."""
+        """Returns whether the results are right; None if that is not known."""
         if self.known is not None:
             return self.known
         mark_used(self.path)

@@ -1,4 +1,4 @@
-"""Classifiers: one score for each class of an image. What only has their shape is not taken for one."""
+"""Classifiers: one score for each class of an image. The shape alone does not make an output a classifier's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from split_infer_ros.models.decoders.family import Family
 from split_infer_ros.models.decoders.layout import Activation, OutputLayout, Part, PerBox, Suppression
 from split_infer_ros.models.decoders.selected import are_rows_of_yolov7, has_batch_in_front
 
-IMAGENET = (1000, 1001, 10_450, 11_221, 11_821, 21_841, 21_843)  # numbers of classes, of its parts and versions as well
+IMAGENET = (1000, 1001, 10_450, 11_221, 11_821, 21_841, 21_843)  # numbers of classes, including its parts and versions
 OTHER_DATA = (2, 10, 37, 100, 365)  # numbers of classes: yes or no, digits or CIFAR-10, Pets, CIFAR-100, Places
-MIN_PLACES = 10  # numbers of five landmarks. As many logits are not all positive, and coordinates are
+MIN_PLACES = 10  # numbers of five landmarks. Coordinates are all positive, and so many logits are not
 MAX_OF_BOX = 7  # numbers
 _NAMES = ("logit", "prob", "class", "score", "softmax", "pred")
 _OTHERS = {
@@ -50,7 +50,7 @@ def _are_scores(output: Output, facts: OutputFacts) -> bool:
 
 
 def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the file says so, or the output looks like classes: one row for each image, and no embedding."""
+    """Whether the file says that it classifies, or the output looks like classes: one row an image, no embedding."""
     (name,) = layout.outputs
     output = facts.output(name)
     if layout.classes is None or not _is_of_image(output, layout.classes, facts):
@@ -67,7 +67,7 @@ def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def _names_something_else(output: Output) -> bool:
-    """Whether one of the name's words is that of other numbers. A part of a word is not: "image" is no age."""
+    """Whether a word of the name stands for other numbers. A part of a word does not count: "image" is no age."""
     return any(word.removesuffix("s") in _OTHERS for word in re.split(r"[^a-z]+", output.name.lower()))
 
 
@@ -79,9 +79,9 @@ def _is_vector(output: Output) -> bool:
 
 
 def _is_named_or_counted(output: Output, classes: int) -> bool:
-    """Whether numbers have the name of scores, or are as many as a well-known data set has classes.
+    """Whether an output has a name of scores, or as many numbers as a well-known data set has classes.
 
-    Any other number may be that of angles, landmarks or parameters, which lie around 0 as logits do.
+    Any other output may hold angles, landmarks or parameters, which lie around 0 as logits do.
     """
     if classes in IMAGENET or output.mentions(*_NAMES):
         return True
@@ -90,7 +90,7 @@ def _is_named_or_counted(output: Output, classes: int) -> bool:
 
 
 def _is_of_image(output: Output, classes: int, facts: OutputFacts) -> bool:
-    """Whether an output has one row for each image. Without that, few numbers may be those of a box."""
+    """Whether an output has one row for each image. If the file does not say so, a few numbers may be a box."""
     if output.values is not None and len(output.values) != 1:
         return False
     return has_batch_in_front(output.name, facts) or classes > MAX_OF_BOX or facts.gives_probabilities(output.name)

@@ -61,7 +61,7 @@ def parse_text(text: str) -> dict[str, str]:
     """Returns the keys and values of ``key=value,key=value``.
 
     Raises:
-        ConfigurationError: the text is none of this form, or a key comes twice.
+        ConfigurationError: the text is too long or does not have this form, or a key comes twice.
     """
     if len(text) > MAX_CHARACTERS:
         raise ConfigurationError(f"decoder has {len(text):,} characters; a declaration has at most {MAX_CHARACTERS:,}.")
@@ -129,10 +129,10 @@ def read_declaration(declared: Mapping[str, Any], outputs: Sequence[str], where:
 
 
 def check_keys(declared: Mapping[str, Any], where: str) -> None:
-    """Checks that a declaration without boxes has no key that says something about boxes: they were forgotten then.
+    """Checks that a declaration without ``boxes`` has no key about boxes. Otherwise, ``boxes`` was forgotten.
 
     Raises:
-        ConfigurationError: it has one.
+        ConfigurationError: it has such a key.
     """
     others = [] if "boxes" in declared else [key for key in declared if key not in _OF_CLASSIFIERS]
     if others:

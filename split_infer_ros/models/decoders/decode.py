@@ -26,8 +26,8 @@ from split_infer_ros.models.decoders.parts import images_of, numbers_of
 from split_infer_ros.models.decoders.selection import Scored, logit, select
 from split_infer_ros.models.detections import Detections, Limits
 
-NO_CLASS = -1  # of a box whose class is no whole number
-MAX_ROUNDING = 0.01  # of a class that is written as a floating number
+NO_CLASS = -1  # the label of a box whose class is no whole number
+MAX_ROUNDING = 0.01  # of a class that an output holds as a floating number
 
 
 class LayoutDecoder:
@@ -37,7 +37,7 @@ class LayoutDecoder:
 
     Args:
         layout: how the outputs are read.
-        names: of the model's outputs, in their order.
+        names: the names of the model's outputs, in order.
         height, width: the size of the model's input in pixels.
 
     Attributes:
@@ -71,8 +71,9 @@ class LayoutDecoder:
         """Returns the detections of each image.
 
         Args:
-            outputs: of a batch, as arrays. Tensors of any device are taken too: a decode of a user's may pass them on.
-            limits: which detections are kept.
+            outputs: the outputs of a batch, as arrays. Tensors on any device are possible too, because a user's decode
+                function may pass them on.
+            limits: decide which detections are kept.
         """
         if not self._places:
             return [Detections.empty() for _ in range(len(outputs[0]))]
@@ -83,7 +84,7 @@ class LayoutDecoder:
         return [self._image(image, limits) for image in images]
 
     def _image(self, image: dict[str, npt.NDArray[Any]], limits: Limits) -> Detections:
-        """Returns the detections of one image, whose arrays have no batch in front."""
+        """Returns the detections of one image. Its arrays have no batch in front."""
         layout = self.layout
         assert layout.boxes is not None
         numbers = numbers_of(layout.boxes, layout, image)
@@ -111,7 +112,7 @@ class LayoutDecoder:
         return Detections(boxes, scores[order], order)
 
     def _scored(self, image: dict[str, npt.NDArray[Any]], count: int, limits: Limits) -> Scored:
-        """Returns the candidates of an image whose score lies above the threshold."""
+        """Returns the candidates of an image with scores above the threshold."""
         layout, threshold = self.layout, limits.score_threshold
         if layout.counts is not None:
             count = min(count, max(0, _whole(numbers_of(layout.counts, layout, image))))
@@ -142,7 +143,7 @@ class LayoutDecoder:
         columns: Integers | None,
         scores: Floats,
     ) -> Any:
-        """Returns the function that gives the classes of candidates. Few of them need one."""
+        """Returns the function that gives the classes of chosen candidates. Few candidates are chosen."""
         layout = self.layout
         if layout.labels is not None:
             numbers = numbers_of(layout.labels, layout, image)
@@ -152,7 +153,7 @@ class LayoutDecoder:
         return lambda chosen: np.asarray(scores[rows[chosen]].argmax(1), np.int64)
 
     def _probabilities(self, scores: Floats) -> Floats:
-        """Returns scores (n, classes) without the background, after a softmax where the layout has one."""
+        """Returns scores (n, classes) after the layout's activation, without the background."""
         if self.layout.activation is Activation.SOFTMAX:
             scores = softmax(np.asarray(scores, np.float32), 1) if len(scores) else scores
         elif self.layout.activation is Activation.SIGMOID:
@@ -174,7 +175,7 @@ class LayoutDecoder:
 def _above(scores: Floats, threshold: float, per_box: PerBox) -> tuple[Integers, Integers | None, Floats]:
     """Returns the rows, the columns and the values of the scores (n, classes) above a threshold.
 
-    Columns are None if only the best class of each row counts: then they are found later, for the few rows that matter.
+    Columns are None if only the best class of each row counts. They are then found later, for the few rows that matter.
     """
     if scores.shape[1] == 1:
         rows = np.flatnonzero(scores[:, 0] > threshold)
@@ -188,12 +189,12 @@ def _above(scores: Floats, threshold: float, per_box: PerBox) -> tuple[Integers,
 
 
 def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns floats of 16 bits as float32, in which products and places of boxes are exact enough."""
+    """Returns floats of 16 bits as float32, because products and places of boxes need its precision."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _classes(numbers: npt.NDArray[Any]) -> Integers:
-    """Returns numbers of classes as int64. What is no whole number is no class."""
+    """Returns numbers of classes as int64. A number that is not whole becomes ``NO_CLASS``."""
     if numbers.dtype.kind in "iu":
         return numbers.astype(np.int64)
     with np.errstate(invalid="ignore"):

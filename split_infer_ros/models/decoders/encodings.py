@@ -1,4 +1,4 @@
-"""What the numbers of boxes mean: each encoding as a function that gives corners in pixels of the input."""
+"""What the numbers of boxes mean. For each encoding, a function converts them to corners in pixels of the input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Floats, Integers
 from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout
 
-MAX_UNIT = 2.0  # of a box on the scale 0..1, which may lie partly outside; in pixels, a box is larger
-_MAX_LOGARITHM = 20.0  # of a size; the exponential of more is no size of a box, but infinite
+MAX_UNIT = 2.0  # the largest number of boxes on the scale 0..1, which may lie partly outside; in pixels, one is larger
+_MAX_LOGARITHM = 20.0  # of a size; with a larger one, the exponential is no real size and may be infinite
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Geometry:
         places: float32 (n, 2), the corners of all cells in cells, or None.
         sides: float32 (n, 1), the sides of all cells in pixels, or None.
         offset: where in its cell a box's centre is at distance 0, in cells.
-        bins: of a distribution.
-        anchors: float32 (n, 4), or None.
-        variances: of anchors.
+        bins: the number of bins of a distribution.
+        anchors: float32 (n, 4), centres and sizes, or None.
+        variances: factors of the offsets from an anchor's centre, and of the logarithms of sizes.
     """
 
     height: int
@@ -55,7 +55,7 @@ class Geometry:
 
 
 def is_unit(numbers: Floats) -> bool:
-    """Whether the numbers of boxes are on the scale 0..1. A network in pixels has a box that lies further out."""
+    """Whether the numbers of boxes are on the scale 0..1. In pixels, at least one of them would be larger."""
     return bool(numbers.size) and bool(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0) <= MAX_UNIT)
 
 

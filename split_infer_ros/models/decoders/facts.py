@@ -29,10 +29,11 @@ class Output:
     """One of a model's outputs.
 
     Attributes:
-        name: in the graph.
-        shape: of a trial's result for one image, or as the file states it, with None for open lengths.
+        name: the output's name in the graph.
+        shape: the shape of the trial's result for one image. Without a trial, the shape that the file states, with None
+            for open lengths.
         is_integer: whether its numbers are whole.
-        values: of a trial's result; None without a trial.
+        values: the trial's result; None without a trial.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Output:
         return len(self.shape)
 
     def mentions(self, *words: str) -> bool:
-        """Whether the name has one of these words in it, in lower case."""
+        """Whether the name contains one of these lower-case words, in any case."""
         return any(word in self.name.lower() for word in words)
 
     def __str__(self) -> str:
@@ -63,7 +64,7 @@ class OutputFacts:
         height, width: the size of its input in pixels.
         classes: how many classes have names; None if none have.
         trial: the results for one image, float or integer (1, ...) by name; empty before a trial.
-        inputs: the names of the file's inputs, also of those that the package fills.
+        inputs: the names of the file's inputs, including those that the package fills.
     """
 
     graph: OnnxGraph
@@ -115,7 +116,7 @@ class OutputFacts:
         return self.metadata.get("end2end") == "True" or "'nms': True" in arguments
 
     def strides_of(self, count: int | None, boxes_per_cell: int = 1) -> tuple[int, ...]:
-        """Returns the strides of maps that have so many boxes together; empty if there are none."""
+        """Returns the strides of maps that together have ``count`` boxes; empty if no such strides are known."""
         for strides in STRIDES:
             if count == boxes_per_cell * count_cells(self.height, self.width, strides):
                 return strides
@@ -139,7 +140,7 @@ class OutputFacts:
 
 
 def are_probabilities(values: npt.NDArray[Any] | None) -> bool:
-    """Whether all values lie in 0..1, but for rounding. Unknown ones may."""
+    """Whether all values lie in 0..1, up to rounding. Unknown values count as probabilities."""
     if values is None or not values.size:
         return True
     numbers = np.asarray(values, np.float64)
@@ -153,7 +154,7 @@ def rows_sum_to_one(values: npt.NDArray[Any]) -> bool:
 
 
 def are_whole(values: npt.NDArray[Any]) -> bool:
-    """Whether all values are whole numbers from 0, but for rounding."""
+    """Whether all values are whole numbers from 0 on, up to rounding."""
     numbers = np.asarray(values, np.float64)
     return bool(
         np.isfinite(numbers).all() and (np.abs(numbers - np.rint(numbers)) < 1e-2).all() and (numbers > -0.5).all()
@@ -161,6 +162,6 @@ def are_whole(values: npt.NDArray[Any]) -> bool:
 
 
 def are_corners(boxes: npt.NDArray[Any]) -> bool:
-    """Whether no box (..., 4) ends before it begins, but for rounding."""
+    """Whether no box (..., 4) ends before it begins, except by rounding."""
     numbers = np.asarray(boxes, np.float64)
     return bool(np.isfinite(numbers).all() and (numbers[..., 2:] >= numbers[..., :2] - 1e-3).all())

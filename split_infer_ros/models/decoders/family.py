@@ -1,4 +1,4 @@
-"""What a family of models is: how its outputs look, how its images are pre-processed, and what speaks for it."""
+"""Defines a family of models: how its outputs look, how its images are pre-processed, and what makes it likely."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Family:
     """Models whose outputs have the same meaning.
 
     Attributes:
-        name: by which users choose it, the parameter ``decoder``.
-        reads: the outputs, for people. N is the batch, and n counts boxes.
-        find: returns the layouts in which outputs of these shapes can be read, the most likely first. It looks at
-            names only to tell outputs of equal shapes apart.
-        speaks_for: whether names, metadata, numbers of boxes and values make a layout likely. Without that, the family
-            is only used if the user names it.
+        name: the value of the parameter ``decoder`` with which users choose the family.
+        reads: describes the outputs in messages. N is the batch, and n counts boxes.
+        find: returns the layouts that can read outputs of these shapes, the most likely first. It looks at names only
+            to tell outputs of equal shapes apart.
+        speaks_for: returns whether names, metadata, numbers of boxes and values make a layout likely. If not, the
+            family is used only if the user names it.
         recipe: returns the usual pre-processing of a layout, as the parameter ``preprocessing`` takes it.
     """
 

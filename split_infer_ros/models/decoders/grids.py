@@ -1,4 +1,4 @@
-"""The cells of a network's maps, and the anchors of a file, to which boxes belong."""
+"""The places to which boxes belong: the cells of a network's maps, or the anchors of a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_anchors(path: Path) -> Floats:
             values = np.array([line.split() for line in text.splitlines() if line.strip()], dtype=np.float64)
         if values.dtype.kind not in "fiu":
             raise ValueError(f"its elements are {values.dtype}")
-        with np.errstate(over="ignore"):  # what becomes infinite is refused
+        with np.errstate(over="ignore"):  # numbers that become infinite are refused
             anchors = np.ascontiguousarray(values, dtype=np.float32)
         anchors = anchors[0] if anchors.ndim == 3 and len(anchors) == 1 else anchors
         if anchors.ndim != 2 or anchors.shape[1] != 4 or not 0 < len(anchors) <= MAX_ANCHORS:

@@ -27,8 +27,8 @@ class BoxEncoding(str, Enum):
     CENTRE_SIZE = "centre_size"  # centre x, centre y, width, height
     CORNER_SIZE = "corner_size"  # left, top, width, height
     CELLS = "cells"  # the centre's distance from its cell's corner, and the logarithm of its size, in cells
-    DISTANCES = "distances"  # of the four sides from the centre of the cell, in cells
-    DISTRIBUTIONS = "distributions"  # as before, each distance as a softmax over whole numbers of cells
+    DISTANCES = "distances"  # distances of the four sides from the centre of the cell, in cells
+    DISTRIBUTIONS = "distributions"  # such distances, each as a softmax over whole numbers of cells
     ANCHORS = "anchors"  # offsets to the centre and logarithm of the size of an anchor
     SIZES = "sizes"  # width and height in cells, of a box whose centre is in its cell
 
@@ -41,13 +41,13 @@ class BoxRange(str, Enum):
 
     PIXELS = "pixels"  # of the input
     UNIT = "0..1"  # of the input's width and height
-    AUTO = "auto"  # of the two, the one that fits the boxes of a batch
+    AUTO = "auto"  # whichever of the two fits the boxes of a batch
 
 
 class Activation(str, Enum):
-    """What makes a score of a number."""
+    """The function that makes a score of a number."""
 
-    NONE = "none"  # it is one already
+    NONE = "none"  # the number is a score already
     SIGMOID = "sigmoid"
     SOFTMAX = "softmax"  # over all classes, the background among them
 
@@ -80,8 +80,9 @@ class Part:
     """Some of the numbers of each box.
 
     Attributes:
-        outputs: the names of the outputs that hold them, such as one for each level, whose boxes follow each other.
-        first, last: the numbers' places, ``[first:last]``. None for all of them.
+        outputs: the names of the outputs that hold the numbers. If there are several, such as one for each level, their
+            boxes follow each other.
+        first, last: the range of the numbers, ``[first:last]``. If ``last`` is None, the range has no end.
     """
 
     outputs: tuple[str, ...]
@@ -102,9 +103,9 @@ class Grid:
     Attributes:
         strides: pixels of a cell's side in each level, in the order of the boxes.
         offset: where in its cell a box's centre is at distance 0, in cells: 0 for the corner, 0.5 for the middle.
-        bins: whole numbers from 0 of a distribution.
+        bins: how many whole numbers from 0 on a distribution has.
         anchors: a file with the anchors (n, 4), centre and size; empty for cells.
-        variances: by which an anchor's offsets and logarithms are multiplied.
+        variances: factors of the offsets from an anchor's centre, and of the logarithms of sizes.
     """
 
     strides: tuple[int, ...] = (8, 16, 32)
@@ -119,21 +120,21 @@ class OutputLayout:
     """How a model's outputs are read. N images have n boxes each.
 
     Attributes:
-        name: of the family that has it, or ``declared``.
+        name: the name of the family that has the layout, or ``declared``.
         boxes: the numbers of the boxes.
         scores: one score, or one for each class.
-        labels: the number of each box's class, where a box has one score.
-        objectness: by which the scores are multiplied.
+        labels: the number of each box's class, if a box has one score.
+        objectness: a factor of the scores.
         centres: the distances of the boxes' centres from the corners of their cells, for ``BoxEncoding.SIZES``.
         counts: how many of an image's boxes are valid. Without it, all are.
         rows: how the boxes lie in the outputs.
         encoding, range: what a box's numbers mean, and their scale.
         grid: the cells or anchors, for encodings that need them.
-        activation: what makes scores of numbers.
+        activation: the function that makes scores of numbers.
         background: the class that means that there is no object. It is left out, and the others move up.
         per_box: whether a box may become several detections.
         suppression: which boxes suppress each other.
-        peaks: whether only cells count whose score is the largest among its neighbours.
+        peaks: whether a cell counts only if its score is the largest among its neighbours.
         first_class: the number of the first class in ``labels``.
         classes: how many classes there are, without the background; None if the outputs do not tell.
     """
@@ -159,11 +160,11 @@ class OutputLayout:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that it reads."""
+        """The parts that the layout reads."""
         every = (self.boxes, self.scores, self.labels, self.objectness, self.centres, self.counts)
         return tuple(part for part in every if part is not None)
 
     @property
     def outputs(self) -> frozenset[str]:
-        """The names of the outputs that it reads. The others are ignored."""
+        """The names of the outputs that the layout reads. The others are ignored."""
         return frozenset(name for part in self.parts for name in part.outputs)

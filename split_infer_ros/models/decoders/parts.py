@@ -1,4 +1,4 @@
-"""Reads parts of outputs: the numbers of all boxes of one image, whichever way they lie."""
+"""Reads parts of outputs: the numbers of all boxes of one image, in whatever shape they lie."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def images_of(layout: OutputLayout, outputs: Arrays) -> list[dict[str, npt.NDArray[Any]]]:
-    """Divides a layout's outputs for a batch into those of each image.
+    """Divides a layout's outputs for a batch into one dictionary for each image.
 
-    Outputs without a batch in front, such as boxes (n, 4), are those of one image.
+    Outputs without a batch in front, such as boxes (n, 4), belong to one image.
     """
     arrays = {name: outputs[name] for name in layout.outputs}
     if layout.boxes is not None and layout.rows is Rows.ROWS and arrays[layout.boxes.outputs[0]].ndim == 2:

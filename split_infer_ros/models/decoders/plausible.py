@@ -1,4 +1,4 @@
-"""Whether the numbers of a trial can be what a layout says that they are."""
+"""Decides whether the numbers of a trial can mean what a layout says."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from split_infer_ros.models.decoders.facts import (
 from split_infer_ros.models.decoders.layout import Activation, Background, BoxEncoding, BoxRange, OutputLayout
 from split_infer_ros.models.decoders.parts import Arrays, images_of, numbers_of
 
-MAX_OUTSIDE = 4.0  # sizes of the input that a box in pixels may have or lie away from it
-_MIN_SIZE = -1e-3  # of a box, but for rounding
+MAX_OUTSIDE = 4.0  # in sizes of the input: how large a box in pixels may be, or how far outside
+_MIN_SIZE = -1e-3  # of a box; below 0 only by rounding
 
 
 def is_plausible(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the results of the trial can be read in a layout. Without a trial, they can."""
+    """Whether a layout can read the results of the trial. Without a trial, it can."""
     if not layout.outputs or not layout.outputs <= facts.trial.keys():
         return True
     (image, *more) = images_of(layout, facts.trial) or [{}]
@@ -39,7 +39,7 @@ def _scores_are(layout: OutputLayout, image: Arrays, facts: OutputFacts) -> bool
     if layout.activation is Activation.NONE and not are_probabilities(scores):
         return False
     if layout.activation is Activation.SIGMOID and scores.size and scores.min() >= 0 and scores.max() > 0:
-        return False  # then they are probabilities, and half of them would be detections
+        return False  # they are probabilities already; after a sigmoid, all would be at least 0.5
     if (
         layout.background is not Background.NONE
         and layout.activation is Activation.NONE

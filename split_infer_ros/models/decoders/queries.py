@@ -18,17 +18,17 @@ from split_infer_ros.models.decoders.layout import (
     Suppression,
 )
 
-FIRST_QUERIES = 100  # of the first DETR, whose classes exclude each other; those with sigmoids have 300 and more
-WITH_BACKGROUND = (81, 92)  # numbers of COCO, one more than its classes
+FIRST_QUERIES = 100  # of the first DETR, whose classes exclude each other; DETRs with sigmoids have 300 or more
+WITH_BACKGROUND = (81, 92)  # lengths of COCO's logits: its classes and one more
 WITHOUT_BACKGROUND = (80, 91)
 MAX_QUERIES = 1000
-RF_DETR = "dets"  # what its exporter calls the boxes. It may have more logits than classes
+RF_DETR = "dets"  # RF-DETR's exporter calls the boxes so. The model may have more logits than classes
 _BOX_NAMES = ("box", RF_DETR)
 _NAMES = ((RF_DETR, "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_logits"))
 
 
 def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
-    """Returns which outputs can be boxes (N, n, 4) and logits (N, n, classes), by their names or their lengths."""
+    """Returns the pairs of outputs that can be boxes (N, n, 4) and logits (N, n, classes), by name or by length."""
     outputs = [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
     pairs = [
         (boxes, logits)
@@ -74,7 +74,7 @@ def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> Out
 
 
 def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether names or numbers tell a DETR, and its scores are of this kind."""
+    """Whether names or values show that this is a DETR, and its last class is what the layout says."""
     boxes, logits = (facts.output(part.outputs[0]) for part in layout.parts[:2])
     names = sorted((boxes.name, logits.name))
     if not any(names == sorted(each) for each in _NAMES):
@@ -91,7 +91,7 @@ def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool |
     """Whether the last class means that there is no object; None if nothing tells."""
     length = logits.shape[2]
     if boxes.name == RF_DETR:
-        return False  # it has sigmoids
+        return False  # RF-DETR has sigmoids
     if facts.classes is not None and length in (facts.classes, facts.classes + 1):
         return length == facts.classes + 1
     values = logits.values
@@ -145,10 +145,10 @@ def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
     if facts.is_rtdetr:
         is_selected = layout.labels is not None
         if length == 6 == 4 + (facts.classes or 0):
-            return True  # two classes, or a score and a class: both, which is refused
+            return True  # two classes, or a score and a class: both layouts count, so the file is refused
         return is_selected == (length in (6, None))
     if facts.is_ultralytics or facts.suppresses_itself or count is None or count > MAX_QUERIES or facts.classes is None:
-        return False  # without names, a map of depths looks like it
+        return False  # without names, a map of depths looks the same
     values = output.values
     return (
         values is not None and bool(values[..., :4].any()) and is_unit(values[..., :4]) and not facts.strides_of(count)
@@ -156,7 +156,7 @@ def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
-    """RF-DETR, whose boxes are called ``dets``, is normalised as for ImageNet. Other files with sigmoids take 0..1."""
+    """Returns ImageNet's normalisation for softmax and for RF-DETR (boxes ``dets``). Other files take 0..1."""
     is_normalised = layout.name == "detr_softmax" or RF_DETR in layout.outputs
     return "stretch_imagenet" if is_normalised else "stretch_smooth"
 

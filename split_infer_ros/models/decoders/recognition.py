@@ -7,10 +7,10 @@ or six boxes with 296 classes. What tells them apart:
 - The size of the input fixes how many cells the maps of a YOLO have together. YOLOv8 and YOLOX have one box for each
   cell, YOLOv5 has three, and selected boxes are at most 1,000.
 - The model runs once on an image like a photograph. Scores must then lie in 0..1, classes must be whole numbers, and
-  boxes must have the scale and the order of their corners. So a map of depths is not read as boxes.
+  boxes must have the scale and the order of their corners. So a depth map is not read as boxes.
 
-An output is accepted only if exactly one family fits. Else the model is refused, and the parameter ``decoder`` settles
-it. A family that the user names must only fit the shapes.
+An output is accepted only if exactly one family fits. Otherwise the model is refused, and the user sets the parameter
+``decoder``. A family that the user names need only fit the shapes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reading:
     """How a model's outputs are read, and how its images are pre-processed.
 
     Attributes:
-        layout: of the outputs.
+        layout: the layout of the outputs.
         recipe: the usual pre-processing, as the parameter ``preprocessing`` takes it.
     """
 
@@ -97,7 +97,7 @@ def _fitting(facts: OutputFacts) -> list[tuple[Family, OutputLayout]]:
         for layout in family.find(facts)
         if family.speaks_for(layout, facts) and is_plausible(layout, facts)
     ]
-    # What reads more of the outputs explains the file better: the scores of a pair may look like boxes alone.
+    # A layout that reads more outputs explains the file better: taken alone, the scores of a pair may look like boxes.
     return [
         (family, layout) for family, layout in found if not any(layout.outputs < other.outputs for _, other in found)
     ]
@@ -115,7 +115,7 @@ def _refuse_names(facts: OutputFacts) -> None:
 
 
 def _named(family: Family, facts: OutputFacts) -> Reading:
-    """Returns the layout of the family that the user names. Values decide only between several ones."""
+    """Returns the layout of the family that the user names. Values decide only between several layouts."""
     layouts = family.find(facts)
     if not layouts:
         raise ConfigurationError(
@@ -152,7 +152,7 @@ def _refuse_lost(facts: OutputFacts) -> None:
 
 
 def _choices(facts: OutputFacts) -> str:
-    """Says which decoders could be named: those whose shapes fit, or else all."""
+    """Says which decoders the user could name: those that fit the shapes, or else all."""
     fitting = [family for family in FAMILIES.values() if family.name != UNREAD and family.find(facts)]
     listed = "; ".join(f"{family.name} {family.reads}" for family in fitting or FAMILIES.values())
     return f"By their shapes, decoder could be: {listed}." if fitting else f"decoder takes one of: {listed}."

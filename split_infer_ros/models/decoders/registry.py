@@ -1,4 +1,4 @@
-"""The families of models whose outputs are known, by the name that the parameter ``decoder`` takes."""
+"""The known families of models, by the name that the parameter ``decoder`` takes."""
 
 from __future__ import annotations
 

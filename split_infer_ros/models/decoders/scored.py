@@ -22,14 +22,14 @@ from split_infer_ros.models.decoders.layout import (
 from split_infer_ros.models.decoders.selected import TENSORFLOW
 from split_infer_ros.models.decoders.yolo import REG_MAX
 
-MIN_BOXES = 1001  # of a network that does not select, unless they are those of a map's cells
+MIN_BOXES = 1001  # of a network that does not select its boxes; fewer are possible if they belong to a map's cells
 HEAT_MAP_STRIDES = (4, 2, 8)
 PICODET = "stretch_imagenet"
 CENTERNET = "stretch,bgr,mean=0.408/0.447/0.47,std=0.289/0.274/0.278"
 
 
 def _find_scored(facts: OutputFacts) -> list[OutputLayout]:
-    """Boxes (N, n, 4) or (N, n, 1, 4), and scores (N, n, classes)."""
+    """Finds boxes (N, n, 4) or (N, n, 1, 4), and scores (N, n, classes)."""
     found = []
     floats = [output for output in facts.outputs if not output.is_integer]
     for boxes in floats:
@@ -59,7 +59,7 @@ def _scored(boxes: Output, scores: Output, facts: OutputFacts) -> OutputLayout:
 
 
 def _background(scores: Output, facts: OutputFacts) -> Background:
-    """Finds the class that most boxes have, where the scores of a box sum to 1."""
+    """Returns the background: the class of most boxes, first or last, if the scores of each box sum to 1."""
     length, values = scores.shape[2], scores.values
     if facts.classes is not None and length == facts.classes:
         return Background.NONE
@@ -73,7 +73,7 @@ def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
     assert layout.boxes is not None
     boxes = facts.output(layout.boxes.outputs[0])
     if boxes.mentions(TENSORFLOW):
-        return False  # all boxes from which TensorFlow selects
+        return False  # TensorFlow's boxes before it selects among them
     count = boxes.shape[1]
     if count is None or facts.classes not in (None, layout.classes):
         return count is None
@@ -81,7 +81,7 @@ def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def _find_levels(facts: OutputFacts) -> list[OutputLayout]:
-    """PicoDet's and NanoDet's outputs: scores and distributions for each level, as rows or as maps."""
+    """Finds PicoDet's and NanoDet's outputs: scores and distributions for each level, as rows or as maps."""
     found = []
     for reg_max in REG_MAX:
         for rows in (Rows.ROWS, Rows.MAPS):
@@ -132,7 +132,7 @@ def _cells(output: Output, rows: Rows) -> int | None:
 
 
 def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
-    """A heat map (N, classes, h, w), sizes (N, 2, h, w) and perhaps distances of centres (N, 2, h, w)."""
+    """Finds a heat map (N, classes, h, w), sizes (N, 2, h, w) and perhaps distances of centres (N, 2, h, w)."""
     maps = [output for output in facts.outputs if output.rank == 4 and not output.is_integer]
     stride = next((each for each in HEAT_MAP_STRIDES if all(_is_map(output, facts, each) for output in maps)), None)
     heat = [output for output in maps if output.shape[1] != 2 or output.mentions("hm", "heat")]
@@ -171,7 +171,10 @@ def _same(first: int | None, second: int | None) -> bool:
 
 
 def _recipe_of_scored(layout: OutputLayout, facts: OutputFacts) -> str:
-    """A network that gives 0..1 was trained on stretched images, with grey values around 0."""
+    """Returns the pre-processing. Networks that give 0..1 were trained on stretched images.
+
+    If they have a background class as well, their grey values lie around 0.
+    """
     assert layout.boxes is not None
     values = facts.output(layout.boxes.outputs[0]).values
     if values is not None and is_unit(values) and layout.background is not Background.NONE:

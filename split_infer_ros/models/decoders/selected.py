@@ -16,11 +16,11 @@ from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Output
 Values = npt.NDArray[Any]
 
 MAX_SELECTED = 1000  # boxes; usual are 100 and 300
-TENSORFLOW = "detection_boxes"  # is in the names of its boxes, whose rows come before their columns
+TENSORFLOW = "detection_boxes"  # part of the names of TensorFlow's boxes, which have rows before columns
 _LABEL_NAMES, _COUNT_NAMES = ("label", "class", "cls"), ("num", "valid")
-_COMBINED = "valid_detections"  # of TensorFlow's combined suppression, which takes boxes of either order
+_COMBINED = "valid_detections"  # an output of TensorFlow's combined suppression, which takes boxes in either order
 _SIZES = "target_sizes"
-_NAMELESS = "unk__"  # begins the symbols of lengths that were open in TensorFlow
+_NAMELESS = "unk__"  # TensorFlow's converter begins symbols of open lengths so
 _STRETCHED, _CORNER, _OF_TENSORFLOW = "stretch_imagenet", "letterbox_corner", "stretch,rgb,0..255"
 
 
@@ -54,7 +54,7 @@ def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the boxes of all images lie one behind the other: the first length is no batch."""
+    """Whether the boxes of all images follow each other, so that the first length is no batch."""
     output = _output(layout, facts)
     if output.values is not None and output.values.any():
         return are_rows_of_yolov7(output.values)
@@ -68,7 +68,7 @@ def are_rows_of_yolov7(values: Values) -> bool:
 
 
 def has_batch_in_front(name: str, facts: OutputFacts) -> bool:
-    """Whether the first length of an output is the number of images, by what the file states and the trial shows.
+    """Whether the first length of an output is the number of images, as the file states and the trial shows.
 
     The converter of TensorFlow gives every open length a symbol of its own, which tells nothing.
     """
@@ -90,7 +90,7 @@ def _first_dimension(value: object) -> str | None:
 
 
 def _find_paddle(facts: OutputFacts) -> list[OutputLayout]:
-    """Paddle's multi-class suppression gives (n, 6): class, score, corners; and how many each image has, (N,)."""
+    """Finds Paddle's multi-class suppression: class, score and corners, (n, 6), and the boxes of each image, (N,)."""
     rows = [output for output in facts.outputs if output.rank == 2 and output.shape[1] == 6 and not output.is_integer]
     counts = [output for output in facts.outputs if output.rank == 1 and output.is_integer]
     return [
@@ -101,7 +101,7 @@ def _find_paddle(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
-    """Boxes (N, n, 4), labels (N, n) and scores (N, n), or the same without the batch."""
+    """Finds boxes (N, n, 4), labels (N, n) and scores (N, n), or the same without the batch."""
     found = []
     for boxes, labels, scores in permutations(facts.outputs, 3):
         if boxes.rank not in (2, 3) or {labels.rank, scores.rank} != {boxes.rank - 1}:
@@ -116,12 +116,12 @@ def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _is_tensorflow(boxes: Output) -> bool:
-    """Whether boxes are TensorFlow's. EfficientNMS has the same names, and gives pixels."""
+    """Whether boxes are TensorFlow's. EfficientNMS uses the same names, but gives pixels."""
     return boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
 
 
 def _as_tensorflow(layout: OutputLayout) -> OutputLayout:
-    """TensorFlow gives rows before columns in 0..1, and numbers its classes from 1."""
+    """Returns the layout as TensorFlow has it: rows before columns, in 0..1, and classes from 1."""
     return replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
 
 
@@ -131,13 +131,16 @@ def _are_labels(labels: Output, scores: Output) -> bool:
 
 
 def _speaks_for_triple(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the order of a box's numbers is known. In a square input, values do not tell it."""
+    """Whether the order of a box's numbers is known. In a square input, values do not show it."""
     is_combined = any(output.mentions(_COMBINED) for output in facts.outputs)
     return _output(layout, facts).mentions(TENSORFLOW) or not is_combined
 
 
 def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
-    """The same with the number of valid boxes, (N,) or (N, 1): TensorFlow, EfficientNMS and their like."""
+    """Finds the same as ``_find_torchvision`` with the number of valid boxes, (N,) or (N, 1).
+
+    TensorFlow, EfficientNMS and their like give such outputs.
+    """
     found = []
     for layout in _find_torchvision(facts):
         for counts in facts.outputs:
@@ -148,7 +151,7 @@ def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
-    """Corners and score (N, n, 5), and classes (N, n)."""
+    """Finds corners and score (N, n, 5), and classes (N, n)."""
     return [
         _layout("dets", Part((dets.name,), 0, 4), Part((dets.name,), 4, 5), Part((labels.name,)), facts)
         for dets in facts.outputs
@@ -178,7 +181,7 @@ def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
 
 
 def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
-    """A network that gives 0..1 was trained on stretched images, and so was one that asks for the size of the image."""
+    """Returns the pre-processing. Networks that give 0..1 or take the image's size were trained on stretched images."""
     if layout.encoding is BoxEncoding.CORNERS_YX:
         return _OF_TENSORFLOW
     if any(_SIZES in name for name in facts.inputs):

@@ -13,14 +13,14 @@ from split_infer_ros.models.decoders.layout import Suppression
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.vision_ops.host_nms import NmsLimits, fill_with_best
 
-CANDIDATES_PER_DETECTION = 4  # that are read first
+CANDIDATES_PER_DETECTION = 4  # how many candidates are read first
 
 
 class Scored(NamedTuple):
-    """Candidates of one image, whose scores lie above the threshold.
+    """The candidates of one image with scores above the threshold.
 
     Attributes:
-        places: int64 (m,), which box each one is.
+        places: int64 (m,), the index of each candidate's box.
         scores: float32 (m,).
         labels: returns the classes int64 of the candidates with these indices.
     """
@@ -33,16 +33,16 @@ class Scored(NamedTuple):
 def select(
     scored: Scored, corners: Callable[[Integers], Floats], suppression: Suppression, limits: Limits
 ) -> Detections:
-    """Returns an image's detections, the best first, and of equal scores the first.
+    """Returns an image's detections, the best first. Equal scores keep the order of the candidates.
 
-    If there are many candidates, it reads only the best of them first. If these give all the detections that are
-    wanted, the others change nothing: a box suppresses only boxes of lower or equal score that come later.
+    If there are many candidates, only the best ones are read first. If these give all wanted detections, the others
+    change nothing: a box suppresses only boxes of lower or equal score that come later.
 
     Args:
         scored: the candidates.
-        corners: returns the boxes of these places, float32 (k, 4), in pixels of the input.
+        corners: maps places to boxes, float32 (k, 4), in pixels of the input.
         suppression: which boxes suppress each other.
-        limits: which detections are kept.
+        limits: decide which detections are kept.
     """
     if not len(scored.scores) or not limits.max_detections:
         return Detections.empty()
@@ -62,7 +62,7 @@ def select(
 def _suppressed(
     scored: Scored, chosen: Integers, corners: Callable[[Integers], Floats], suppression: Suppression, limits: Limits
 ) -> Detections:
-    """Returns what is left of some of the candidates. A box overlaps nothing if it is not finite."""
+    """Returns the chosen candidates that no other one suppresses. A box that is not finite overlaps nothing."""
     boxes, scores, labels = corners(scored.places[chosen]), scored.scores[chosen], scored.labels(chosen)
     groups = labels if suppression is Suppression.PER_CLASS else np.zeros_like(labels)
     places: Integers = np.full((1, limits.max_detections), -1)

@@ -1,4 +1,4 @@
-"""Whether outputs have the shapes that a declaration means, and how many boxes an image has."""
+"""Checks that outputs have the shapes that a declaration means, and counts the boxes of an image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
     """Checks that the outputs have the shapes that a declaration means, as far as they are known.
 
     Raises:
-        ConfigurationError: they have not.
+        ConfigurationError: a shape does not fit the declaration.
     """
     shapes = _shapes(layout, facts)
     for part in layout.parts:
@@ -82,7 +82,7 @@ def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
 
 
 def _shapes(layout: OutputLayout, facts: OutputFacts) -> Shapes:
-    """Returns the shapes of outputs, with a batch in front: boxes (n, 4) are those of one image."""
+    """Returns the shapes of the outputs with a batch in front. Outputs without a batch belong to one image."""
     shapes = {output.name: output.shape for output in facts.outputs}
     if layout.boxes is not None and layout.rows is Rows.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
         return {name: (1, *shape) for name, shape in shapes.items()}
@@ -90,7 +90,7 @@ def _shapes(layout: OutputLayout, facts: OutputFacts) -> Shapes:
 
 
 def _check_peaks(layout: OutputLayout, shapes: Shapes, where: str) -> None:
-    """Checks that scores are maps which lie in the outputs as they are: neighbours are compared there."""
+    """Checks that the scores are maps and are used as the outputs have them, because neighbours are compared there."""
     if layout.rows is not Rows.MAPS:
         raise ConfigurationError(f"{where} has peaks true and rows {layout.rows.value}; peaks are found in rows maps.")
     others = {
@@ -114,7 +114,7 @@ def _check_peaks(layout: OutputLayout, shapes: Shapes, where: str) -> None:
 
 
 def _check_numbers(part: Part, layout: OutputLayout, numbers: Sequence[int | None], where: str) -> None:
-    """Checks that a part takes as many numbers of each box as it needs, at least."""
+    """Checks that a part takes at least as many numbers of each box as it needs."""
     has_background = part is layout.scores and layout.background is not Background.NONE
     needed = 2 if has_background or part is layout.centres else 1
     for count in numbers:
@@ -126,7 +126,7 @@ def _check_numbers(part: Part, layout: OutputLayout, numbers: Sequence[int | Non
 
 
 def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> tuple[int | None, int | None]:
-    """Returns how many boxes an output has, and how many numbers for each; None for what is not known."""
+    """Returns how many boxes an output has, and how many numbers each box has; None for an unknown count."""
     if layout.boxes is None:
         return 1, None if None in shape[1:] else math.prod(length or 0 for length in shape[1:])
     if len(shape) < 2:
@@ -142,7 +142,7 @@ def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> t
 
 
 def _length(part: Part, numbers: int | None) -> int | None:
-    """Returns how many numbers a part takes of so many."""
+    """Returns how many of a box's ``numbers`` a part takes; None if that is not known."""
     if part.last is None:
         return None if numbers is None else numbers - part.first
     return (part.last if numbers is None else min(part.last, numbers)) - part.first

@@ -1,4 +1,4 @@
-"""Outputs that are not read: for a decode function of the user's, or where only times matter."""
+"""A family whose outputs are not read, because a user's function decodes them, or only times matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The YOLO family: one output with a box for each cell or anchor, and NanoDet, whose boxes are distributions."""
+"""Families with one output that has a box for each cell or anchor: YOLO, and NanoDet with distributions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_proba
 from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Grid, OutputLayout, Part, Rows
 
-COCO = 80  # classes, which exports without names have most often
+COCO = 80  # classes; exports without names have this number most often
 ROTATED, POSED = 15 + 1, 1 + 17 * 3  # numbers of rotated boxes (DOTA) and of poses, which look like scores of classes
-MIN_ANGLE, MIN_ANGLE_RATIO = 0.25, 10  # of a median, in radians, and to the largest median of a class's scores
+MIN_ANGLE, MIN_ANGLE_RATIO = 0.25, 10  # of the median: in radians, and in multiples of the largest median of a class
 ANGLES = 180  # scores of a rotated box's angle, by degrees, in networks of YOLOv5's kind
 ANCHORS_PER_CELL = 3  # of YOLOv5 and YOLOv7
 STRIDES = (8, 16, 32)
@@ -27,7 +27,7 @@ def _boxes_of(facts: OutputFacts) -> list[Output]:
 
 
 def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
-    """Returns how many classes a box of so many numbers has; 0 if it cannot have that many."""
+    """Returns how many classes a box of ``length`` numbers has; 0 if that is impossible, None if it is not known."""
     classes = facts.classes if length is None else length - others
     if classes is None:
         return None
@@ -35,7 +35,7 @@ def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
 
 
 def _range_of(facts: OutputFacts) -> BoxRange:
-    """Returns the scale of boxes. Where the metadata tells what a file is, its boxes may also have been scaled."""
+    """Returns the scale of boxes: pixels, or either scale if the metadata says that the file is a detector."""
     is_told = facts.classes is not None and (facts.task == "detect" or "stride" in facts.metadata)
     return BoxRange.AUTO if is_told else BoxRange.PIXELS
 
@@ -69,7 +69,7 @@ def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the last score is the angle of a rotated box: it is high for most boxes, and the others are not."""
+    """Whether the last score is the angle of a rotated box: it is high for most boxes, and all other scores are not."""
     values = _output_of(layout, facts).values
     if values is None or layout.classes == 1 or not values.size:
         return False
@@ -79,7 +79,7 @@ def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def _has_objectness(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether rows of numbers are those of other families, whose first score is an objectness."""
+    """Whether rows of numbers belong to another family, in which the first score is an objectness."""
     output = _output_of(layout, facts)
     if layout.classes in (ROTATED, POSED, COCO + 1):
         return True
@@ -155,7 +155,7 @@ def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
             numbers = 4 * (reg_max + 1)
             strides, classes = facts.strides_of(output.shape[1]), _classes(output.shape[2], numbers, facts)
             if strides and classes:
-                # NanoDet-Plus has four levels, whose boxes are seen from the corners of the cells.
+                # NanoDet-Plus has four levels, and distances from the corners of the cells.
                 grid = Grid(strides, 0.0 if len(strides) == 4 else 0.5, reg_max + 1)
                 boxes = Part((output.name,), classes, None)
                 scores = Part((output.name,), 0, classes)
@@ -165,7 +165,7 @@ def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _speaks_for_nanodet(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the last numbers of each box are no probabilities, and those of a shorter distribution would be."""
+    """Whether the numbers behind the scores are no probabilities, in any block of 32 numbers."""
     if facts.is_ultralytics:
         return False
     values = _output_of(layout, facts).values
