@@ -1,8 +1,8 @@
 """CUDA graphs: work that is recorded once and then launched as a whole.
 
 While one thread records, no thread may synchronise the whole device: CUDA would refuse that and spoil the recording.
-Therefore, while one thread records, other threads wait with device-wide synchronisation, frees of GPU memory, and
-emptying torch's cache.
+Therefore, while one thread records, device-wide synchronisation, frees of GPU memory and emptying torch's cache are
+delayed in the whole process.
 
 torch is imported only by functions that use a GPU.
 """

@@ -124,7 +124,7 @@ def _coordinates(values: Sequence[Value], chosen: Value) -> list[float]:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Returns by how much each configuration is expected to improve on the best so far.
+    """Returns by how much each configuration is expected to improve on the best so far. A worse outcome counts as 0.
 
     Args:
         mean, deviation: the expected relative costs and their standard deviations; see ``CostModel.predict``.

@@ -13,9 +13,9 @@ def best_chain(
 ) -> tuple[float, list[OptionT]]:
     """Chooses an option for each segment of a chain so that the sum of times and conversions is the lowest.
 
-    The result is optimal. Among equal choices, it is the first. For each prefix of the chain and each option at the
-    prefix's end, only the best choice is kept, because the rest of the chain depends on that option alone. The work
-    grows with segments x options^2.
+    The result is optimal. Among equal choices, it is the first. For each prefix of the chain and each option at its
+    end, only the best choice is kept. The rest of the chain depends on that option alone. The work grows with
+    segments x options^2.
 
     Args:
         costs: for each segment in order, seconds by option. Options that do not exist are left out, or infinite.

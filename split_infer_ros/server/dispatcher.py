@@ -133,7 +133,7 @@ class Dispatcher:
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Uses the given stacks, if all their members are served up to the stack's split point (lock held).
+        """Uses each of these stacks if all its members are served up to its split point (lock held).
 
         Unknown costs are measured. A stack is released once measurements show that it does not pay.
         """

@@ -51,7 +51,7 @@ class OwnedPool(Protocol):
         """Takes the slot back, unless a reader uses it or gave it back; returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back slots whose leases expired, and slots that readers in other processes gave back."""
+        """Takes back slots of expired leases, and slots that readers in other processes gave back or died with."""
 
     def close(self) -> None:
         """Frees the memory."""
