@@ -154,7 +154,7 @@ class ModelInstance:
         )
 
     def start_batch(self, frames: Callable[[], Sequence[Frame]], now: float, plan: Plan | None = None) -> Batch | None:
-        """Closes a batch and returns it; returns None if no slot is free (lock held).
+        """Starts a batch, if a slot is free for it (lock held). Returns None if none is free.
 
         Args:
             frames: returns the batch's frames; called only if a slot is free.
