@@ -16,7 +16,7 @@ images. They are NumPy arrays of uint8, (height, width, 3), in RGB.
 Names are imported when they are first used, so that importing the package alone does not import torch.
 """
 
-# Only what Python itself has imported already: for `python -m`, the search path still has the working folder.
+# Only modules that Python itself has imported already. With `python -m`, the search path still has the working folder.
 import importlib
 import os
 import sys
@@ -70,7 +70,7 @@ __all__ = [
     "onnx_entry",
 ]
 
-# Imported from the source tree, the package still finds its generated messages where they are installed.
+# Lets the package find its installed generated messages when it is imported from the source tree.
 __path__ += [
     folder
     for entry in sys.path

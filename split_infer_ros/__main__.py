@@ -9,7 +9,7 @@ import sys
 from split_infer_ros.runtime.search_path import drop_working_folder
 
 if __name__ == "__main__":
-    drop_working_folder(os.getcwd())  # before anything is imported from there; ``python -m`` names it
+    drop_working_folder(os.getcwd())  # before other imports, because ``python -m`` puts this folder in the search path
 
 import importlib
 import io
@@ -24,13 +24,13 @@ INSTALLED_AS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "sklearn": "s
 
 
 def executables() -> dict[str, str]:
-    """The module of each executable, by its name: those in ``cli`` need no ROS, those in ``nodes`` do."""
+    """Returns the module of each executable by its name. Modules in ``nodes`` need ROS, modules in ``cli`` do not."""
     modules = Path(__file__).with_name("executables.txt").read_text().split()
     return {module.rpartition("/")[2]: f"{PACKAGE}.{module.replace('/', '.')}" for module in modules}
 
 
 def main() -> int:
-    """Run the executable named by the first argument with those after it; return its exit code."""
+    """Runs the executable that the first argument names, with the arguments after it. Returns its exit code."""
     if len(sys.argv) < 2 or sys.argv[1] not in executables():
         print(f"Usage: split_infer_ros COMMAND [ARGS]\nCommands: {', '.join(executables())}", file=sys.stderr)
         return 2
@@ -39,11 +39,11 @@ def main() -> int:
 
 
 def run(name: str) -> int:
-    """Run an executable with the arguments of this process; return its exit code."""
+    """Runs an executable with the arguments of this process. Returns its exit code."""
     ensure_home()
     start_early(sys.argv[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: any file's name can be printed
+        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr, so that any file's name can be printed
     try:
         module = importlib.import_module(executables()[name])
     except ModuleNotFoundError as error:
@@ -56,7 +56,7 @@ def run(name: str) -> int:
 
 
 def _advice(missing: str) -> str:
-    """Say how a missing module is had; empty for this package's own ones, whose absence is a fault."""
+    """Returns how to install a missing module; empty for this package's own modules, as their absence is a fault."""
     top = missing.partition(".")[0]
     if missing == f"{PACKAGE}.msg":
         return "build the package (colcon build, or scripts/run once), then source its setup file"

@@ -1,4 +1,4 @@
-"""Why a frame was dropped: the registry of all reasons, from which the documents' table is made."""
+"""The registry of all reasons for dropping a frame. The documents' table is made from it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DropReason(str, enum.Enum):
 
     Attributes:
         meaning: what happened to the frame, in Markdown.
-        intended: whether somebody asked for frames to be dropped so. Other reasons count as failures in diagnostics.
-        reporter: who may report it. A head in another process may report only its own reasons.
+        intended: whether somebody asked for this kind of drop. Other reasons count as failures in diagnostics.
+        reporter: who may report it. A head in another process may report only the reasons of heads.
     """
 
     OVERRUN = (
@@ -82,11 +82,11 @@ class DropReason(str, enum.Enum):
 
     @classmethod
     def named(cls, text: str) -> DropReason:
-        """Returns the reason of that name, or ``UNKNOWN_REASON`` if there is none."""
+        """Returns the reason with that name, or ``UNKNOWN_REASON`` if there is none."""
         return next((reason for reason in cls if reason.value == text), cls.UNKNOWN_REASON)
 
     @classmethod
     def claimed_by_head(cls, text: str) -> DropReason:
-        """Returns the reason that a head in another process gave, or ``UNKNOWN_REASON`` if no head may give it."""
+        """Returns the reason that a head in another process gave, or ``UNKNOWN_REASON`` if heads may not give it."""
         reason = cls.named(text)
         return reason if reason.reporter is Reporter.HEAD else cls.UNKNOWN_REASON

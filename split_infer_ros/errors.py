@@ -1,15 +1,15 @@
 """The package's exceptions.
 
 - SplitInferError
-    - ConfigurationError: a value that a user gave cannot be used.
+    - ConfigurationError: a value from a user cannot be used.
         - UnknownModelError
         - UnknownSplitPointError
         - WeightsError
         - SourceError
-    - ImageError: an image message that cannot be read; carries the name it is counted under.
-    - StreamError: weights that did not come; carries the name under which the pass's frames are counted.
-    - HandleError: a handle that gives no access to a slot; carries the name it is counted under.
-    - Notice: what runs, though not as it was asked for; costs no frame and is reported, not raised.
+    - ImageError: an image message cannot be read. It carries the drop reason of the frame.
+    - StreamError: weights did not arrive. It carries the drop reason of the batch's frames.
+    - HandleError: a handle gives no access to a slot. It carries the name under which it is counted.
+    - Notice: something runs, but not as it was asked for. It costs no frame, and is reported, not raised.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from split_infer_ros.drop_reason import DropReason
 
 
 class SplitInferError(Exception):
-    """Base of every error that this package raises on purpose; its text is a sentence for the user."""
+    """The base of every error that this package raises on purpose. Its text is a sentence for the user."""
 
 
 class ConfigurationError(SplitInferError):
-    """A value that a user gave cannot be used; nothing was changed."""
+    """A value from a user cannot be used. Nothing was changed."""
 
 
 class UnknownModelError(ConfigurationError):
-    """No model of that name."""
+    """There is no model with that name."""
 
 
 class UnknownSplitPointError(ConfigurationError):
@@ -34,15 +34,15 @@ class UnknownSplitPointError(ConfigurationError):
 
 
 class WeightsError(ConfigurationError):
-    """Weights that are missing, unreadable or another model's."""
+    """Weights are missing, cannot be read, or belong to another model."""
 
 
 class SourceError(ConfigurationError):
-    """A camera source that cannot be opened or read."""
+    """A camera source cannot be opened or read."""
 
 
 class ImageError(SplitInferError):
-    """An image that cannot be read.
+    """An image cannot be read.
 
     Attributes:
         reason: why the frame is dropped.
@@ -54,7 +54,7 @@ class ImageError(SplitInferError):
 
 
 class StreamError(SplitInferError):
-    """Weights that did not come from their file while a model ran.
+    """Weights did not arrive from their file while a model ran.
 
     Attributes:
         reason: why the frames of the batch are dropped: one of the ``WEIGHTS_...`` reasons.
@@ -66,16 +66,16 @@ class StreamError(SplitInferError):
 
 
 class Notice(SplitInferError):
-    """Something runs, but not as it was asked for: in other memory, say, or without CUDA graphs."""
+    """Something runs, but not as it was asked for, for example in other memory or without CUDA graphs."""
 
 
 def error_sentence(error: BaseException) -> str:
-    """Returns an error as a sentence, with its type if the package did not raise it."""
+    """Returns an error as a sentence. For an error of another package, the sentence begins with its type."""
     return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 class HandleError(SplitInferError):
-    """A handle that gives no access to a slot.
+    """A handle gives no access to a slot.
 
     Attributes:
         reason: ``stale``, ``released``, ``busy`` or ``foreign``.

@@ -1,11 +1,11 @@
-"""Settings: fields of dataclasses that also say what a user may choose.
+"""Settings: dataclass fields that also say what a user may choose.
 
     @dataclass(frozen=True)
     class Limits:
         score_threshold: float = setting(0.5, "Detections with a lower score are dropped.", minimum=0.0, maximum=1.0)
 
-The nodes' parameters and the reference pages are made from these fields. A field may have another unit than its
-parameter: ``batch_timeout_s`` is the parameter ``batch_timeout_ms``.
+The nodes' parameters and the reference pages are made from these fields. A field and its parameter may have different
+units: the field ``batch_timeout_s`` is the parameter ``batch_timeout_ms``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from split_infer_ros.errors import ConfigurationError
 
-COMPUTING, LOADING = "Where and how it computes", "Loading models"  # purposes of settings of several dataclasses
+COMPUTING, LOADING = "Where and how it computes", "Loading models"  # purposes that several dataclasses share
 
 _KEY = "setting"
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
@@ -31,7 +31,7 @@ class Unit(NamedTuple):
     Attributes:
         suffix: the end of the names that users write.
         field_suffix: the end of the field's name, which names the field's unit.
-        size: how much of the field's unit it is.
+        size: the size of this unit in the field's unit.
     """
 
     suffix: str
@@ -45,17 +45,17 @@ MEGABYTES = Unit("_mb", "_bytes", Fraction(10**6))
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known of a setting besides its type.
+    """The facts about a setting.
 
     Attributes:
-        default: its value if the user sets none. It also says which type values have.
-        description: what it does, in sentences for users and in their unit.
-        minimum, maximum: its range, in the unit of the field; None for no bound.
-        choices: what it takes; empty for anything of its type.
-        unit: the users' unit; None if it is the field's.
+        default: the value if the user sets none. Its type is the type of all values.
+        description: what the setting does, in sentences for users and in their unit.
+        minimum, maximum: the range, in the unit of the field; None for no bound.
+        choices: the accepted values; empty if all values of the type are accepted.
+        unit: the users' unit; None if it is the field's unit.
         name: the users' name; empty if it follows from the field's name and the unit.
-        read_only: whether it stays as it is while models are loaded.
-        purpose: the heading in the reference; empty for that of its dataclass.
+        read_only: whether the setting cannot change while models are loaded.
+        purpose: the heading in the reference; empty for the heading of the dataclass.
     """
 
     default: Any
@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def accepted(self) -> str:
-        """Says which values are accepted."""
+        """A phrase that says which values are accepted."""
         if self.choices:
             return f"one of: {', '.join(map(str, self.choices))}"
         words = _TYPE_NAMES[type(self.default)]
@@ -81,11 +81,11 @@ class Setting:
         return f"{words}, or inf for no limit" if self._may_be_unlimited else words
 
     def check(self, name: str, value: Any) -> Any:
-        """Returns the value in the setting's type: a whole number may stand for a fraction, and a list for a tuple.
+        """Returns the value in the setting's type. A whole number may stand for a fraction, and a list for a tuple.
 
         Args:
             name: the setting's name, for the error.
-            value: what a user gave.
+            value: the value from the user.
 
         Raises:
             ConfigurationError: the value is not accepted.
@@ -107,9 +107,10 @@ class Setting:
         return value
 
     def of_users(self, name: str) -> tuple[str, Setting]:
-        """Returns the users' name of a field and its setting as users see it.
+        """Returns the users' name of a field, and its setting as users see it.
 
-        In it, members of an enumeration are texts, numbers are in the users' unit, and 0 means no limit.
+        In the returned setting, members of an enumeration are texts, numbers are in the users' unit, and 0 means no
+        limit.
         """
         if self.unit is not None:
             name = name.removesuffix(self.unit.field_suffix) + self.unit.suffix
@@ -128,7 +129,7 @@ class Setting:
         return float(f"{value * self.unit.size.denominator / self.unit.size.numerator:.15g}")  # 33.3, not 33.29999...
 
     def from_user(self, value: Any) -> Any:
-        """Returns the field's value for a user's value, which must be an accepted one."""
+        """Returns the field's value for a user's value. The user's value must be accepted."""
         if self._may_be_unlimited and value == 0:
             return math.inf
         if self.unit is not None:
@@ -141,12 +142,12 @@ class Setting:
 
 
 def setting(default: Any, description: str, **facts: Any) -> Any:
-    """Returns a dataclass's field that is a setting.
+    """Returns a dataclass field that is a setting.
 
     Args:
-        default: as ``Setting`` has it. A member of an enumeration has the others as choices.
-        description: as ``Setting`` has it.
-        facts: the other attributes of ``Setting`` that are not at their defaults.
+        default: see ``Setting``. If it is a member of an enumeration, the choices are all members.
+        description: see ``Setting``.
+        facts: other attributes of ``Setting``.
     """
     if isinstance(default, Enum):
         facts = {"choices": tuple(type(default)), **facts}
@@ -159,16 +160,16 @@ def like(table: type[Any], name: str, /, **changes: Any) -> Any:
 
 
 def settings_of(table: Any) -> dict[str, Setting]:
-    """Returns the settings of a dataclass, or of an instance, by the names of their fields."""
+    """Returns the settings of a dataclass, or of an instance of it, by field name."""
     return {each.name: each.metadata[_KEY] for each in fields(table) if _KEY in each.metadata}
 
 
 def check_settings(values: Any, prefix: str = "") -> None:
-    """Checks the settings of a dataclass's instance.
+    """Checks the settings of an instance of a dataclass.
 
     Args:
         values: the instance.
-        prefix: what stands before the names of fields in the error.
+        prefix: the text before the names of fields in the error.
 
     Raises:
         ConfigurationError: a value is not accepted.

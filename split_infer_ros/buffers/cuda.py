@@ -1,4 +1,4 @@
-"""Allocates and page-locks CUDA memory, and asks what kinds of memory a GPU allows."""
+"""Allocates and page-locks CUDA memory, and finds out which kinds of memory a GPU allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ATTRIBUTES = {
 
 @cache
 def device_attributes(index: int) -> DeviceAttributes:
-    """Returns the attributes of GPU ``index`` that decide which memory it allows."""
+    """Returns the attributes of GPU ``index`` that decide which kinds of memory it allows."""
     runtime = cuda.binding()
     return DeviceAttributes(
         **{
@@ -42,15 +42,15 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
 
     Args:
         nbytes: the size.
-        index: of the GPU.
+        index: the number of the GPU.
         for_host: True if only the CPU may touch the memory until it is attached to a stream.
 
     Raises:
-        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang it. Where
-            pages come late, all memory from this function counts, touched or not; see ``MANAGED_BYTES``.
+        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang the GPU. On
+            a GPU that gets pages late, all memory from this function counts, touched or not; see ``MANAGED_BYTES``.
     """
     cuda.call("cudaSetDevice", index)
-    give_back = MANAGED_BYTES.take(nbytes)  # first, so that two threads cannot both find room for themselves alone
+    give_back = MANAGED_BYTES.take(nbytes)  # first, so that two threads cannot both count on the same free memory
     try:
         needed = MANAGED_BYTES.total if device_attributes(index).concurrent_managed_access else nbytes
         free, _ = cuda.call("cudaMemGetInfo")
@@ -107,7 +107,7 @@ def device_address(address: int) -> int:
 
 
 class Owner(enum.Enum):
-    """Who may touch managed memory; the values are CUDA's names."""
+    """Who may touch managed memory. The values are CUDA's names."""
 
     HOST = "cudaMemAttachHost"  # the CPU
     STREAM = "cudaMemAttachSingle"  # one stream
@@ -115,8 +115,9 @@ class Owner(enum.Enum):
 
 
 def attach(address: int, stream: int, owner: Owner) -> None:
-    """Gives managed memory to one owner alone, in the order of ``stream``, which may be that owner.
+    """Gives managed memory to one owner alone, in the order of ``stream``. The owner may be that stream.
 
-    If a GPU's attribute ``concurrentManagedAccess`` is 0, the CPU may not touch other managed memory while it works.
+    If a GPU's attribute ``concurrentManagedAccess`` is 0, the CPU may touch only its own managed memory while the GPU
+    works.
     """
     cuda.call("cudaStreamAttachMemAsync", stream, address, 0, getattr(cuda.binding(), owner.value))

@@ -1,7 +1,7 @@
-"""Locks on single bytes of a file. They end with the process that holds them, however it ends.
+"""Locks on single bytes of a file. A lock ends with the process that holds it, however the process ends.
 
-These are OFD locks, which belong to the open file and not to the process. Two parts of one process that open the same
-file exclude each other as well.
+These are OFD locks. They belong to the open file, not to the process. So two parts of one process that open the same
+file also exclude each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, pid
 
 
 def try_lock(descriptor: int, byte: int) -> bool:
-    """Tries to lock a byte for this open file alone. Returns whether that succeeded; never waits."""
+    """Tries to lock a byte for this open file alone. Returns whether it succeeded; never waits."""
     try:
         _set(descriptor, fcntl.F_WRLCK, byte)
     except OSError as error:
@@ -26,10 +26,10 @@ def try_lock(descriptor: int, byte: int) -> bool:
 
 
 def lock_shared(descriptor: int, byte: int) -> None:
-    """Locks a byte together with others that share it.
+    """Locks a byte so that others can share the lock.
 
     Raises:
-        OSError: somebody has locked it alone.
+        OSError: another open file has locked the byte for itself alone.
     """
     _set(descriptor, fcntl.F_RDLCK, byte)
 

@@ -1,4 +1,4 @@
-"""Memory of a GPU's policies. Its views are tensors."""
+"""Memory of the policies that need a GPU. Its views are tensors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from split_infer_ros.runtime.streams import current_fence
 
 
 def allocate_switchable(nbytes: int, device: Device) -> SwitchableMemory:
-    """Allocates memory that serves each batch by the policy that it calls for; see ``allocate_on_gpu``."""
+    """Allocates memory that each batch can use under its own policy; see ``allocate_on_gpu``."""
     pinned = allocate_on_gpu(Policy.PINNED, nbytes, device)
     return SwitchableMemory(allocate_on_gpu(Policy.MANAGED, nbytes, device), pinned)
 
 
 def allocate_on_gpu(policy: Policy, nbytes: int, device: Device) -> Memory:
-    """Allocates memory of any policy but ``HOST``; see ``allocate`` in ``memory_allocation``."""
-    # Tensors that are made in inference mode cannot be written to outside of it, but memory outlives that mode.
+    """Allocates memory of any policy except ``HOST``; see ``allocate`` in ``memory_allocation``."""
+    # Tensors that are made in inference mode cannot be written outside of it, but this memory outlives the mode.
     with torch.inference_mode(False), _sizes_in_errors(policy, nbytes, device):
         return _ALLOCATE[policy](nbytes, device)
 
 
 def adopt_on_gpu(policy: Policy, host: memoryview, device: Device) -> Memory:
-    """Lets a GPU use existing memory by any policy but ``HOST``; see ``adopt`` in ``memory_allocation``."""
+    """Lets a GPU use existing memory under any policy except ``HOST``; see ``adopt`` in ``memory_allocation``."""
     with torch.inference_mode(False), _sizes_in_errors(policy, host.nbytes, device):  # see ``allocate_on_gpu``
         return _ADOPT[policy](torch.frombuffer(host, dtype=torch.uint8), device)
 
@@ -68,7 +68,7 @@ def _adopt_device(host: Tensor, device: Device) -> Memory:
 
 
 def _adopt_managed(host: Tensor, device: Device) -> Memory:
-    address = host.data_ptr()  # GPUs that allow this reach all memory of the host as it is
+    address = host.data_ptr()  # GPUs that allow this policy reach all memory of the host without registration
     return Memory(Policy.MANAGED, host, _Owner(address, host.nbytes).on_device(device, address))
 
 
@@ -81,9 +81,9 @@ def _adopt_pinned(host: Tensor, device: Device) -> Memory:
 
 
 def _buffer(nbytes: int, device: Device) -> Tensor:
-    """Returns plain memory of the device, uint8 (``nbytes``,), that every stream may use at once.
+    """Returns plain memory of the device, uint8 (``nbytes``,). Every stream may use it immediately.
 
-    torch gives out what a tensor of the same stream left, although that stream may still work on it.
+    torch reuses memory of freed tensors of the same stream, although that stream may still work on it. So this waits.
     """
     buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
     current_fence(device).wait()
@@ -104,7 +104,7 @@ _ADOPT: dict[Policy, Callable[[Tensor, Device], Memory]] = {
 
 @contextmanager
 def _sizes_in_errors(policy: Policy, nbytes: int, device: Device) -> Iterator[None]:
-    """Turns an error of the block into OutOfMemory that says how much was asked for and how much is free."""
+    """Turns an error of the block into an OutOfMemory that states the requested size and the free size."""
     try:
         yield
     except (RuntimeError, OutOfMemory) as error:
@@ -119,11 +119,11 @@ def _sizes_in_errors(policy: Policy, nbytes: int, device: Device) -> Iterator[No
 
 
 class _Owner:
-    """An allocation that is freed exactly once, with the last view of it.
+    """An allocation that is freed exactly once, when its last view goes.
 
     Args:
-        address: of the memory.
-        nbytes: its size.
+        address: the address of the memory.
+        nbytes: the size of the memory.
         free: frees the memory; None if something else owns it.
     """
 
@@ -140,7 +140,7 @@ class _Owner:
         return torch.frombuffer(array, dtype=torch.uint8)
 
     def on_device(self, device: Device, address: int) -> Tensor:
-        """Returns the GPU's view of the memory, which the GPU finds at ``address``."""
+        """Returns the GPU's view of the memory. ``address`` is where the GPU finds it."""
         self.__cuda_array_interface__ = {
             "shape": (self._nbytes,),
             "typestr": "|u1",

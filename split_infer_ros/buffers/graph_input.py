@@ -17,8 +17,8 @@ class GraphInput:
     """The memory from which graphs read their images.
 
     Attributes:
-        images: (batch_size, 3, h, w).
-        unused: the fence from which on no graph that was launched reads it.
+        images: the images, (batch_size, 3, h, w).
+        unused: the fence after which no launched graph reads the memory any more.
     """
 
     images: Tensor
@@ -27,7 +27,7 @@ class GraphInput:
     @classmethod
     def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
         """Creates an input of the shape, strides and precision of an example."""
-        import torch  # only here: only a GPU records graphs
+        import torch  # only here, because only a GPU records graphs
 
         with memory.allocating():
             return cls(example.clone(memory_format=torch.preserve_format))

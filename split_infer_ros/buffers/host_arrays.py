@@ -1,6 +1,6 @@
-"""Arrays on the host, and the ways between them and tensors. torch is imported where a tensor is asked for.
+"""Arrays on the host, and their conversion to and from tensors. Only functions that handle tensors import torch.
 
-NumPy has no bfloat16. The package ``ml_dtypes``, which ``onnx`` brings, adds it.
+NumPy has no bfloat16. The package ``ml_dtypes``, a dependency of ``onnx``, adds it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Flags = npt.NDArray[np.bool_]
 
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 INT16, BYTE = np.dtype(np.int16), np.dtype(np.uint8)
-ALIGNMENT = 64  # bytes: of the widest vectors, and of a line of the caches
-BFLOAT16 = "bfloat16"  # the name of its dtype
+ALIGNMENT = 64  # bytes: the size of the widest vectors, and of a cache line
+BFLOAT16 = "bfloat16"  # the name of the dtype of brain floats
 
 
 def bfloat16() -> DType:
     """Returns the dtype of brain floats, which NumPy itself does not have."""
-    import ml_dtypes  # only here: most models have no such values
+    import ml_dtypes  # only here, because most models have no brain floats
 
     found: DType = np.dtype(ml_dtypes.bfloat16)
     return found
 
 
 def dtype_named(name: str) -> DType:
-    """Returns the dtype of a name, as ``dtype.name`` gives it.
+    """Returns the dtype with a name, which is spelt as in ``dtype.name``.
 
     Raises:
         TypeError: there is no such dtype.
@@ -53,12 +53,12 @@ def is_floating(dtype: DType) -> bool:
 
 
 def dtype_of(tensor: Tensor) -> DType:
-    """Returns the dtype that a tensor's values have as an array."""
+    """Returns the NumPy dtype of a tensor's values."""
     return dtype_named(str(tensor.dtype).removeprefix("torch."))
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """Returns the dtype that an array's values have as a tensor."""
+    """Returns torch's dtype for a NumPy dtype."""
     import torch
 
     found: torch.dtype = getattr(torch, dtype.name)
@@ -66,7 +66,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Makes an array whose values are still to be written. It begins where vectors and lines of the caches do."""
+    """Makes an array with undefined values. It begins at a multiple of ``ALIGNMENT``."""
     nbytes = math.prod(shape) * dtype.itemsize
     block = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -block.ctypes.data % ALIGNMENT
@@ -86,7 +86,7 @@ def as_array(values: Values) -> Array:
 def to_host(values: Values) -> Array:
     """Returns values of any device as an array, without a copy if they are on the host.
 
-    Floating numbers of 16 bits become float32, in which all that decodes them computes.
+    Floating-point numbers of 16 bits become float32, because all decoders compute in float32.
     """
     if not isinstance(values, np.ndarray):
         values = as_array(values.cpu())
@@ -95,7 +95,7 @@ def to_host(values: Values) -> Array:
 
 
 def as_tensor(values: Values) -> Tensor:
-    """Returns values as a tensor with the same strides, without a copy. That of a read-only array is only read."""
+    """Returns values as a tensor with the same strides, without a copy. Never write to that of a read-only array."""
     if not isinstance(values, np.ndarray):
         return values
     import torch
@@ -107,15 +107,15 @@ def as_tensor(values: Values) -> Tensor:
 
 
 def unlocked(array: Array) -> Array:
-    """Returns an array over the same memory that says that it is writable, for what only reads it.
+    """Returns an array over the same memory that claims to be writable. Give it only to code that reads it.
 
-    torch warns of read-only arrays, and OpenVINO shares no memory of them.
+    torch warns about read-only arrays, and OpenVINO does not share their memory.
     """
     return array if array.flags.writeable else np.asarray(_Unlocked(array)).view(array.dtype)
 
 
 class _Unlocked:
-    """A read-only array as NumPy sees a foreign one. Its dtype may be lost, because NumPy knows no brain floats."""
+    """Presents a read-only array to NumPy as a foreign one. The dtype may be lost: NumPy does not know brain floats."""
 
     def __init__(self, array: Array) -> None:
         self._array = array  # keeps the memory
@@ -124,7 +124,7 @@ class _Unlocked:
 
 
 def copy_into(target: Values, source: Values) -> None:
-    """Writes values into memory of the same shape. Between two devices, the current stream does so later."""
+    """Writes values into memory of the same shape. Between two devices, the current stream copies them later."""
     if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
         np.copyto(target, source)
     else:

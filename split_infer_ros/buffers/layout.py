@@ -1,4 +1,4 @@
-"""Lays out the tensors that cross a split point in one slot."""
+"""Places the tensors that cross a split point in one slot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, DType, Values, torch_dtype
 from split_infer_ros.errors import SplitInferError
 
-ALIGNMENT = 256  # bytes, as CUDA's own allocator aligns; a multiple of every vector width
+ALIGNMENT = 256  # bytes, the alignment of CUDA's own allocator; a multiple of every vector width
 
 Kind = TypeVar("Kind", bound=Any)  # arrays, or tensors
-Strides = tuple[int, ...]  # of a batch, in elements
+Strides = tuple[int, ...]  # the strides of a batch, in elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class TensorSpec:
     """One tensor that crosses a split point, without its batch dimension.
 
     Attributes:
-        name: of the value in the model's graph.
-        shape: for one image.
-        dtype: of the elements.
+        name: the name of the value in the model's graph.
+        shape: the shape for one image.
+        dtype: the dtype of the elements.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TensorSpec:
 
     @property
     def bytes_per_image(self) -> int:
-        """Bytes that one image takes."""
+        """Bytes of the tensor for one image."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -58,18 +58,18 @@ class Layout:
         self.slot_bytes = max(offset, ALIGNMENT)
 
     def views(self, slot: Kind, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Kind, ...]:
-        """Returns the values of ``batch`` images as views of a slot: arrays of an array, tensors of a tensor.
+        """Returns the values of ``batch`` images as views of a slot. They are arrays or tensors, like the slot itself.
 
         Args:
             slot: uint8 (slot_bytes,), an array of the host or a tensor on any device.
-            batch: how many images, at most ``batch_size``.
-            strides: of each tensor, which must be dense (see ``is_dense``); None means contiguous tensors.
+            batch: number of images, at most ``batch_size``.
+            strides: the strides of each tensor, which must be dense (see ``is_dense``); None: contiguous tensors.
 
         Returns:
             One (batch, *shape) view for each spec. Nothing is copied.
 
         Raises:
-            SplitInferError: the slot has no room for so many images.
+            SplitInferError: the slot has no room for ``batch`` images.
         """
         if not 0 <= batch <= self.batch_size:
             raise SplitInferError(f"A slot for {self.batch_size} images cannot hold {batch}.")
@@ -98,10 +98,10 @@ def strides_of(values: Values) -> Strides:
 
 
 def is_dense(shape: Sequence[int], strides: Strides) -> bool:
-    """Returns whether a tensor of these strides has no gap and no overlap, in any order of its dimensions.
+    """Returns whether a tensor with these strides has no gaps and no overlaps, whatever the order of its dimensions.
 
-    The stride of a dimension of size 1 has no effect on where elements lie, but kernels are chosen by it. It may be
-    anything up to the number of elements.
+    The stride of a dimension of size 1 does not affect where elements lie, but kernels are chosen by it. It may be any
+    number up to the number of elements.
     """
     elements = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):
@@ -115,7 +115,7 @@ def is_dense(shape: Sequence[int], strides: Strides) -> bool:
 def dense_strides(tensor: Values) -> Strides:
     """Returns the strides of a dense tensor with the same order of dimensions.
 
-    For a tensor that is dense already, these are its own strides.
+    If the given tensor is already dense, these are its own strides.
     """
     strides = strides_of(tensor)
     if is_dense(tensor.shape, strides):
@@ -129,10 +129,10 @@ def dense_strides(tensor: Values) -> Strides:
 
 
 def batched_strides(tensor: Values) -> Strides:
-    """Returns the strides of a dense tensor in which one image follows the other, as the first dimension has them.
+    """Returns the strides of a dense tensor in which one image (first dimension) follows the other.
 
-    With these strides, the first images of a batch are dense by themselves. They are the tensor's dense strides if
-    those are already so.
+    With these strides, the first images of a batch are dense by themselves. If the images already follow each other in
+    the tensor's dense strides, the result is ``dense_strides(tensor)``.
     """
     strides = dense_strides(tensor)
     if len(tensor) == 1 or strides[0] * len(tensor) == math.prod(tensor.shape):
@@ -146,7 +146,7 @@ class SlotViews(Generic[Kind]):
     Views are made again only if the strides have changed.
 
     Args:
-        layout: of the slot.
+        layout: the layout of the slot.
         slot: uint8 (slot_bytes,), an array of the host or a tensor on any device.
     """
 
@@ -156,7 +156,7 @@ class SlotViews(Generic[Kind]):
         self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Kind, ...]]] = {}
 
     def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Kind, ...]:
-        """Returns the views of ``batch`` images with these strides; the same objects at each call."""
+        """Returns the views of ``batch`` images with these strides. Repeated calls return the same objects."""
         cached = self._cache.get(batch)
         if cached is None or cached[0] != strides:
             cached = self._cache[batch] = strides, self._layout.views(self._slot, batch, strides)

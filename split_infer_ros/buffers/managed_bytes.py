@@ -1,10 +1,10 @@
 """Counts managed memory that may lack pages on the GPU, so that the process never takes more than a GPU has free.
 
-Most GPUs get pages for managed memory only once these are touched. Until then, CUDA grants any amount, and reports as
-much free memory as before. A GPU that then has too few pages can hang.
+Most GPUs get the pages of managed memory only when the pages are touched. Until then, CUDA grants any amount, and
+reports as much free memory as before. A GPU that then has too few pages can hang.
 
 Pages go back to the host when the CPU touches them. So memory that both sides touch always counts. Memory of torch's
-pools belongs to the GPU alone. Its pages are taken when it is allocated, and it counts until then.
+pools belongs to the GPU alone. It gets its pages during its allocation, and counts only until then.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 
 class ManagedBytes:
-    """The bytes of managed memory that may lack pages: allocations that both sides touch, and what pools allocate now.
+    """Counts managed memory that may lack pages: allocations that both sides touch, and memory that pools now allocate.
 
-    There is no lock. Finalizers free memory, and one can run on a thread that is counting.
+    It has no lock, because finalizers free memory, and a finalizer can run on a thread that is counting.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ManagedBytes:
 
     @property
     def address(self) -> int:
-        """Where C code finds the bytes outside of pools, a ``long long``."""
+        """The address at which C code finds the number of bytes outside of pools, a ``long long``."""
         return ctypes.addressof(self._sum)
 
     def count_pools(self, bytes_in_pools: Callable[[], int]) -> None:
@@ -39,7 +39,7 @@ class ManagedBytes:
         self._bytes_in_pools = bytes_in_pools
 
     def take(self, nbytes: int) -> Callable[[], None]:
-        """Counts an allocation, and returns a function that ends this."""
+        """Counts an allocation, and returns a function that stops counting it."""
         allocation = object()
         self._taken[allocation] = nbytes
         self._add_up()
@@ -51,7 +51,7 @@ class ManagedBytes:
         return give_back
 
     def _add_up(self) -> None:
-        """Adds up what is taken. Another thread may write an older sum meanwhile, so the sum is looked at again."""
+        """Adds up the allocations. Repeats until the sum is right, because another thread may write an older sum."""
         while self._sum.value != (taken := sum(self._taken.copy().values())):
             self._sum.value = taken
 

@@ -1,4 +1,4 @@
-"""Memory that CPU and GPU share: each piece has one owner and a view for either side."""
+"""Memory that CPU and GPU share. Each piece has one owner, and a view for each side."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Place:
 
     Attributes:
         policy: the kind of memory.
-        device: where the backbone runs.
-        switchable: whether memory of the policy ``device`` is to serve the other policies as well, batch by batch.
+        device: the device on which the backbone runs.
+        switchable: whether memory of the policy ``device`` must also serve the other policies, batch by batch.
     """
 
     policy: Policy = Policy.HOST
@@ -30,13 +30,13 @@ class Place:
 
 
 class Memory:
-    """Bytes that the CPU sees as ``host`` and the backbone's device as ``device``; freed with the last view of them.
+    """Bytes that the CPU sees as ``host``, and the backbone's device as ``device``. They are freed with the last view.
 
     Args:
         policy: the kind of memory.
-        host: uint8 (n,) on the CPU: a tensor if a GPU shares the memory, else an array.
-        device: uint8 (n,) where the backbone runs. These are the same bytes as ``host`` unless the policy needs a copy.
-        exclusive_address: of managed memory that CPU and GPU may not touch at the same time; else 0.
+        host: uint8 (n,) on the CPU. A tensor if a GPU shares the memory, otherwise an array.
+        device: uint8 (n,) on the backbone's device. The same bytes as ``host``, unless the policy needs a copy.
+        exclusive_address: the address of managed memory that CPU and GPU may not touch at the same time; otherwise 0.
 
     Attributes:
         policy, host, device: the arguments.
@@ -54,12 +54,12 @@ class Memory:
 
     @property
     def needs_copy(self) -> bool:
-        """True if the two views have bytes of their own, which must be copied from one side to the other."""
+        """True if each view has bytes of its own, so that bytes must be copied between the sides."""
         return self.policy.needs_copy
 
     @property
     def bytes(self) -> int:
-        """The memory that both sides take together."""
+        """Bytes of both sides together."""
         return self.policy.footprint_bytes(self.host.nbytes)
 
     @property
@@ -68,23 +68,24 @@ class Memory:
         return bool(self._exclusive_address)
 
     def give_to_device(self) -> None:
-        """Lets the GPU touch the memory, and the CPU not, from here on in the current stream's order."""
+        """Lets only the GPU touch the memory, from this point in the current stream's order."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.STREAM)
 
     def give_to_host(self) -> None:
-        """Lets the CPU touch the memory once the current stream has come to this point."""
+        """Lets the CPU touch the memory once the current stream has reached this point."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.HOST)
 
     def under(self, policy: Policy) -> Memory | None:
-        """Returns the same memory under another policy; None if it has only its own."""
+        """Returns the same memory under another policy; None if it does not support that policy."""
         return self if policy is self.policy else None
 
     def release_with(self, unregister: Callable[[], None]) -> None:
         """Sets the function that ends the page-locking of adopted memory.
 
-        It is called after ``release`` or when this object goes, whichever is first. The memory stays mapped until then.
+        The function is called by ``release`` or when this object goes, whichever comes first. The memory stays mapped
+        until then.
         """
 
         def end(mapped: Values = self.host) -> None:
@@ -93,16 +94,16 @@ class Memory:
         self._unregister = free_once(self, end)
 
     def release(self) -> None:
-        """Ends the GPU's access to adopted memory, after any recording. Call this before the memory is unmapped."""
+        """Ends the GPU's access to adopted memory, once no graph is being recorded. Call it before the unmapping."""
         if self._unregister is not None:
             self._unregister()
 
 
 class SwitchableMemory(Memory):
-    """Memory of the policy ``device`` that serves each batch by the policy that it calls for.
+    """Memory of the policy ``device`` that can also be used under ``managed`` or ``pinned``, batch by batch.
 
-    The device's half is managed memory, and the host's half is page-locked memory that the GPU reaches. So it takes
-    as much as two halves of plain memory do, and ``managed`` and ``pinned`` each use one of them.
+    The device's half is managed memory. The host's half is page-locked memory that the GPU can reach. ``managed`` and
+    ``pinned`` use one half each. So it takes no more memory than the policy ``device`` alone.
 
     Args:
         managed: the device's half.
@@ -118,20 +119,20 @@ class SwitchableMemory(Memory):
         return self._halves.get(policy, super().under(policy))
 
     def give_to_device(self) -> None:
-        """Lets all streams touch the device's half, because features are copied on another one than computed."""
+        """Lets all streams touch the device's half, because one stream computes features and another copies them."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.GPU)
 
 
 def _current_stream() -> int:
-    import torch  # only here: only a GPU has streams
+    import torch  # only here, because only a GPU has streams
 
     return int(torch.cuda.current_stream().cuda_stream)
 
 
 def free_bytes(device: Device) -> int:
-    """Returns the free memory of a GPU. What torch keeps of tensors that went is freed first."""
-    import torch  # only here: only a GPU has memory of its own
+    """Returns the free bytes of a GPU's memory. First frees the memory that torch keeps of deleted tensors."""
+    import torch  # only here, because only a GPU has memory of its own
 
     empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
@@ -139,9 +140,9 @@ def free_bytes(device: Device) -> int:
 
 
 def free_once(owner: object, free: Callable[[], None]) -> Callable[[], object]:
-    """Returns a function that frees something once: when it is called or when ``owner`` goes, whichever is first.
+    """Returns a function that calls ``free`` once. If it is not called before ``owner`` goes, ``free`` is called then.
 
-    While a graph is recorded, the free waits for the end of the recording.
+    While a graph is recorded, the call of ``free`` waits for the end of the recording.
     """
     finalizer = weakref.finalize(owner, FREES.give, free)
     finalizer.atexit = False  # the end of the process frees everything, and threads may still use the memory

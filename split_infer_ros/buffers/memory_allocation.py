@@ -1,4 +1,4 @@
-"""Allocates memory that CPU and GPU share, by each policy, and lets a GPU use memory that exists already.
+"""Allocates memory that CPU and GPU share, under each policy. Also lets a GPU use existing memory.
 
 On a CPU, memory is an array, and torch is not needed.
 """
@@ -22,7 +22,7 @@ def allocate_at(place: Place, nbytes: int) -> Memory:
     """Allocates memory for a place; see ``allocate``. It is a ``SwitchableMemory`` if the place asks for one."""
     if not (place.switchable and place.policy is Policy.DEVICE and place.device.type == "cuda"):
         return allocate(place.policy, nbytes, place.device)
-    from split_infer_ros.buffers.gpu_memory import allocate_switchable  # only here: it imports torch
+    from split_infer_ros.buffers.gpu_memory import allocate_switchable  # only here, because it imports torch
 
     return allocate_switchable(nbytes, place.device)
 
@@ -33,7 +33,7 @@ def allocate(policy: Policy, nbytes: int, device: Device) -> Memory:
     Args:
         policy: the kind of memory. On a CPU, every kind is ``HOST``.
         nbytes: the size.
-        device: where the backbone runs.
+        device: the device on which the backbone runs.
 
     Raises:
         OutOfMemory: there is not enough memory.
@@ -41,25 +41,25 @@ def allocate(policy: Policy, nbytes: int, device: Device) -> Memory:
     """
     if device.type == "cpu" or policy is Policy.HOST:
         return _of_host(nbytes, lambda: empty_array((nbytes,), BYTE))
-    from split_infer_ros.buffers.gpu_memory import allocate_on_gpu  # only here: it imports torch
+    from split_infer_ros.buffers.gpu_memory import allocate_on_gpu  # only here, because it imports torch
 
     return allocate_on_gpu(policy, nbytes, device)
 
 
 def adopt(policy: Policy, host: memoryview, device: Device) -> Memory:
-    """Lets a GPU use existing memory of the host, for example memory that another process maps as well.
+    """Lets a GPU use existing memory of the host, for example memory that another process also maps.
 
     Args:
         policy: the kind of memory. On a CPU, every kind is ``HOST``.
-        host: bytes, which begin on a page. Call ``release`` before they are unmapped.
-        device: where the backbone runs.
+        host: the bytes, which begin at a page. Call ``release`` before they are unmapped.
+        device: the device on which the backbone runs.
 
     Raises:
         OutOfMemory: the memory cannot be page-locked.
     """
     if device.type == "cpu" or policy is Policy.HOST:
         return _of_host(host.nbytes, lambda: np.frombuffer(host, np.uint8))
-    from split_infer_ros.buffers.gpu_memory import adopt_on_gpu  # only here: it imports torch
+    from split_infer_ros.buffers.gpu_memory import adopt_on_gpu  # only here, because it imports torch
 
     return adopt_on_gpu(policy, host, device)
 
@@ -72,7 +72,7 @@ def _of_host(nbytes: int, make: Callable[[], Array]) -> Memory:
 
 @contextmanager
 def _sizes_in_errors(nbytes: int) -> Iterator[None]:
-    """Turns an error of the block into OutOfMemory that says how much was asked for and how much is free."""
+    """Turns an error of the block into an OutOfMemory that states the requested size and the free size."""
     try:
         yield
     except MemoryError as error:

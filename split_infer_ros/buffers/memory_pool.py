@@ -14,13 +14,13 @@ from split_infer_ros.runtime.torch_pools import TorchPool, keeping_pools
 
 
 class MemoryPool:
-    """Memory of one policy in which torch keeps the tensors that are made inside ``allocating``.
+    """Memory of one policy. torch keeps the tensors there that are made inside ``allocating``.
 
-    Under other policies than ``managed`` and ``pinned``, tensors lie in torch's common memory.
+    Under policies other than ``managed`` and ``pinned``, tensors lie in torch's common memory.
 
     Args:
         policy: the kind of memory.
-        device: the GPU that uses the memory; on a CPU, all memory is plain.
+        device: the device that uses the memory. On a CPU, all memory is plain.
 
     Attributes:
         policy, device: the arguments.
@@ -38,15 +38,15 @@ class MemoryPool:
 
     @contextmanager
     def allocating(self) -> Iterator[None]:
-        """Lets torch take memory from this pool for the tensors that this thread makes inside the block.
+        """Makes torch take memory from this pool for the tensors that this thread makes inside the block.
 
-        torch refuses to enter a pool twice at the same time. So another thread waits here until this one is done, and
-        an inner block of the same thread changes nothing. While a graph is recorded, the memory is that of the graph.
+        torch refuses to enter a pool twice at the same time. So a second thread waits until the first is done, and an
+        inner block of the same thread changes nothing. While a graph is recorded, tensors lie in the graph's memory.
         """
         if self._pool is None:
             yield
             return
-        import torch  # only here: only a GPU has such pools
+        import torch  # only here, because only a GPU has such pools
 
         with self._lock:
             if self._is_entered or torch.cuda.is_current_stream_capturing():
@@ -62,7 +62,7 @@ class MemoryPool:
     def graph_pool(self) -> GraphPool:
         """Returns memory of this policy for graphs, apart from the memory of other tensors.
 
-        A graph's memory is free between its launches for nobody but graphs that share it.
+        Between the launches of a graph, only graphs that share its memory may use that memory.
         """
         return OwnGraphPool() if self._pool is None else self._make_pool()
 
@@ -72,7 +72,7 @@ class MemoryPool:
         return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.pool.snapshot())
 
     def _make_pool(self) -> TorchPool:
-        import torch  # only here: only a GPU has such pools
+        import torch  # only here, because only a GPU has such pools
 
         allocator = pool_allocator(self.policy)
         with torch.cuda.device(self.device):

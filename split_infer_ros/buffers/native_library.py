@@ -1,4 +1,4 @@
-"""Finds the shared library of a C file of this package, and compiles it if it was not installed."""
+"""Finds the shared library for a C file of this package, and compiles it if it is not installed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COMPILE_S = 60.0
 
 
 def native_library(source: Path) -> Path:
-    """Returns the shared library of a C file.
+    """Returns the path of the shared library for a C file.
 
-    The build of the package installs it beside the file. If the package runs from its source tree, it is compiled once
-    into the user's cache folder. Its name there contains a hash of the file.
+    The build of the package installs the library beside the file. If the package runs from its source tree, the file is
+    compiled once into the user's cache folder. The library's name there contains a hash of the file.
 
     Args:
         source: the C file.

@@ -1,4 +1,4 @@
-"""Memory policies: the kinds of memory for buffers that CPU and GPU share, and the GPUs that allow each kind."""
+"""Memory policies: the kinds of memory for buffers that CPU and GPU share, and what a GPU needs for each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class DeviceAttributes:
         managed_memory: managed memory can be allocated.
         concurrent_managed_access: the CPU may touch managed memory while the GPU works.
         can_map_host_memory: the GPU can reach page-locked memory of the host.
-        host_register_supported: memory that exists already can be page-locked.
-        uses_host_page_tables: the GPU reaches all memory of the host by the host's own page tables. Without them, but
-            with pageable memory access (HMM), it faults page by page.
+        host_register_supported: existing memory can be page-locked.
+        uses_host_page_tables: the GPU reaches all memory of the host through the host's own page tables. A GPU without
+            this, but with pageable memory access (HMM), faults page by page.
     """
 
     integrated: bool
@@ -100,7 +100,7 @@ class Policy(enum.Enum):
 
     @property
     def sides(self) -> Collection[Side]:
-        """Whose memory a buffer takes. The pages of managed memory can lie on either side."""
+        """The sides whose memory a buffer takes. The pages of managed memory can lie on either side."""
         return _PROPERTIES[self].sides
 
     @property
@@ -110,12 +110,12 @@ class Policy(enum.Enum):
 
     @property
     def needs_copy(self) -> bool:
-        """True if each side has a buffer of its own, so bytes must be copied from one side to the other."""
+        """True if each side has a buffer of its own, so that bytes must be copied between the sides."""
         return self.mapping is DeviceMapping.COPIED
 
     @property
     def maps_on_access(self) -> bool:
-        """True if pages are mapped while the GPU accesses them, so the GPU waits and can run other work meanwhile."""
+        """True if pages are mapped while the GPU accesses them. The GPU can run other work while it waits for pages."""
         return self.mapping is DeviceMapping.MIGRATED
 
     @property
@@ -128,11 +128,11 @@ class Policy(enum.Enum):
         return 2 * nbytes if self.needs_copy else nbytes
 
     def reason_forbidden(self, attributes: DeviceAttributes, shared: bool = False) -> str:
-        """Returns why a GPU does not allow the policy, in words that name the attribute; empty if it does.
+        """Returns why a GPU does not allow the policy, in words that name the attribute; empty if the GPU allows it.
 
         Args:
-            attributes: of the GPU.
-            shared: True for memory that another process maps as well.
+            attributes: the attributes of the GPU.
+            shared: True for memory that another process also maps.
         """
         properties = _PROPERTIES[self]
         requirements = properties.shared_requirements if shared else properties.own_requirements
@@ -146,9 +146,9 @@ class _Properties:
 
     Attributes:
         mapping: how the GPU reaches the bytes.
-        sides: whose memory a buffer takes.
+        sides: the sides whose memory a buffer takes.
         own_requirements: what a GPU must have for memory of this process.
-        shared_requirements: what a GPU must have for memory that another process maps as well.
+        shared_requirements: what a GPU must have for memory that another process also maps.
     """
 
     mapping: DeviceMapping
@@ -180,7 +180,7 @@ _PROPERTIES = {
 
 AUTO = "auto"  # the value of the parameter memory_policy that lets the package choose
 POLICIES = tuple(policy for policy in Policy if policy.needs_gpu)
-FALLBACK = Policy.PINNED  # the policy that is used if the GPU has no room
+FALLBACK = Policy.PINNED  # the policy that replaces another one if the GPU has no room
 
 
 def legal_policies(attributes: DeviceAttributes, shared: bool = False) -> tuple[Policy, ...]:
@@ -189,12 +189,12 @@ def legal_policies(attributes: DeviceAttributes, shared: bool = False) -> tuple[
 
 
 def find_policy(name: str, attributes: DeviceAttributes | None, shared: bool = False) -> Policy:
-    """Returns the policy of a name.
+    """Returns the policy with a name.
 
     Args:
         name: ``device``, ``managed`` or ``pinned``.
-        attributes: of the GPU; None if the backbone runs on the CPU, where all memory is plain.
-        shared: True for memory that another process maps as well.
+        attributes: the attributes of the GPU; None if the backbone runs on the CPU, where all memory is plain.
+        shared: True for memory that another process also maps.
 
     Raises:
         ConfigurationError: there is no such policy, or the GPU does not allow it.

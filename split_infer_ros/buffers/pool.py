@@ -1,4 +1,4 @@
-"""The slot pool of one process, and what a head needs of any slot pool."""
+"""The slot pool of one process, and the interface through which a head reads any slot pool."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class SlotPool:
     """Slots of memory of this process, laid out for one split point and batch size.
 
     Args:
-        layout: of the tensors of one batch.
-        leases: of the slots.
+        layout: the layout of one batch's tensors.
+        leases: the leases of the slots.
         slots: the memory of the slots.
-        released: is called on the reader's thread with each lease that is given back and its outcome.
+        released: called on the reader's thread with each lease that is given back and its outcome.
     """
 
     segment = ""  # other processes cannot find this pool
@@ -74,11 +74,11 @@ class SlotPool:
         """Allocates a pool.
 
         Args:
-            layout: of the tensors of one batch.
+            layout: the layout of one batch's tensors.
             num_slots: how many batches can be between backbone and head.
-            place: the memory policy, and where the backbone runs.
+            place: the memory policy, and the device on which the backbone runs.
             lease_s: how many seconds a reader may leave a published slot untouched.
-            released: is called on the reader's thread with each lease that is given back and its outcome.
+            released: called on the reader's thread with each lease that is given back and its outcome.
 
         Raises:
             ConfigurationError: there is not enough memory. Nothing stays allocated.
@@ -100,11 +100,11 @@ class SlotPool:
 
     @property
     def memory(self) -> str:
-        """The kind of memory that the slots lie in, for people."""
+        """The kind of memory that holds the slots, as a text for users."""
         return self.slots.policy.value
 
     def under(self, policy: Policy) -> SlotPool | None:
-        """Returns a pool of the same slots and leases under another policy; None if their memory has only its own."""
+        """Returns a pool of the same slots and leases under another policy; None if the memory does not support it."""
         slots = self.slots.under(policy)
         return None if slots is None else SlotPool(self.layout, self.leases, slots, self._released)
 
@@ -129,17 +129,17 @@ class SlotPool:
         self.leases.take(lease)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back, as its reader, and reports what became of its frames.
+        """Gives the slot back and reports what became of its frames. Only the slot's reader calls this.
 
         Raises:
-            HandleError: the slot no longer belongs to the reader. The outcome does not count.
+            HandleError: the slot no longer belongs to the reader. The outcome is ignored.
         """
         self.leases.release(lease)
         if self._released is not None:
             self._released(lease, outcome)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
+        """Takes the slot back, unless a reader has it or gave it back. Returns whether it was taken back."""
         return self.leases.revoke(lease)
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
@@ -151,7 +151,7 @@ class SlotPool:
         return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
     def reclaim_orphans(self, before: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back every slot that was published before a time to a reader that is known to have died.
+        """Takes back every slot that was published before a time, because the reader is known to have died.
 
         Args:
             before: seconds of the steady clock.
@@ -161,7 +161,7 @@ class SlotPool:
         ]
 
     def close(self) -> None:
-        """Releases the memory, which is freed with the last view of it."""
+        """Releases the memory. It is freed with its last view."""
         self.slots.close()
 
 

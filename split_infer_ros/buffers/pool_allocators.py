@@ -1,4 +1,4 @@
-"""Gives torch allocators of managed and of page-locked memory, for pools in which it keeps tensors."""
+"""Gives torch allocators of managed and page-locked memory, for pools in which torch keeps tensors."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _FUNCTIONS = {
     Policy.MANAGED: ("split_infer_allocate_managed", "split_infer_free_managed"),
     Policy.PINNED: ("split_infer_allocate_pinned", "split_infer_free_pinned"),
 }
-POOLED = frozenset(_FUNCTIONS)  # the policies for which torch gets an allocator of this package
+POOLED = frozenset(_FUNCTIONS)  # the policies for which this package gives torch an allocator
 
 
 @cache
 def pool_allocator(policy: Policy) -> Any:
-    """Returns torch's handle of the allocator of a policy of ``POOLED``. It lives as long as the process.
+    """Returns torch's handle of the allocator for a policy in ``POOLED``. It lives as long as the process.
 
     Raises:
-        ConfigurationError: this torch has no memory pools for single threads, or the library that allocates cannot be
+        ConfigurationError: this torch has no memory pools for single threads, or the allocators' library cannot be
             found or compiled.
     """
-    import torch  # only here: only a GPU has such pools
+    import torch  # only here, because only a GPU has such pools
 
     if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def pool_allocator(policy: Policy) -> Any:
 
 
 def _use_runtime(path: Path) -> None:
-    """Gives the library the addresses of CUDA's functions, and of the count of other managed memory."""
+    """Tells the library the addresses of CUDA's functions, and of the count of managed memory outside of pools."""
     functions, library = cuda.library(), ctypes.CDLL(str(path))
     fields = [ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _RUNTIME]
     fields.append(ctypes.c_void_p(MANAGED_BYTES.address))

@@ -1,8 +1,8 @@
 """Memory that processes of one host share. It is made once, found by name, and removed with its owner.
 
 The name is random. The file is created exclusively, with mode 0600, and never through a link. The owner holds a lock
-on the file for as long as it lives. Locks end with their process, however it ends, so anybody can tell a segment in
-use from a leftover. This module does not import torch, so a reader starts in milliseconds.
+on the file as long as the owner lives. A lock ends with its process, however the process ends. So anybody can
+distinguish a segment in use from a leftover. This module does not import torch, so a reader starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ PAGE = mmap.PAGESIZE
 # Bytes of the file on which locks are held. The reader of slot n holds the lock on byte n + 1.
 OWNER_LOCK = 0
 READERS_LOCK = 2**40  # shared by all readers
-HEAD_LOCK = READERS_LOCK + 1  # of the one reader that takes published slots
+HEAD_LOCK = READERS_LOCK + 1  # held by the one reader that takes published slots
 
 
 class Segment:
-    """Shared memory that holds slots, after pages of bookkeeping.
+    """Shared memory with pages of bookkeeping, followed by slots.
 
     Args:
-        name: of the file in FOLDER.
-        descriptor: of the open file, which the segment closes.
+        name: the name of the file in FOLDER.
+        descriptor: the descriptor of the open file. The segment closes it.
         data: the mapped file.
         is_owner: True for the process that made the segment.
 
     Attributes:
-        name: of the file in FOLDER.
-        pool: the identity of the slot pool that lies here.
-        slots: how many slots there are.
+        name: the name of the file in FOLDER.
+        pool: the identity of the slot pool in this segment.
+        slots: number of slots.
         slot_bytes: the size of a slot.
-        data: the whole segment, its bookkeeping included.
+        data: the whole segment, including its bookkeeping.
     """
 
     def __init__(self, name: str, descriptor: int, data: mmap.mmap, is_owner: bool) -> None:
@@ -64,7 +64,7 @@ class Segment:
         """Makes a segment that this process owns.
 
         Args:
-            slots: how many slots to make.
+            slots: number of slots.
             slot_bytes: the size of a slot.
             pool: the identity of the slot pool.
 
@@ -74,7 +74,7 @@ class Segment:
         size = segment_bytes(slots, slot_bytes)
         name, descriptor = _make_file()
         try:
-            os.posix_fallocate(descriptor, 0, size)  # without this, a full folder would be a crash at the first touch
+            os.posix_fallocate(descriptor, 0, size)  # otherwise a full folder would crash the process at first touch
             os.pwrite(descriptor, _HEADER.pack(MAGIC, VERSION, slots, slot_bytes, pool), 0)
             return cls(name=name, descriptor=descriptor, data=_map(descriptor), is_owner=True)
         except OSError as error:
@@ -88,7 +88,7 @@ class Segment:
 
     @classmethod
     def attach(cls, name: str) -> Segment:
-        """Attaches the segment of a name, as a reader.
+        """Attaches the segment with a name, as a reader.
 
         Raises:
             HandleError: ``foreign``: there is no such segment, another user owns it, or this package did not make it.
@@ -113,7 +113,7 @@ class Segment:
 
     @property
     def owner_lives(self) -> bool:
-        """True while the process that made the segment lives."""
+        """True while the segment's owner lives."""
         return self._is_owner or is_locked(self._descriptor, OWNER_LOCK)
 
     @property
@@ -123,16 +123,16 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """False once somebody cut the file short. A process that touches the missing memory is ended by SIGBUS."""
+        """False if somebody cut the file short. SIGBUS ends a process that touches the missing memory."""
         return os.fstat(self._descriptor).st_size >= len(self.data)
 
     def claim(self) -> bool:
-        """Tries, as a reader, to become the one that takes published slots.
+        """Tries to become the one reader that takes published slots. Only readers call this.
 
-        The claim ends with ``disclaim`` or with the process. It can be repeated.
+        The claim ends with ``disclaim`` or with the process. A reader can claim again.
 
         Returns:
-            Whether this reader is the one.
+            Whether this reader now takes published slots.
         """
         return try_lock(self._descriptor, HEAD_LOCK)
 
@@ -141,13 +141,13 @@ class Segment:
         unlock(self._descriptor, HEAD_LOCK)
 
     def mend(self) -> None:
-        """Restores, as the owner, a file that was cut short. The missing part becomes zeros."""
+        """Restores a file that was cut short. The missing part becomes zeros. Only the owner calls this."""
         if not self.is_whole:
             os.truncate(self._descriptor, len(self.data))
             _HEADER.pack_into(self.data, 0, MAGIC, VERSION, self.slots, self.slot_bytes, self.pool)
 
     def lock_slot(self, slot: int) -> bool:
-        """Tries to lock a slot, until ``unlock_slot`` or the end of the process. Returns whether that succeeded."""
+        """Tries to lock a slot, until ``unlock_slot`` or the end of the process. Returns whether it succeeded."""
         return try_lock(self._descriptor, slot + 1)
 
     def unlock_slot(self, slot: int) -> None:
@@ -160,16 +160,16 @@ class Segment:
         return memoryview(self.data)[begin : begin + self.slot_bytes]
 
     def close(self) -> None:
-        """Releases the memory. If this is the owner, the name is removed; readers keep what they have mapped."""
+        """Releases the memory. The owner also removes the name. Readers keep the memory that they have mapped."""
         if self._is_owner:
             (FOLDER / self.name).unlink(missing_ok=True)
-        with suppress(BufferError):  # somebody holds a view: the mapping goes with the last view
+        with suppress(BufferError):  # somebody holds a view; the mapping ends with the last view
             self.data.close()
         self._close_file()
 
 
 def segment_bytes(slots: int, slot_bytes: int) -> int:
-    """Returns the size of a segment, its bookkeeping included."""
+    """Returns the size of a segment, including its bookkeeping."""
     return _slots_begin(slots) + slots * _whole_pages(slot_bytes)
 
 
@@ -202,7 +202,7 @@ def _map(descriptor: int) -> mmap.mmap:
 
 
 def _make_file() -> tuple[str, int]:
-    """Makes an empty file with a new name, and takes the owner's lock on it."""
+    """Makes an empty file with a new name and takes the owner's lock on it; returns the name and the descriptor."""
     while True:
         name = PREFIX + secrets.token_hex(16)
         try:

@@ -1,4 +1,4 @@
-"""A slot pool that another process of this host reads: the owner's side."""
+"""The owner's side of a slot pool that another process of this host reads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
 
-# The length of a lease while no reader is attached, because it died or never came. A living one that a busy machine
-# holds up came more than 0.5 s late; for 2 s a killed head counts as alive.
+# The length of a lease while no reader is attached, because the reader died or never came. On a busy machine, a living
+# reader came more than 0.5 s late. With 2 s, a killed head counts as alive for 2 s.
 ATTACH_S = 2.0
 
 
@@ -26,8 +26,8 @@ class SharedSlotPool:
     """A slot pool in shared memory, as the process that owns it sees it.
 
     Args:
-        layout: of the tensors of one batch.
-        leases: of the slots.
+        layout: the layout of one batch's tensors.
+        leases: the leases of the slots.
         segment: the shared memory.
         slots: the memory of the slots, which lies in the segment.
     """
@@ -46,9 +46,9 @@ class SharedSlotPool:
         """Allocates a pool.
 
         Args:
-            layout: of the tensors of one batch.
+            layout: the layout of one batch's tensors.
             num_slots: how many batches can be between backbone and head.
-            place: how a GPU uses the memory, and where the backbone runs.
+            place: how a GPU uses the memory, and the device on which the backbone runs.
             lease_s: how many seconds a reader may leave a published slot untouched.
 
         Raises:
@@ -82,12 +82,12 @@ class SharedSlotPool:
 
     @property
     def memory(self) -> str:
-        """The kind of memory that the slots lie in, for people."""
+        """The kind of memory that holds the slots, as a text for users."""
         policy = self.slots.policy
         return f"shared {policy.value}" if policy.needs_gpu else "shared"
 
     def under(self, policy: Policy) -> None:
-        """Returns None: memory that another process maps serves one policy."""
+        """Returns None, because memory that another process maps serves only one policy."""
 
     def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
@@ -102,13 +102,13 @@ class SharedSlotPool:
         return lease
 
     def publish(self, lease: Lease, now: float) -> None:
-        """Lets a reader take the slot; ``now`` is in seconds of the steady clock."""
-        # The record comes first: ``collect`` on another thread takes a ready lease without one for a damaged slot.
+        """Lets a reader take the slot. ``now`` is in seconds of the steady clock."""
+        # The record is written first. Otherwise ``collect`` on another thread could treat the slot as damaged.
         self._table.write(lease.slot, SlotRecord(SharedState.READY, lease.generation))
         self.leases.publish(lease, now)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back unless a reader has it or is done with it. Returns whether it was taken back."""
+        """Takes the slot back, unless a reader has it or is done with it. Returns whether it was taken back."""
 
         def outcome_unless_done(record: SlotRecord) -> Outcome | None:
             return None if record.state is SharedState.DONE else NOTHING_YET
@@ -133,15 +133,15 @@ class SharedSlotPool:
         """Takes a slot back.
 
         Args:
-            lease: of the slot.
-            find_outcome: returns the outcome that a record means, or None to leave the slot.
+            lease: the lease of the slot.
+            find_outcome: called with the slot's record. Returns the batch's outcome, or None to leave the slot.
 
         Returns:
-            The outcome; None if a reader has the slot, if ``find_outcome`` left it, or if it was given back before.
+            The outcome; None if a reader has the slot, ``find_outcome`` left it, or it was given back before.
         """
         if not self._segment.lock_slot(lease.slot):
             return None
-        try:  # under the lock, no reader can take the slot after its record was read
+        try:  # under the lock, no reader can take the slot after the record is read
             outcome = find_outcome(self._table.read(lease.slot))
             if outcome is not None and self.leases.revoke(lease):
                 self._table.write(lease.slot, SlotRecord(SharedState.FREE, lease.generation))

@@ -1,4 +1,4 @@
-"""A slot pool that another process of this host owns: the reader's side."""
+"""The reader's side of a slot pool that another process of this host owns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from split_infer_ros.errors import HandleError
 
 
 class SharedSlotReader:
-    """A slot pool in shared memory, as a process that reads it sees it. The memory goes with its last user.
+    """A slot pool in shared memory, as a process that reads it sees it. The memory is freed with its last user.
 
     Args:
-        layout: of the arrays of one batch.
+        layout: the layout of one batch's arrays.
         segment: the shared memory.
     """
 
@@ -33,8 +33,8 @@ class SharedSlotReader:
         """Attaches a pool.
 
         Args:
-            name: of the segment, which came with a handle.
-            layout: of the tensors that the reader's own model expects.
+            name: the name of the segment, which came with a handle.
+            layout: the layout of the tensors that the reader's own model expects.
 
         Raises:
             HandleError: there is no such segment, or its slots do not fit the layout.
@@ -50,11 +50,11 @@ class SharedSlotReader:
 
     @property
     def owner_lives(self) -> bool:
-        """True while the owner's process lives. After that, no new handle can come."""
+        """True while the owner's process lives. After its end, no new handle can come."""
         return self._segment.owner_lives
 
     def claim(self) -> bool:
-        """Tries to become the one reader that takes published slots. Returns whether this reader is the one.
+        """Tries to become the one reader that takes published slots. Returns whether it succeeded.
 
         The claim ends with ``disclaim`` or with the process.
         """
@@ -72,9 +72,9 @@ class SharedSlotReader:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each.
 
         Args:
-            lease: of a slot that was taken.
-            batch: how many images were written.
-            strides: of each tensor as it was written; None means contiguous tensors.
+            lease: the lease of a slot that was taken.
+            batch: number of images that were written.
+            strides: the strides with which each tensor was written; None: contiguous tensors.
         """
         return self._slots[lease.slot](batch, strides)
 
@@ -88,7 +88,7 @@ class SharedSlotReader:
             raise HandleError("foreign", f"{lease} does not lie in {self._segment.name}.")
         if not self._segment.is_whole:
             raise HandleError("foreign", f"{self._segment.name} was cut short; there is nothing to read at {lease}.")
-        self._check(lease)  # before the lock as well: a stale handle does not get in the owner's way
+        self._check(lease)  # also before the lock, so that a stale handle does not take a lock that the owner needs
         if not self._segment.lock_slot(lease.slot):
             raise HandleError("busy", f"{lease} is being read by another process.")
         try:
@@ -99,7 +99,7 @@ class SharedSlotReader:
         self._table.write(lease.slot, SlotRecord(SharedState.READING, lease.generation))
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back and leaves the outcome of its frames for the owner."""
+        """Gives the slot back, and writes the outcome of its frames down for the owner."""
         self._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, outcome))
         self._segment.unlock_slot(lease.slot)
 
@@ -120,9 +120,9 @@ class SharedBatchReader:
     """Reads one batch of a pool in shared memory.
 
     Args:
-        reader: of the pool.
-        strides: those of the batch's tensors in their slot.
-        released: called once the slot was given back, with what became of the batch.
+        reader: the reader of the pool.
+        strides: the strides of the batch's tensors in the slot.
+        released: called with the lease and the outcome once the slot was given back.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class SharedBatchReader:
         """Begins to read.
 
         Raises:
-            HandleError: the slot holds another batch by now.
+            HandleError: the slot cannot be read, for example because it holds another batch by now.
         """
         self._reader.take(lease)
 
     def views(self, lease: Lease, batch: int) -> tuple[Array, ...]:
-        """Returns the tensors of a batch of so many images, without copying."""
+        """Returns views of the tensors of ``batch`` images, without copying."""
         return self._reader.views(lease, batch, self._strides)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""The memory of a pool's slots, and how a batch's features get into a slot."""
+"""The memory of a pool's slots. Writes a batch's features into a slot, and gives views of them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from split_infer_ros.runtime.cuda import OutOfMemory
 class SlotMemory:
     """One piece of memory for each slot, with the strides of the tensors that were last written there.
 
-    A slot keeps these strides because kernels are chosen by them, and another kernel rounds differently.
+    A slot keeps these strides because they decide which kernels are chosen, and another kernel rounds differently.
 
     Args:
-        layout: of a batch's tensors in a slot.
+        layout: the layout of a batch's tensors in a slot.
         slots: the memory of each slot, with at least ``layout.slot_bytes``.
         note: a sentence that says why the memory is not of the requested policy; empty if it is.
         holds_tensors: whether all readers are in this process.
@@ -39,8 +39,8 @@ class SlotMemory:
     Attributes:
         policy: the policy of the memory.
         note: the argument.
-        holds_tensors: whether a slot may hold the values that are written, in place of a copy. That needs readers in
-            this process, and a backbone on the CPU.
+        holds_tensors: whether a slot may hold the written values themselves, in place of a copy. That needs all readers
+            in this process, and a backbone on the CPU.
     """
 
     def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "", *, holds_tensors: bool = False) -> None:
@@ -49,7 +49,7 @@ class SlotMemory:
         self._host = [SlotViews(layout, memory.host) for memory in self._slots]
         self._device = [SlotViews(layout, memory.device) for memory in self._slots]
         self._strides: list[tuple[Strides, ...] | None] = [None] * len(self._slots)
-        self._held: list[tuple[Values, ...]] = [()] * len(self._slots)  # until the slot is written again
+        self._held: list[tuple[Values, ...]] = [()] * len(self._slots)  # values kept until the slot is written again
         self._lent: set[int] = set()
         self.policy = self._slots[0].policy
         self.holds_tensors = holds_tensors and not self.policy.needs_gpu
@@ -59,13 +59,13 @@ class SlotMemory:
     def allocate(
         cls, layout: Layout, num_slots: int, place: Place, make: Callable[[int, Place], Memory] | None = None
     ) -> SlotMemory:
-        """Makes slots of the requested policy. If there is no room, it makes ``pinned`` ones, and ``note`` says so.
+        """Makes slots of the requested policy. If there is no room, makes ``pinned`` slots, and ``note`` says so.
 
         Args:
-            layout: of a batch's tensors in a slot.
-            num_slots: how many slots to make.
-            place: the requested policy, and where the backbone runs.
-            make: returns the memory of a slot, given its index; None means to allocate it.
+            layout: the layout of a batch's tensors in a slot.
+            num_slots: number of slots.
+            place: the requested policy, and the device on which the backbone runs.
+            make: called with a slot's index and a place; returns the slot's memory. None: the memory is allocated.
 
         Raises:
             ConfigurationError: there is no room for pinned memory either.
@@ -92,7 +92,7 @@ class SlotMemory:
             raise _no_room(layout, num_slots, error) from error
 
     def under(self, policy: Policy) -> SlotMemory | None:
-        """Returns the same slots under another policy; None if their memory has only its own."""
+        """Returns the same slots under another policy; None if their memory does not support it."""
         slots = [under for memory in self._slots if (under := memory.under(policy)) is not None]
         return SlotMemory(self._layout, slots) if len(slots) == len(self._slots) else None
 
@@ -103,14 +103,14 @@ class SlotMemory:
 
     @property
     def needs_copy(self) -> bool:
-        """True if what the device wrote must be fetched before the CPU sees it."""
+        """True if the CPU sees what the device wrote only after ``fetch``."""
         return self.policy.needs_copy
 
     def views(self, slot: int, batch: int) -> tuple[Values, ...]:
         """Returns the CPU's views of the values of ``batch`` images, (batch, *shape) each.
 
-        The views have the strides of what was last written; before the first write they are contiguous. Ask for at
-        most as many images as were written. Where a GPU shares the memory, or tensors are held, they are tensors.
+        The views have the strides of the last write. Before the first write they are contiguous. Ask for at most as
+        many images as were written. The views are tensors if a GPU shares the memory or if the slot holds tensors.
         """
         if self._held[slot]:
             return tuple(values[:batch] for values in self._held[slot])
@@ -133,15 +133,15 @@ class SlotMemory:
             yield
         finally:
             self._lent.discard(slot)
-            if not self.needs_copy:  # else ``fetch`` does so
+            if not self.needs_copy:  # otherwise ``fetch`` gives the slot to the host
                 self._slots[slot].give_to_host()
 
     def strides(self, slot: int) -> tuple[Strides, ...] | None:
-        """Returns the strides of what was last written; None means contiguous tensors."""
+        """Returns the strides of the last write; None means contiguous tensors."""
         return self._strides[slot]
 
     def set_strides(self, slot: int, strides: tuple[Strides, ...] | None) -> None:
-        """Notes the strides of what is written past this object, by work that was recorded; None means contiguous."""
+        """Notes the strides of tensors that recorded work writes without using this object; None means contiguous."""
         self._strides[slot], self._held[slot] = strides, ()
 
     def fill(
@@ -151,14 +151,14 @@ class SlotMemory:
         compute: Callable[[tuple[Values, ...]], object],
         strides: tuple[Strides, ...] | None = None,
     ) -> None:
-        """Has ``compute`` write the tensors of ``batch`` images straight into the slot, without a copy.
+        """Has ``compute`` write the tensors of ``batch`` images directly into the slot, without a copy.
 
         Args:
             slot: the index of the slot.
-            batch: how many images.
+            batch: number of images.
             compute: called with the device's views of the tensors, (batch, *shape) each. It writes all of them in the
                 device's current stream.
-            strides: of the views, which must be dense; None means contiguous ones.
+            strides: the strides of the views, which must be dense; None: contiguous views.
         """
         self.set_strides(slot, strides)
         with self.lent_to_device(slot):
@@ -167,11 +167,12 @@ class SlotMemory:
     def write(self, slot: int, tensors: Sequence[Values], batched: bool = False) -> None:
         """Puts the tensors of a batch into the slot, in the device's current stream.
 
-        The device copies them, unless the slot can hold the tensors themselves. Nobody may write to those later.
+        The device copies the tensors, unless the slot can hold the tensors themselves. Nobody may write to held tensors
+        later.
 
         Args:
             slot: the index of the slot.
-            tensors: of the batch.
+            tensors: the tensors of the batch.
             batched: whether one image must follow the other in memory. Fewer images can then be read than were written.
         """
         if self.holds_tensors and all(map(_can_be_held, tensors, self._layout.specs)):
@@ -186,14 +187,14 @@ class SlotMemory:
         self.fill(slot, len(tensors[0]), copy, tuple(map(strides_of, tensors)))
 
     def fetch(self, slot: int, batch: int) -> None:
-        """Copies the device's bytes to the host, in the current stream; only for a policy that needs a copy."""
+        """Copies the device's bytes to the host, in the current stream. Call it only if the policy needs a copy."""
         strides = self._strides[slot]
         for to, source in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
             copy_into(to, source)
         self._slots[slot].give_to_host()
 
     def close(self) -> None:
-        """Releases the memory. Allocated memory is freed with the last view of it."""
+        """Releases the memory. Allocated memory is freed with its last view."""
         for memory in self._slots:
             memory.release()
         self._slots.clear()
@@ -203,9 +204,10 @@ class SlotMemory:
 
 
 def _can_be_held(values: Values, spec: TensorSpec) -> bool:
-    """Returns whether values are laid out as in a slot, and are what an engine made for this batch.
+    """Returns whether values are dense, fit their spec, and were made by an engine for this batch.
 
-    Arrays always are. A tensor that was made in inference mode is never a weight of the model, nor a view of one.
+    Arrays are always made for the batch. A tensor that was made in inference mode is never a weight of the model, nor a
+    view of one.
     """
     if isinstance(values, np.ndarray):
         is_owned, dtype = True, values.dtype

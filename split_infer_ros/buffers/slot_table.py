@@ -1,8 +1,8 @@
 """The records through which the owner and the readers of a shared segment exchange the states of its slots.
 
-Each slot has one record in the segment's bookkeeping pages. Only the owner makes a slot ready or free. Only a reader
-that holds the slot's lock makes it reading or done. The lock ends with its process, so a record that says ``reading``
-while nobody holds the lock means that the reader died.
+Each slot has one record in the segment's bookkeeping pages. Only the owner sets the states ready and free. Only a
+reader that holds the slot's lock sets the states reading and done. The lock ends with its process. So if a record says
+``reading`` while nobody holds the lock, the reader died.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SharedState(enum.IntEnum):
     READY = 1
     READING = 2
     DONE = 3
-    DAMAGED = 4  # any value that neither side writes
+    DAMAGED = 4  # stands for any value that neither side writes
 
     @classmethod
     def _missing_(cls, value: object) -> SharedState:
@@ -66,10 +66,10 @@ class SlotTable:
         return SharedState(state), generation
 
     def write(self, slot: int, record: SlotRecord) -> None:
-        """Writes a record, and its state last. Nobody acts on half a record, even if the writer dies meanwhile.
+        """Writes a record, with its state last. So nobody acts on half a record, even if the writer dies meanwhile.
 
-        ``pack_into`` is not used because it first fills the record with zeros. A writer that died then would leave a
-        state that nobody wrote.
+        ``pack_into`` is not used, because it first fills the record with zeros. A writer that died at that moment would
+        leave a state that nobody wrote.
         """
         offset, outcome = self._offset(slot), record.outcome
         reason = outcome.reason.encode()[:24]

@@ -1,7 +1,7 @@
-"""Leases: who may touch which slot of a pool. The memory itself lies elsewhere; no torch and no clock here.
+"""Leases: who may touch which slot of a pool. This module has no memory of its own, and needs no torch and no clock.
 
-A slot goes through the states free, writing, ready, reading and free again. Each use of a slot has a new generation,
-so a handle that outlived its use is recognised and refused. If no reader takes a ready slot, the slot is taken back
+A slot goes through the states free, writing, ready, reading and free again. Each use of a slot has a new generation.
+So a handle that outlived its use is recognised and refused. If no reader takes a ready slot, the slot is taken back
 when its lease ends.
 """
 
@@ -29,7 +29,7 @@ class SlotState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One use of one slot, and all that travels from the backbone to the head.
+    """One use of one slot. A handle carries the lease from the backbone to the head, in place of the features.
 
     Attributes:
         pool: a random 63-bit identity of the pool.
@@ -47,8 +47,8 @@ class Outcome:
     """What became of a batch, as its reader reports it.
 
     Attributes:
-        published: for how many of its frames, counted from the first, results were published.
-        reason: why not for the other frames: the value of a ``DropReason``, or any text from another process.
+        published: how many of its frames, counted from the first, have published results.
+        reason: why the other frames have none: the value of a ``DropReason``, or any text from another process.
         head_start, head_end: when the head partition ran, in seconds of this host's steady clock.
         delivered: when the results were published, on the same clock.
     """
@@ -60,9 +60,9 @@ class Outcome:
     delivered: float = math.nan
 
     def checked(self) -> Outcome:
-        """Returns the outcome without what cannot be true, for an outcome that another process reported.
+        """Returns the outcome without impossible values. Use it for an outcome that another process reported.
 
-        Impossible times become NaN, and a reason that heads do not have is replaced.
+        Impossible times become NaN. A reason that heads never give is replaced.
         """
         reason = DropReason.claimed_by_head(self.reason)
         if 0 <= self.head_start <= self.head_end <= self.delivered < math.inf:
@@ -78,19 +78,19 @@ class _Slot:
 
 
 class SlotLeases:
-    """Leases a fixed number of slots and takes them back; safe to use from any thread.
+    """Leases a fixed number of slots and takes them back. Any thread may use it.
 
     Args:
-        num_slots: how many slots there are, at least 1.
-        lease_s: how many seconds a ready slot is kept for its reader. After that it can be expired.
+        num_slots: number of slots, at least 1.
+        lease_s: how many seconds a ready slot is kept for its reader. Then ``expire`` takes it back.
 
     Attributes:
-        pool: a random 63-bit identity.
-        lease_s: as given.
+        pool: a random 63-bit identity of the pool.
+        lease_s: the argument.
         refused: how many leases were refused, by reason.
 
     Raises:
-        ConfigurationError: there would be no slot.
+        ConfigurationError: ``num_slots`` is less than 1.
     """
 
     def __init__(self, num_slots: int, lease_s: float) -> None:
@@ -152,7 +152,7 @@ class SlotLeases:
             self._set_free(lease.slot, slot)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
+        """Takes the slot back, unless a reader has it or gave it back. Returns whether it was taken back."""
         with self._lock:
             slot = self._slots[lease.slot]
             is_held = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
@@ -161,7 +161,7 @@ class SlotLeases:
             return is_held
 
     def renew_if_read(self, now: float) -> None:
-        """Restarts the leases of ready slots if a slot is being read. Its reader will take the ready ones next."""
+        """Restarts the leases of ready slots if a slot is being read. Its reader will take the ready slots next."""
         with self._lock:
             if any(slot.state is SlotState.READING for slot in self._slots):
                 for slot in self._slots:
@@ -169,7 +169,7 @@ class SlotLeases:
                         slot.deadline = now + self.lease_s
 
     def expire(self, now: float) -> list[Lease]:
-        """Takes back every ready slot whose lease has ended by ``now``. Returns the leases that ended."""
+        """Takes back every ready slot with a lease that has ended by ``now``. Returns these leases."""
         with self._lock:
             ended = self._ready(now)
             for lease in ended:

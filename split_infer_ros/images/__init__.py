@@ -1,1 +1,1 @@
-"""Decoding of the image data that ROS messages carry."""
+"""Decodes the image data in ROS messages."""

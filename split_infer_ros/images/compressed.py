@@ -1,4 +1,4 @@
-"""Reading the pixels of a ``sensor_msgs/CompressedImage``, JPEG or PNG, whose size is checked before decoding."""
+"""Reads the pixels of a ``sensor_msgs/CompressedImage``, JPEG or PNG. The size is checked before decoding."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pix
     """Decodes the image of a compressed image message.
 
     The first bytes of the data decide between JPEG and PNG. Images of 16 bits become 8 bits, as in ``read_pixels``.
-    Transparency is kept but not shown. A rotation in EXIF is not applied, so boxes refer to the pixels as stored.
+    Transparency is kept but not shown. A rotation in EXIF is not applied, so boxes refer to the stored pixels.
 
     Args:
         data: any object with the buffer protocol.
-        format: the message's format, which compressed_image_transport writes as ``ORIGINAL; CODEC compressed STORED``.
-            ORIGINAL 16UC1 means measurements. STORED rgb8 or rgb16 means that red and blue are swapped. An image of
-            ORIGINAL bayer_* with one channel is a mosaic, unless STORED says that it is grey (mono8).
+        format: the message's format. compressed_image_transport writes ``ORIGINAL; CODEC compressed STORED``. ORIGINAL
+            16UC1 means measurements. STORED rgb8 or rgb16 means that red and blue are swapped. If ORIGINAL is bayer_*,
+            an image with one channel is a mosaic, unless STORED says that it is grey (mono8).
         max_pixels: a larger image is refused before it is decoded.
 
     Raises:
@@ -72,7 +72,7 @@ def _pixels(image: np.ndarray, format: str) -> Pixels:
 
     Args:
         image: uint8 or uint16 (height, width) or (height, width, 3 or 4), blue first.
-        format: as in ``read_compressed``.
+        format: the message's format; see ``read_compressed``.
     """
     original, _, stored = format.partition(";")
     samples = image.reshape(*image.shape[:2], -1)
@@ -99,8 +99,8 @@ def _pixels(image: np.ndarray, format: str) -> Pixels:
 def _mosaic(original: str, stored: str) -> str | None:
     """Returns the pattern of a mosaic, such as ``bayer_rggb``; None if the image is grey or colour.
 
-    compressed_image_transport stores a mosaic as it is in PNG, and names nothing. In JPEG it makes a mosaic grey and
-    names mono8, unless its parameter ``jpeg_compress_bayer`` keeps the mosaic, which is then named again.
+    In PNG, compressed_image_transport stores a mosaic unchanged and leaves STORED out. In JPEG, it makes a mosaic grey
+    and writes mono8. With its parameter ``jpeg_compress_bayer``, it keeps the mosaic and writes the pattern again.
     """
     named = _STORED.search(stored)
     found = _MOSAIC.fullmatch(named[1] if named else original)

@@ -1,7 +1,7 @@
-"""JPEG and PNG files before decoding: their size is checked, and only the parts that pixels need are passed on.
+"""Prepares JPEG and PNG files for decoding. Checks their size, and keeps only the parts that the pixels need.
 
 Decoders trust the lengths that a file claims, and files can lie. OpenCV 5 takes seconds and gigabytes for a PNG chunk
-that claims 4 GB. OpenCV 4.12 ends the process at some broken animations. So this module walks through the parts of a
+that claims 4 GB. OpenCV 4.12 ends the process on some broken animations. So this module walks through the parts of a
 file and drops the parts that do not affect its pixels: EXIF, previews, texts, colour profiles and animation.
 """
 
@@ -17,10 +17,10 @@ from split_infer_ros.images.sizes import check_size
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
-MAX_SEGMENTS = 1000  # of a JPEG image before its pixels
-MAX_SCANS = 64  # of a JPEG image; a scan of a few bytes can cost a pass over all pixels, and ten scans are usual
+MAX_SEGMENTS = 1000  # the most segments of a JPEG image before its pixels
+MAX_SCANS = 64  # the most scans of a JPEG image; ten are usual, and a few bytes of scan can cost a pass over all pixels
 
-_PNG_HEADER = b"\x00\x00\x00\rIHDR"  # length and name of the first chunk
+_PNG_HEADER = b"\x00\x00\x00\rIHDR"  # the length and name of the first chunk
 _PNG_HEADER_SIZE = 25
 _PNG_NEEDED_CHUNKS = frozenset({b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 
@@ -32,15 +32,15 @@ _SEQUENTIAL_MARKERS = frozenset({0xC0, 0xC1})
 _MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 _COMMENT_MARKERS = frozenset({0xFE, *range(0xE1, 0xF0)}) - {
     0xEE
-}  # not APP0 (JFIF) and APP14 (Adobe), which name the colours
+}  # without APP0 (JFIF) and APP14 (Adobe), because these name the colours
 
 
 def minimal_png(encoded: bytes, max_pixels: int) -> bytes:
-    """Returns a PNG file without the chunks that its pixels do not need.
+    """Returns a PNG file with only the chunks that its pixels need.
 
     Args:
         encoded: the file, which begins with PNG_SIGNATURE.
-        max_pixels: a larger image is refused.
+        max_pixels: the most pixels; a larger image is refused.
 
     Raises:
         ImageError: ``empty_image``, ``too_large`` or ``corrupt_image``.
@@ -64,17 +64,17 @@ def minimal_png(encoded: bytes, max_pixels: int) -> bytes:
 
 
 def minimal_jpeg(encoded: bytes, max_pixels: int) -> bytes:
-    """Returns a JPEG file without the segments that its pixels do not need.
+    """Returns a JPEG file with only the segments that its pixels need.
 
     Args:
         encoded: the file, which begins with JPEG_SIGNATURE.
-        max_pixels: a larger image is refused.
+        max_pixels: the most pixels; a larger image is refused.
 
     Raises:
         ImageError: ``empty_image``, ``too_large`` (which includes too many scans) or ``corrupt_image``.
     """
     offset = 2
-    frame_kind, frame_header = 0, b""  # marker and content of the segment that states the size
+    frame_kind, frame_header = 0, b""  # the marker and content of the segment that states the size
     parts = [encoded[:offset]]
     for _ in range(MAX_SEGMENTS):
         marker = _JPEG_MARKER.match(encoded, offset)

@@ -1,4 +1,4 @@
-"""Reading the pixels of a ``sensor_msgs/Image`` as an array, without a copy if they are 8-bit colours or greys."""
+"""Reads the pixels of a ``sensor_msgs/Image`` as an array. 8-bit colours and greys are not copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from split_infer_ros.images.sizes import MAX_PIXELS, check_size
 
 RGB, BGR, GREY = (0, 1, 2), (2, 1, 0), (0, 0, 0)
 
-MAX_SHOWN = 40  # characters of an unknown encoding that an error repeats
+MAX_SHOWN = 40  # the most characters of an unknown encoding that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Pixels:
 
     Attributes:
         data: uint8 (height, width, bytes per pixel), a view of the message's bytes or new memory. Rows may be padded.
-            Nobody writes to it: where the message is read-only, the view is read-only too.
+            Nobody may write to it, because a view of a read-only message is also read-only.
         rgb: the indices of the red, green and blue byte of a pixel.
     """
 
@@ -58,11 +58,11 @@ class Encoding:
     Attributes:
         channels: samples per pixel in a row.
         rgb: the indices of the red, green and blue channel of the 8-bit pixels.
-        decode: converts samples (rows, width, channels) to new 8-bit pixels (height, width, channels of its own). None
-            if the samples are such pixels.
+        decode: converts samples (rows, width, channels) to new 8-bit pixels (height, width, channels of the result).
+            None if the samples are already 8-bit pixels.
         dtype: the type of a sample.
-        rows_per_pair: rows of samples for each two rows of the image; more than two if planes lie below each other.
-        multiple: numbers that must divide the height and the width.
+        rows_per_pair: rows of samples for every two rows of the image; more than two if planes lie below each other.
+        multiple: the numbers by which the height and the width must be divisible.
         min_side: the smallest height and width.
         pixel_bytes: bytes per pixel in a row.
     """
@@ -80,7 +80,7 @@ class Encoding:
         object.__setattr__(self, "pixel_bytes", self.channels * np.dtype(self.dtype).itemsize)
 
 
-FindEncoding = Callable[[str], Encoding]  # raises an ImageError for a name that it does not know
+FindEncoding = Callable[[str], Encoding]  # finds an encoding by name; raises an ImageError for an unknown name
 
 
 def _bayer(code: int, dtype: DTypeLike) -> Encoding:
@@ -104,7 +104,7 @@ def _semi_planar_yuv(code: int) -> Encoding:
     return Encoding(1, RGB, partial(decoders.decode_semi_planar_yuv, code=code), rows_per_pair=3, multiple=(2, 2))
 
 
-# The names are those of sensor_msgs/image_encodings.hpp. OpenCV types (8UC3, ...) hold blue first, like OpenCV.
+# The names are those of sensor_msgs/image_encodings.hpp. OpenCV types (8UC3, ...) have blue first, as in OpenCV.
 ENCODINGS: dict[str, Encoding] = {
     "rgb8": Encoding(3, RGB),
     "bgr8": Encoding(3, BGR),
@@ -151,24 +151,24 @@ def read_pixels(
 ) -> Pixels:
     """Reads the image of an image message.
 
-    Colours and greys of 8 bits are viewed in place. All others are decoded into new memory:
+    For colours and greys of 8 bits, the pixels are a view of the message. All others are decoded into new memory:
 
     - Colours and greys of 16 bits are scaled from their full range, as cv_bridge does: mono16 65535 becomes 255.
     - 16UC1 and 32FC1 hold measurements such as depth. They are scaled from the image's own minimum to its maximum.
 
     Args:
         data: any object with the buffer protocol, at least ``step * height`` bytes. The encodings nv12 and nv21
-            take 3/2 of that. Their colours are in rows of ``step`` bytes as well.
+            need 3/2 of that. Their colours are also in rows of ``step`` bytes.
         height, width: the size of the image in pixels.
         encoding: a key of ENCODINGS, or a name that ``find_other`` knows.
-        step: bytes per row, padding included.
+        step: bytes per row, including padding.
         is_bigendian: the byte order of samples of more than 8 bits.
-        max_pixels: a larger image is refused.
-        find_other: called with the name of an encoding that is not in ENCODINGS. None refuses such encodings.
+        max_pixels: the most pixels; a larger image is refused.
+        find_other: called with the name of an encoding that is not in ENCODINGS. None: such an encoding is refused.
 
     Raises:
         ImageError: ``unknown_encoding``, ``empty_image``, ``too_large``, ``bad_size``, ``bad_step`` or
-            ``truncated_image``; also what ``find_other`` and the decoder that it found raise.
+            ``truncated_image``, or an error of ``find_other`` or of the decoder that it found.
     """
     layout = ENCODINGS.get(encoding)
     if layout is None:
@@ -209,7 +209,7 @@ def read_pixels(
 
 
 class ImageMessage(Protocol):
-    """The fields of a ``sensor_msgs/Image``, whichever library made the message."""
+    """The fields of a ``sensor_msgs/Image``. Any library may have made the message."""
 
     data: Any
     height: int
@@ -234,7 +234,7 @@ def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS, find_other
 
 
 def unknown_encoding(encoding: str, finding: str = "is not supported") -> ImageError:
-    """Makes the error of an encoding that nobody here can read. ``finding`` ends a sentence about it."""
+    """Returns the error for an encoding that cannot be read. ``finding`` completes the sentence about the encoding."""
     shown = encoding if len(encoding) <= MAX_SHOWN else f"{encoding[:MAX_SHOWN]}..."
     return ImageError(
         DropReason.UNKNOWN_ENCODING, f"Image encoding '{shown}' {finding}; send one of {', '.join(ENCODINGS)}."

@@ -1,4 +1,4 @@
-"""Images as they are before they are normalised, which an engine may do within its network."""
+"""The form of images before normalisation. An engine may normalise them within its network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class PixelInput:
     """The form of images (N, h, w, 3) that are resized and not yet normalised.
 
     Attributes:
-        dtype: uint8, or float32, of 0..255.
-        mean, std: of the network's channels, on the 0..1 scale. The network computes with (pixel / 255 - mean) / std.
+        dtype: uint8 or float32. The values are 0..255.
+        mean, std: mean and standard deviation of each channel, on the 0..1 scale. The network computes with
+            (pixel / 255 - mean) / std.
     """
 
     dtype: np.dtype[Any]
@@ -23,5 +24,5 @@ class PixelInput:
     std: tuple[float, float, float]
 
     def blank(self, shape: tuple[int, int, int]) -> NDArray[Any]:
-        """Returns black images of a shape (N, h, w)."""
+        """Returns black images, (N, h, w, 3), for a shape (N, h, w)."""
         return np.zeros((*shape, 3), self.dtype)

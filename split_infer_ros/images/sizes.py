@@ -1,4 +1,4 @@
-"""The size that an image may have."""
+"""Limits the size of images."""
 
 from __future__ import annotations
 

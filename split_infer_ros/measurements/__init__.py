@@ -1,1 +1,1 @@
-"""The database of measurements, which is kept for good, and the key under which a record counts."""
+"""The permanent database of measurements, and the key that decides which records apply to this machine."""

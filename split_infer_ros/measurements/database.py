@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def default_path() -> Path:
-    """Returns ``tuning.jsonl`` in this package's cache folder of the user."""
+    """Returns the path of ``tuning.jsonl`` in the user's cache folder of this package."""
     return cache_folder() / "tuning.jsonl"
 
 
@@ -31,7 +31,7 @@ class Database:
     """The file of measurements. Any number of processes may use it at once. Only ``prune`` removes records.
 
     Args:
-        path: the file, which need not exist; None for the user's own.
+        path: the file, which need not exist; None: the user's own.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -39,24 +39,24 @@ class Database:
 
     @classmethod
     def named(cls, path: str) -> Database:
-        """Returns the database at a path as users write it; an empty path means the user's own."""
+        """Returns the database at a path that a user wrote; an empty path means the user's own database."""
         return cls(user_path(path) if path else None)
 
     def __repr__(self) -> str:
         return f"Database({str(self.path)!r})"
 
     def add(self, records: Iterable[Record]) -> None:
-        """Appends the records, all or none.
+        """Appends all records, or none if that fails.
 
         Raises:
-            OSError: they cannot be written, for example because the disk is full. The file is as it was.
+            OSError: the records cannot be written, for example because the disk is full. The file stays as it was.
         """
         data = "".join(f"{record.as_line()}\n" for record in records).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                data = b"\n" + data  # the last writer was cut off in mid-line
+                data = b"\n" + data  # the last writer was cut off in the middle of a line
             try:
                 written = 0
                 while written < len(data):
@@ -70,7 +70,7 @@ class Database:
 
         Args:
             records: the records to append.
-            what: subject and verb of the warning, for example "the profile is".
+            what: the subject and verb before "not kept" in the warning, for example "the profile is".
         """
         try:
             self.add(records)
@@ -78,7 +78,7 @@ class Database:
             _log.warning("%s cannot be written (%s): %s not kept.", self.path, error, what)
 
     def records(self) -> list[Record]:
-        """Returns all records of all machines, oldest first. Other lines are left out with a warning."""
+        """Returns all records of all machines, oldest first. Lines that are not records cause a warning."""
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as file, open(file, "rb", closefd=False) as reader:
                 _check_size(file)
@@ -96,9 +96,9 @@ class Database:
         return list(found.values())
 
     def find(self, key: Key, task: Mapping[str, Any]) -> list[Record]:
-        """Returns the records of a task with this key, oldest first, failed ones included.
+        """Returns the records of a task with this key, oldest first, including failed ones.
 
-        If all records of the task are of other machines or versions, a warning says so.
+        If the task has records, but only from other machines or versions, a warning says so.
         """
         of_task = [record for record in self.records() if same(record.task, task)]
         usable = [record for record in of_task if key.fits(record)]
@@ -112,10 +112,12 @@ class Database:
         return usable
 
     def prune(self, unwanted: Callable[[Record], bool]) -> int:
-        """Removes records for good and returns how many. Lines that are no records stay: a later version may read them.
+        """Removes records permanently and returns how many.
+
+        Lines that are not records stay, because a later version may be able to read them.
 
         Raises:
-            OSError: the rest cannot be written, for example because the disk is full. The file is as it was.
+            OSError: the file cannot be written, for example because the disk is full. It stays as it was.
         """
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_EX) as file, open(file, "rb", closefd=False) as reader:
@@ -130,7 +132,7 @@ class Database:
 
 
 def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
-    """Returns records by line number, objections to other lines by number, and whether the last line was cut off."""
+    """Returns records by line number, objections to other lines by number, and whether the last line is cut off."""
     *lines, torn = data.split(b"\n")
     found: dict[int, Record] = {}
     refused: dict[int, str] = {}
@@ -144,7 +146,7 @@ def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
 
 
 def best_of(records: Iterable[Record]) -> Record | None:
-    """Returns the record with the lowest median among those that neither failed nor are uncertain."""
+    """Returns the record with the lowest median, without failed and uncertain records; None if there is none."""
     candidates = [record for record in records if record.error is None and record.costs and not record.uncertain]
     return min(candidates, key=lambda record: record.median_s, default=None)
 
@@ -158,9 +160,9 @@ def _is_unwanted(line: bytes, unwanted: Callable[[Record], bool]) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
-    """Opens and locks the file at a path. If the file was replaced meanwhile, the new one is opened."""
+    """Opens and locks the file at a path. If the file is replaced meanwhile, opens the new one."""
     while True:
-        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)  # a pipe would be waited for
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)  # otherwise opening a pipe would wait
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise OSError("it is a pipe, a folder or a device, not a file")
@@ -180,7 +182,7 @@ def _check_size(file: int) -> None:
 
 
 def _is_current(file: int, path: Path) -> bool:
-    """Returns False if the path was given to another file, or removed, while this process waited for the lock."""
+    """Returns False if the path now leads to another file, or to none. That can happen while waiting for the lock."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

@@ -17,17 +17,17 @@ from split_infer_ros.telemetry.machine import (
     torch_versions,
 )
 
-# The meaning of a measurement, by kind of task. A change of what is measured, or how, raises the number. Older records
-# are then kept but no longer used. A new version of the package alone does not invalidate records.
+# The number of a measurement's meaning, by kind of task. If a change affects what is measured or how, the number is
+# raised. Older records are then kept but no longer used. A new version of the package alone invalidates no records.
 MEANINGS = {
     "network": 3,  # since 3, batches of several images are timed on lanes, and a configuration has a micro-batch
     "segments": 4,  # since 4, a configuration has a micro-batch
     "pipeline": 4,  # since 4, the configuration of its network has a micro-batch
-    "split_points": 4,  # since 4, the same
+    "split_points": 4,  # since 4, the configuration of its network has a micro-batch
     "operators": 1,
     "execution": 3,  # since 3, a recorded batch of one model has a graph of its own size if that is at most 8
-    "memory_cost": 2,  # since 2, the CPU has just written what is copied to the GPU
-    "box_nms": 2,  # since 2, both ways select, sort and suppress
+    "memory_cost": 2,  # since 2, the CPU has just written the data that is copied to the GPU
+    "box_nms": 2,  # since 2, both implementations select, sort and suppress
     "prefix_sum": 1,
     "segmented_argsort": 1,
     "pointwise": 1,
@@ -41,7 +41,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Key:
-    """A record is used only if its target and versions equal these exactly.
+    """The machine and versions to which a record must belong. Only records that equal both exactly are used.
 
     Attributes:
         target: device, cpu, instruction set, cores, driver.
@@ -53,7 +53,7 @@ class Key:
 
     @classmethod
     def here(cls, device: str) -> Key:
-        """Returns the key of this machine for a device with torch's name (``cpu``, ``cuda:0``).
+        """Returns the key of this machine for a device. ``device`` is torch's name, such as ``cpu`` or ``cuda:0``.
 
         Patch levels of torch and of the driver are left out, so that they do not invalidate records.
         """
@@ -69,14 +69,14 @@ class Key:
         return cls(target, torch_versions(device))
 
     def versions_for(self, task: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Returns the versions on which a measurement depends: its meaning and the software's versions.
+        """Returns the versions on which a measurement depends: the number of its meaning and the software's versions.
 
-        Engines other than torch count where the task or the configuration names them. So a new version of an engine
-        invalidates the records of that engine alone.
+        Engines other than torch count only if the task or the configuration names them. So a new version of an engine
+        invalidates only the records of that engine.
 
         Args:
             task: what is measured.
-            config: how it is done; None if no engine is in it.
+            config: the measured configuration; None if it names no engine.
         """
         engines = sorted(_engines_in(task) | _engines_in(config or {}))
         versions = {engine: engine_version(engine) for engine in engines if engine not in self.versions}
@@ -96,7 +96,7 @@ class Key:
         error: str | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Record:
-        """Returns the record of a measurement that was made under this key; arguments as ``Record`` has them."""
+        """Returns the record of a measurement that was made under this key. For the arguments, see ``Record``."""
         return Record(
             target=self.target,
             versions=self.versions_for(task, config),
@@ -110,7 +110,7 @@ class Key:
 
 
 def _engines_in(values: Mapping[str, Any]) -> set[str]:
-    """Returns the engines that a mapping, or a mapping in it, names, without their providers."""
+    """Returns the engines that a mapping or a nested mapping names, without their providers."""
     found = set()
     for name, value in values.items():
         if isinstance(value, Mapping):

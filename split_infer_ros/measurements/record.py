@@ -21,7 +21,7 @@ YEAR_10000 = 253_402_300_800.0  # seconds since 1970; calendars end here
 
 
 class RecordError(ValueError):
-    """A line that is no record, or was changed after it was written."""
+    """Raised for a line that is not a record, or that was changed after it was written."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Record:
 
     Attributes:
         target: the machine: device, cpu, instruction set, cores, driver.
-        versions: the version of the measurement's meaning and those of the software: torch, cuda.
+        versions: the number of the measurement's meaning, and the versions of the software: torch, cuda.
         task: what was measured: model, fingerprint, stage or operator, input shapes, precision.
-        config: how it was done.
+        config: the measured configuration.
         costs: all samples, in seconds.
-        error: why it could not be measured, or None.
+        error: why the configuration could not be measured, or None.
         time: when it was measured, in seconds since 1970.
         others: fields that this version of the package does not know. They are kept.
-        facts: what else was observed, for example ``uncertain`` and the ``difference`` of results.
+        facts: other observations, for example ``uncertain`` and the ``difference`` of results.
     """
 
     target: Mapping[str, Any]
@@ -123,12 +123,16 @@ def kind_of(task: Mapping[str, Any]) -> str:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Returns whether two mappings are equal as JSON, in which a tuple is a list."""
+    """Returns whether two mappings are equal as JSON. In JSON, a tuple equals a list."""
     return _canonical(one) == _canonical(other)
 
 
 def _canonical(values: Mapping[str, Any]) -> str:
-    """Returns one text for equal values: keys sorted, no spaces. NaN and infinities raise ValueError."""
+    """Returns the values as JSON with sorted keys and no spaces, so equal values give equal texts.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
     return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
 
 
@@ -141,7 +145,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _whole_number(text: str) -> int:
-    """Reads a whole number. Numbers beyond the range of a float are refused, because statistics cannot use them."""
+    """Reads a whole number. Refuses numbers beyond the range of a float, because statistics cannot use them."""
     number = int(text)
     if abs(number) > sys.float_info.max:
         raise ValueError(f"a whole number of {len(text)} digits is too large")

@@ -1,4 +1,4 @@
-"""Repeats measurements while they disagree. On a busy machine, chance would otherwise decide."""
+"""Repeats measurements while they disagree. Otherwise, chance would decide on a busy machine."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-MAX_SPREAD = 0.1  # between the costs of two results that agree, as a share of the lower one
+MAX_SPREAD = 0.1  # the most that the costs of two agreeing results differ, as a share of the lower cost
 NUM_AGREEING = 3
-MAX_RESULTS = 12  # a host with other guests may disturb every other one
+MAX_RESULTS = 12  # a host with other guests may disturb every second measurement
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Samples in seconds, and whether their groups disagree."""
+    """Samples in seconds, and whether the groups of samples disagree."""
 
     costs: tuple[float, ...]
     uncertain: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Returns both as plain values."""
+        """Returns both fields as plain JSON values."""
         return {"costs": list(self.costs), "uncertain": self.uncertain}
 
 
@@ -30,11 +30,12 @@ def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[
     """Takes groups of samples until the three lowest medians agree.
 
     Args:
-        group: takes a group of samples, in seconds.
-        may_go_on: asked before each group after the first three.
+        group: takes a group of samples and returns it, in seconds.
+        may_go_on: asked before each group after the first three; False ends the measurement.
 
     Returns:
-        The samples of the groups that agree. If twelve groups are not enough, all samples, marked uncertain.
+        The samples of the three groups that agree. If none agree in at most twelve groups, all samples, marked
+        uncertain.
     """
     groups, agree = repeat_until_steady(group, statistics.median, may_go_on=may_go_on)
     return Measured(tuple(cost for costs in groups for cost in costs), uncertain=not agree)
@@ -50,13 +51,14 @@ def repeat_until_steady(
     """Repeats a measurement until its lowest costs agree. A disturbance can only raise a cost.
 
     Args:
-        measure: takes one measurement.
-        cost_of: returns the cost of its result.
+        measure: takes one measurement and returns its result.
+        cost_of: returns the cost of a result.
         num_agreeing: how many results must agree.
-        may_go_on: asked before each measurement after the first ``num_agreeing``.
+        may_go_on: asked before each measurement after the first ``num_agreeing``; False ends the measurement.
 
     Returns:
-        The results of the lowest costs and True. If twelve results are not enough, all results and False.
+        The results with the lowest costs, and True. If they do not agree in at most twelve results, all results and
+        False.
     """
     results = [measure() for _ in range(num_agreeing)]
     while True:

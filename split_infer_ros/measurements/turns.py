@@ -1,4 +1,4 @@
-"""Times calls: one alone, or rivals in turns, so that a machine that gets slower does so for all of them."""
+"""Times one call alone, or rivals in turns. With turns, a machine that gets slower does so for all rivals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 GROUP_S = 0.15  # a group of samples takes at least this long
-MAX_SAMPLES = 20  # of a group
-TURN_S = 0.05  # of one rival in a turn
+MAX_SAMPLES = 20  # the most samples in a group
+TURN_S = 0.05  # a group of samples of one rival in a turn takes at least this long
 MAX_TURNS = 25
 CONFIDENCE = 0.95
 
@@ -17,7 +17,7 @@ Run = Callable[[], object]
 
 
 def timed(run: Run, group_s: float | None = None) -> list[float]:
-    """Returns the seconds of each call: at least one call, then more until ``group_s`` has passed."""
+    """Calls ``run`` at least once, and again until ``group_s`` has passed. Returns the seconds of each call."""
     group_s = GROUP_S if group_s is None else group_s
     samples: list[float] = []
     while not samples or (sum(samples) < group_s and len(samples) < MAX_SAMPLES):
@@ -28,11 +28,11 @@ def timed(run: Run, group_s: float | None = None) -> list[float]:
 
 
 def timed_in_turns(rivals: Mapping[str, Run], may_go_on: Callable[[], bool] = lambda: True) -> dict[str, list[float]]:
-    """Returns the median seconds of each rival's calls in each turn. The first of a turn changes from turn to turn.
+    """Returns the median seconds of each rival's calls in each turn. Each turn begins with another rival.
 
     Args:
-        rivals: calls by name. Each runs once untimed before it is timed.
-        may_go_on: asked before each turn after the first; there are ``MAX_TURNS`` turns at most.
+        rivals: the calls by name. In each turn, each call runs once untimed before it is timed.
+        may_go_on: asked before each turn after the first. There are at most ``MAX_TURNS`` turns.
     """
     found: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(MAX_TURNS):
@@ -46,13 +46,13 @@ def timed_in_turns(rivals: Mapping[str, Run], may_go_on: Callable[[], bool] = la
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the ends of the median's confidence interval, whatever the values' distribution.
+    """Returns the ends of the median's confidence interval, for any distribution of the values.
 
-    The number of values below the median is binomial, so two of the sorted values are the ends. Fewer than six values
-    do not suffice: the ends are then 0 and infinity.
+    The number of values below the median is binomial, so two of the sorted values are the ends. With fewer than six
+    values, the ends are 0 and infinity.
     """
     count = len(values)
-    outside, place = 0.0, -1  # of the lower end among the sorted values
+    outside, place = 0.0, -1  # place: the index of the lower end among the sorted values
     while place + 1 < count / 2:
         outside += 2 * math.comb(count, place + 1) / 2**count
         if outside > 1 - CONFIDENCE:

@@ -1,1 +1,1 @@
-"""What all computation runs on: CUDA's run-time API, streams, captures, threads and settings of the process."""
+"""The base of all computation: CUDA's run-time API, streams, captures, threads, files and settings of the process."""

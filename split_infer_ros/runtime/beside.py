@@ -1,15 +1,15 @@
-"""The folder of a model, and what lies in it: a file that was downloaded may name files there, and no others."""
+"""Finds the folders of a model. A downloaded model file may only name files that lie in these folders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-MAX_LINKS = 40  # from a model's path to its file; as many as Linux follows
+MAX_LINKS = 40  # the most links from a model's path to its file; Linux follows as many
 
 
 def folders_of(path: Path) -> list[Path]:
-    """Returns the folder of a file and, if it is a link, the folders of what it leads to, link by link.
+    """Returns the folder of a file. If the file is a link, also returns the folder of each target, link by link.
 
     In the cache of Hugging Face, both a model and its weights are links into a folder of blobs.
     """
@@ -22,7 +22,7 @@ def folders_of(path: Path) -> list[Path]:
 
 
 def lies_in(path: Path, folders: Sequence[Path]) -> bool:
-    """Returns whether a path leads into one of these folders, or below it, once all links are followed."""
+    """Returns whether a path, with all links followed, leads into one of these folders or below it."""
     try:
         parents = path.resolve().parents
     except (OSError, ValueError, RuntimeError):  # a name with a zero byte, or links in a circle

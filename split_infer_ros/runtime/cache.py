@@ -1,4 +1,4 @@
-"""The user's cache folder, in which later processes find what an earlier one made with effort.
+"""The user's cache folder. Processes keep results there that took long to make, and later processes reuse them.
 
 Each kind of thing has a folder there. All files of one thing have the same name up to the first dot.
 """
@@ -14,22 +14,22 @@ from pathlib import Path
 
 from split_infer_ros.runtime.user_files import open_regular
 
-RENEW_S = 86_400  # a thing that is used more often than once a day is marked once a day
+RENEW_S = 86_400  # a thing is marked as used at most once a day
 
 _lock = threading.Lock()
 _held: dict[Path, int] = {}  # the locked descriptor of each file that this process needs until it ends
 
 
 def cache_folder() -> Path:
-    """Returns ``split_infer_ros`` in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
+    """Returns the folder ``split_infer_ros`` in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = named if named.is_absolute() else Path.home() / ".cache"  # the XDG specification ignores relative paths
     return folder / "split_infer_ros"
 
 
 def mark_used(path: Path) -> None:
-    """Notes in a file's time that it is used. What was not used for the longest time is removed first."""
-    with suppress(OSError):  # then it is removed too early, and made again
+    """Sets a file's time to now, because it is used. Pruning removes the files first that were unused the longest."""
+    with suppress(OSError):  # a file without a new time is removed too early, and made again
         if time.time() - path.stat().st_mtime > RENEW_S:
             os.utime(path)
 
@@ -37,8 +37,8 @@ def mark_used(path: Path) -> None:
 def hold(path: Path) -> None:
     """Marks a file of the cache as used, and keeps it there while this process runs.
 
-    It is for what a process opens by its name more than once. A file that does not exist, or that does not lie in the
-    cache folder, is left alone.
+    Use it for a file that a process opens by name more than once. A file that does not exist, or that does not lie in
+    the cache folder, is left alone.
     """
     if not path.is_relative_to(cache_folder()):
         return
@@ -47,7 +47,7 @@ def hold(path: Path) -> None:
         if path in _held and _is_current(_held[path], path):
             return
         descriptor = open_regular(str(path), os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits until whoever removes it has done so
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits while another process removes the file
         replaced = _held.pop(path, None)
         if replaced is not None:
             os.close(replaced)
@@ -55,10 +55,14 @@ def hold(path: Path) -> None:
 
 
 def is_held(descriptor: int) -> bool:
-    """Returns whether any process holds an open file. If none does, none can until the file is closed."""
+    """Returns whether any process holds a file. If none does, locks it, so that none can until it is closed.
+
+    Args:
+        descriptor: the open file.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # also on a file system without locks, where nobody can tell
+    except OSError:  # a file system without locks cannot tell, so the file counts as held
         return True
     return False
 

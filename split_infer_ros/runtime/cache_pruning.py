@@ -1,4 +1,4 @@
-"""Keeps the user's cache folder small: what was not used for long is removed when something new is written there."""
+"""Keeps the user's cache folder small. Writing a new file there also removes files that were not used for long."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ from split_infer_ros.runtime.user_files import open_regular
 
 MAX_UNUSED_S = 90 * 86_400
 DEFAULT_BYTES = 2e9
-FRESH_S = 60.0  # a thing of several files may still get its last one
-UNFINISHED_S = 86_400.0  # a file under a temporary name is not being written any more
-UNFINISHED = ".part"  # the end of such a name; see ``write_whole``
-# What a process makes again at need. Others stay: downloads, which need the network; models in int8, which need the
-# user's images; libraries, which need a compiler; and what lies in the cache folder itself, as the measurements do.
+FRESH_S = 60.0  # a younger thing stays, because its last files may still be written
+UNFINISHED_S = 86_400.0  # a file that has a temporary name for longer is not being written any more
+UNFINISHED = ".part"  # the end of a temporary name; see ``write_whole``
+# Folders of things that a process can make again. All other things stay: downloads (they need the network), models in
+# int8 (they need the user's images), libraries (they need a compiler), and files directly in the cache folder, such as
+# the measurements.
 REMADE = ("blobs", "inspected", "manifests", "onnx", "shapes", "weights")
 
 _log = logging.getLogger(__name__)
 
 
 class _Limit:
-    """The most bytes that stay. All nodes of a process share it."""
+    """The most bytes that stay in the cache. All nodes of a process share this limit."""
 
     nbytes = DEFAULT_BYTES
 
 
 @dataclass
 class _Thing:
-    """Files that belong together, or a folder of files under temporary names.
+    """Files that belong together, or a file or folder that is being written.
 
     Attributes:
-        used: when any of them was used or written last.
+        is_unfinished: whether it is a folder, or a file under a temporary name.
+        paths: the files or the folder.
+        nbytes: bytes of all files.
+        used: when one of the files was last used or written.
     """
 
     is_unfinished: bool
@@ -50,28 +54,28 @@ class _Thing:
 
 
 def limit_cache(nbytes: float) -> None:
-    """Says how many bytes stay in the cache folder when this process writes something there."""
+    """Sets how many bytes may stay in the cache folder after this process writes something there."""
     _Limit.nbytes = nbytes
 
 
 def write_cached(path: Path, data: bytes) -> None:
-    """Writes a file of the cache, and then removes what is too much.
+    """Writes a file of the cache, and then prunes the cache.
 
     Args:
         path: the file.
         data: its content.
 
     Raises:
-        OSError: it cannot be written, for example because the disk is full. What was there is as it was.
+        OSError: the file cannot be written, for example because the disk is full. The old file stays as it was.
     """
     write_whole(path, data)
     prune_cache()
 
 
 def prune_cache() -> None:
-    """Removes what nobody used for ``MAX_UNUSED_S``, then the longest unused until no more is left than allowed.
+    """Removes things that were unused for ``MAX_UNUSED_S``, then the longest unused until the rest fits the limit.
 
-    What a process holds or may be writing stays. Nothing is raised. What cannot be removed stays as well.
+    Things that a process holds or may be writing stay, and so do things that cannot be removed. Raises nothing.
     """
     now, things = time.time(), sorted(_things(cache_folder()), key=attrgetter("used"))
     total, removed = sum(thing.nbytes for thing in things), 0
@@ -99,7 +103,7 @@ def _things(folder: Path) -> Iterator[_Thing]:
 
 
 def _paths_in(folder: Path) -> list[Path]:
-    """Returns what lies in a folder; nothing if it is none."""
+    """Returns the paths in a folder; an empty list if the path is not a readable folder."""
     try:
         return list(folder.iterdir())
     except OSError:

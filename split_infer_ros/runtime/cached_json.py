@@ -12,7 +12,7 @@ from split_infer_ros.runtime.checked_files import header_of, read_checked
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a file holds, and marks it as used; None if it cannot be read, or is not as it was written."""
+    """Returns the value in a file, and marks the file as used. None if it cannot be read, or is damaged."""
     mark_used(path)
     try:
         content = read_checked(path)
@@ -25,7 +25,7 @@ def write_json(path: Path, value: Any) -> None:
     """Writes a value to a file.
 
     Raises:
-        OSError: it cannot be written. What was there is as it was.
+        OSError: the file cannot be written. The old file stays as it was.
     """
     content = json.dumps(value).encode()
     write_cached(path, header_of(content) + content)

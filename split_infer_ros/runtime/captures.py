@@ -1,9 +1,10 @@
 """CUDA graphs: work that is recorded once and then launched as a whole.
 
 While one thread records, no thread may synchronise the whole device: CUDA would refuse that and spoil the recording.
-Therefore recording excludes device-wide synchronisation, frees and emptying torch's cache in the whole process.
+Therefore, while one thread records, device-wide synchronisation, frees of GPU memory and emptying torch's cache are
+delayed in the whole process.
 
-Only what uses a GPU imports torch.
+torch is imported only by functions that use a GPU.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ Results = TypeVar("Results")
 PoolId = Any  # torch's token of a pool, a pair of numbers
 
 WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
-POOLS_S = 10.0  # a model that is loaded into a pool may take so long
+POOLS_S = 10.0  # how long ``empty_cache`` waits; loading a model into a pool may take this long
 
-# Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
+# Held while a thread records, or synchronises the device. The lock does not cover Inductor's benchmarking, nor an
+# allocator that is short of memory, although both synchronise the device.
 _WHOLE_DEVICE = threading.RLock()
 
-# Graphs whose recording torch did not leave, kept for the life of the process. torch 2.11's allocator of page-locked
-# memory asks such a graph at each later allocation whether the memory is for it.
+# Failed graphs that torch still treats as recording. They are kept for the life of the process, because torch 2.11's
+# allocator of page-locked memory asks each of them at every later allocation whether the memory is for it.
 _FAILED_GRAPHS: list[torch.cuda.CUDAGraph] = []
 
-_COLLECTOR = threading.Lock()  # guards the next two
-_num_blocks = 0  # of all threads, inside which nothing is collected
-_was_enabled = True  # the collector, before the first of them
-_blocks_of_thread = threading.local()  # depth: of such blocks that the thread is inside
+_COLLECTOR = threading.Lock()  # guards the next two variables
+_num_blocks = 0  # number of ``without_collector`` blocks that threads are inside
+_was_enabled = True  # whether the garbage collector was enabled before the first of these blocks
+_blocks_of_thread = threading.local()  # depth: in how many of these blocks the thread is
 
 
 class GraphPool(Protocol):
@@ -54,7 +56,7 @@ class GraphPool(Protocol):
 
 
 class OwnGraphPool:
-    """Memory of torch's own kind for graphs."""
+    """A pool of torch's own for graphs."""
 
     def __init__(self) -> None:
         import torch
@@ -63,18 +65,19 @@ class OwnGraphPool:
 
 
 class CaptureError(SplitInferError):
-    """Work that cannot be recorded. It can still run without being recorded."""
+    """Raised when work cannot be recorded. The work can still run without being recorded."""
 
 
 class Capture(Generic[Results]):
     """Recorded work.
 
     Args:
-        graph: that holds the work.
-        stream: on which the work was recorded. It is kept as long as the graph. cuBLAS has one workspace for each
-            stream, which the graph uses. So graphs that run concurrently must be recorded on different streams.
+        graph: the graph that holds the work.
+        stream: the stream on which the work was recorded. It is kept as long as the graph. cuBLAS has one workspace
+            for each stream, which the graph uses. So graphs that run concurrently must be recorded on different
+            streams.
         results: what the work returned. Its tensors lie in the graph's memory and are valid until the next launch.
-        pool: in which the graph's memory lies.
+        pool: the pool with the graph's memory.
     """
 
     def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results, pool: GraphPool) -> None:
@@ -92,7 +95,7 @@ class Capture(Generic[Results]):
 
     @property
     def bytes(self) -> int:
-        """The memory of the device that the graph's pool holds, for all graphs that share the pool."""
+        """Bytes of the device's memory in the graph's pool, for all graphs that share the pool."""
         import torch
 
         pool = tuple(self._graph.pool())
@@ -110,11 +113,11 @@ def capture(
 
     Args:
         run: does the same work at each call, on the same memory. It is called several times.
-        stream: on which the work is recorded. Nobody else may record there.
-        pool: the graph's memory. Graphs that never run concurrently can share one; None means its own. After a
-            ``CaptureError`` nothing else can be recorded in it.
-        warm_ups: how often the work runs before it is recorded. None are needed for work that was recorded on this
-            stream before, on other memory.
+        stream: the stream on which the work is recorded. Nobody else may record there.
+        pool: the graph's memory; None: a pool of its own. Graphs that never run concurrently can share a pool. After a
+            ``CaptureError``, nothing else can be recorded in that pool.
+        warm_ups: how often the work runs before it is recorded. 0 is enough for work that was recorded on this stream
+            before, on other memory.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for the results.
@@ -134,8 +137,8 @@ def capture(
     with _WHOLE_DEVICE, without_collector(may_skip=not warm_ups), keeping_pools(), FREES.holding():
         try:
             if warm_ups:
-                torch.cuda.empty_cache()  # what warm-ups and garbage leave is of no use to a graph's pool
-            # torch.cuda.graph would also synchronise the device first, and do both at every recording
+                torch.cuda.empty_cache()  # a graph's pool cannot use the memory that warm-ups and garbage leave
+            # torch.cuda.graph would also synchronise the device, and would do both at every recording
             with stream.work("record"):
                 graph.capture_begin(pool.id, capture_error_mode="thread_local")  # other threads may use the GPU
                 try:
@@ -144,7 +147,7 @@ def capture(
                     graph.capture_end()
         except RuntimeError as error:
             _leave_recording(graph, stream.device, pool.id)
-            # the end of the capture raises as well and hides the first error
+            # the end of the capture also raises, and its error hides the first one
             shortage = next((e for e in (error, error.__context__) if isinstance(e, torch.OutOfMemoryError)), None)
             if shortage is None:
                 raise CaptureError(f"The work cannot be recorded as a CUDA graph ({error}).") from error
@@ -156,7 +159,7 @@ def capture(
 
 
 def is_recording(device: Device) -> bool:
-    """Returns whether the calling thread records its work on a device. On a CPU it never does."""
+    """Returns whether the calling thread records its work on a device; False on a CPU."""
     if device.type != "cuda":
         return False
     import torch
@@ -165,7 +168,7 @@ def is_recording(device: Device) -> bool:
 
 
 def synchronize_device(device: Device) -> None:
-    """Waits until the work of all streams is done. On a CPU it returns at once."""
+    """Waits until the work of all streams of a device is done. On a CPU, returns at once."""
     if device.type == "cuda":
         import torch
 
@@ -174,13 +177,13 @@ def synchronize_device(device: Device) -> None:
 
 
 def empty_cache() -> None:
-    """Gives unused memory of the GPU back, that of unreachable cycles included.
+    """Gives unused memory of the GPU back, including memory of unreachable cycles.
 
-    torch gives none back while a thread allocates from a pool or records a graph. So this waits until none does, for
-    ``POOLS_S`` at most. If that is not enough, the last of these threads does it later.
+    torch gives no memory back while a thread allocates from a pool or records a graph. So this function waits until no
+    thread does so, for at most ``POOLS_S`` seconds. If that is too short, the last of these threads does it later.
     """
     gc.collect()
-    if "torch" not in sys.modules:  # nobody has memory of a GPU
+    if "torch" not in sys.modules:  # then this process has no memory of a GPU
         return
     import torch
 
@@ -190,7 +193,7 @@ def empty_cache() -> None:
         try:
             torch.cuda.empty_cache()
             emptied.set_result(None)
-        except RuntimeError as error:  # for the thread that asked for it
+        except RuntimeError as error:  # raised on the thread that waits for the result
             emptied.set_exception(error)
 
     once_unused(empty)
@@ -200,13 +203,13 @@ def empty_cache() -> None:
 
 @contextmanager
 def without_collector(may_skip: bool = False) -> Iterator[None]:
-    """Collects garbage now, and not inside the block, whatever thread makes it.
+    """Collects garbage now, and keeps Python from collecting it on any thread inside the block.
 
-    Freeing a graph would spoil a recording. A collection takes a tenth of a second and more, so
-    who makes several recordings does so inside one block.
+    Freeing a graph would spoil a recording. A collection takes a tenth of a second or more, so a caller that makes
+    several recordings makes them inside one block.
 
     Args:
-        may_skip: whether nothing is collected now if this thread is inside such a block already.
+        may_skip: whether to skip the first collection if this thread is already inside such a block.
     """
     global _num_blocks, _was_enabled
     depth = getattr(_blocks_of_thread, "depth", 0)
@@ -229,15 +232,15 @@ def without_collector(may_skip: bool = False) -> Iterator[None]:
 
 
 def _leave_recording(graph: torch.cuda.CUDAGraph, device: Device, pool: PoolId) -> None:
-    """Makes torch leave a recording that failed.
+    """Makes torch end a recording that failed.
 
-    torch 2.11 does not leave it if the end of the capture raises. Its allocator would stay in the graph's pool, and
-    ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw. The allocator of
-    page-locked memory cannot be made to leave, so the graph that it asks is kept.
+    torch 2.11 does not end it by itself if the end of the capture raises. Its allocator would stay in the graph's pool,
+    and ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw. The allocator of
+    page-locked memory cannot be made to leave the recording, so the graph that it asks is kept.
     """
     import torch
 
-    with suppress(RuntimeError):  # torch has left it: the capture ended well, or the version is a later one
+    with suppress(RuntimeError):  # torch ended the recording itself: the capture ended well, or torch is newer
         torch._C._cuda_endAllocateToPool(device.index, pool)
         _FAILED_GRAPHS.append(graph)
         torch._C._cuda_releasePool(device.index, pool)

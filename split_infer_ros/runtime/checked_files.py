@@ -1,4 +1,4 @@
-"""Files that begin with a digest of their content. One that is damaged, or written by half, counts as none."""
+"""Files that begin with a digest of their content. A damaged or half-written file is treated as missing."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from split_infer_ros.runtime.user_files import open_regular
 
-HEADER_BYTES = 65  # a SHA-256 in hexadecimal digits, and the end of the line
+HEADER_BYTES = 65  # a SHA-256 in hexadecimal digits, and a newline
 
 
 def header_of(content: Any) -> bytes:
-    """Returns what stands in front of a content, bytes or memory of bytes. It has ``HEADER_BYTES`` bytes."""
+    """Returns the header for a content, which may be bytes or other memory. It has ``HEADER_BYTES`` bytes."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def read_checked(path: Path, make_room: Callable[[int], Any] = bytearray) -> Any:
-    """Reads the content of a file, in the memory that ``make_room`` gives for so many bytes.
+    """Reads the content of a file into memory that ``make_room`` gives.
 
     Args:
-        path: of the file.
-        make_room: returns writable memory.
+        path: the file.
+        make_room: returns writable memory for a number of bytes.
 
     Returns:
-        That memory; None if the file is not as it was written.
+        That memory, with the content; None if the file is damaged or empty.
 
     Raises:
         OSError: the file cannot be read, or is no regular file.

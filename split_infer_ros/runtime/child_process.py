@@ -1,4 +1,4 @@
-"""A process that answers requests: lines of JSON on its standard input, answers on a pipe of its own."""
+"""A child process that answers requests. It reads lines of JSON from standard input and writes answers to a pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from split_infer_ros.runtime.search_path import child_environment
 
 
 class ChildProcess:
-    """A process that this one started, and that can be ended with everything that it starts itself.
+    """A child process. ``end`` also ends all processes that it started.
 
-    Neither it nor any Python that it starts searches the working folder for modules.
+    Neither the child nor any Python that it starts searches the working folder for modules.
 
     Args:
-        command: of the process. The number of its answers' file descriptor follows, and then the arguments.
-        arguments: what else it is told.
-        environment: variables that it has in addition to this process's.
+        command: the command of the child. The number of the file descriptor for answers is appended, then
+            ``arguments``.
+        arguments: further arguments of the command.
+        environment: variables that the child has in addition to those of this process.
 
     Raises:
         OSError: the process cannot be started.
@@ -42,7 +43,7 @@ class ChildProcess:
                 stderr=subprocess.DEVNULL,
                 pass_fds=(write_end,),
                 env={**os.environ, **child_environment(), **(environment or {})},
-                start_new_session=True,  # Ctrl-C goes to this process alone, and all that the child starts can be ended
+                start_new_session=True,  # Ctrl-C reaches only this process, and the child's own processes can be ended
             )
         except OSError:
             os.close(self._answers)
@@ -52,7 +53,7 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """False once it has ended."""
+        """Whether the process has not ended yet."""
         return self._process.poll() is None
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
@@ -65,7 +66,7 @@ class ChildProcess:
         return self.next_answer(limit_s)
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Sends a request, whose answer comes later. Nothing is raised if the process ended: then no answer comes."""
+        """Sends a request without waiting for its answer. If the process has ended, raises nothing; no answer comes."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -75,7 +76,7 @@ class ChildProcess:
         """Returns the next answer, or None if the process ended.
 
         Raises:
-            TimeoutError: there was none within ``limit_s``.
+            TimeoutError: there was no answer within ``limit_s``.
         """
         end = time.monotonic() + limit_s
         while b"\n" not in self._text:
@@ -91,11 +92,11 @@ class ChildProcess:
         return answer
 
     def end(self, wait_s: float = 0.0) -> str:
-        """Ends the process and all that it started, after at most ``wait_s``, and returns how it ended."""
+        """Gives the process ``wait_s`` to end, kills it and all that it started, and returns how it ended."""
         if wait_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(wait_s)
-        with contextlib.suppress(ProcessLookupError):  # what it started, for example compilers, is in its group
+        with contextlib.suppress(ProcessLookupError):  # its group has all processes that it started, such as compilers
             os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
         if self._process.stdin is not None:
@@ -106,5 +107,5 @@ class ChildProcess:
 
 
 def describe_status(status: int) -> str:
-    """Says in words how a process ended, by the return code that ``subprocess`` gives it."""
+    """Returns words for how a process ended, made from the return code that ``subprocess`` reports."""
     return signal.Signals(-status).name if status < 0 else f"exit code {status}"

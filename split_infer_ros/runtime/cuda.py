@@ -10,11 +10,11 @@ from typing import Any
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.deferred_calls import DeferredCalls
 
-FREES = DeferredCalls()  # of memory: they wait for the whole device, so one beside a recording may spoil that
+FREES = DeferredCalls()  # calls that free memory; they wait for the whole device, so they could spoil a recording
 
 
 class OutOfMemory(ConfigurationError):
-    """There is not enough memory of the GPU, of the host, or of the host's page-locked part."""
+    """There is not enough memory on the GPU, on the host, or in the host's page-locked part."""
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -22,10 +22,10 @@ def call(name: str, *arguments: Any) -> Any:
 
     Args:
         name: CUDA's name of the function.
-        arguments: for the binding's function.
+        arguments: the arguments of the binding's function.
 
     Returns:
-        The result of the function, a list of several results, or None.
+        The result of the function, a list if it has several results, or None if it has none.
 
     Raises:
         OutOfMemory: there is not enough memory.
@@ -46,7 +46,7 @@ def call(name: str, *arguments: Any) -> Any:
 def try_call(name: str, *arguments: Any) -> None:
     """Calls a function that frees something, and ignores its errors.
 
-    An error means that the context is gone, with all that it held.
+    An error means that the context is gone, and everything in it is already freed.
     """
     getattr(binding(), name)(*arguments)
 
@@ -73,12 +73,12 @@ def library() -> ctypes.CDLL:
     Raises:
         ConfigurationError: torch is built without CUDA, or the library is not found.
     """
-    import torch  # only here: this module's errors are known to processes without a GPU, too
+    import torch  # only here, because processes without a GPU import this module for its errors
 
     version = torch.version.cuda or ""
     name = "libcudart.so.11.0" if version.startswith("11.") else f"libcudart.so.{version.partition('.')[0]}"
     try:
-        return ctypes.CDLL(name)  # torch has loaded it; the loader finds it by this name wherever it lies
+        return ctypes.CDLL(name)  # torch has loaded the library, so the loader finds it by name
     except OSError as error:
         raise ConfigurationError(
             f"CUDA's run-time library {name} is not found ({error}): install a torch that is built for CUDA."

@@ -1,4 +1,4 @@
-"""Calls that must not be made while any thread is inside a certain block, such as frees beside a recording."""
+"""Calls that must wait while any thread is inside a certain block, such as frees during a recording."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 
 class DeferredCalls:
-    """Makes calls while no thread is inside ``holding``: at once, or when the last such block ends.
+    """Makes calls at once if no thread is inside ``holding``, and otherwise when the last such block ends.
 
-    Finalizers give calls. One can run on a thread that holds the lock, so ``give`` never waits for it.
+    Finalizers use ``give``. A finalizer can run on a thread that holds the lock, so ``give`` never waits for the lock.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class DeferredCalls:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keeps every thread from making the calls inside the block, which begins when calls under way are over."""
+        """Keeps all threads from making calls while the block runs. The block begins when calls under way are over."""
         with self._lock:
             self._num_blocks += 1
         try:
@@ -33,12 +33,12 @@ class DeferredCalls:
             self._try_calls()
 
     def give(self, call: Callable[[], object]) -> None:
-        """Makes a call now, or has the thread make it that leaves the last block. The call must not raise."""
+        """Makes a call now, or leaves it to the thread that ends the last block. The call must not raise."""
         self._waiting.append(call)
         self._try_calls()
 
     def _try_calls(self) -> None:
-        """Makes the calls, unless another thread has the lock. That one looks for calls again after it."""
+        """Makes the calls, unless another thread has the lock. That thread looks for calls again afterwards."""
         while self._waiting and not self._num_blocks and self._lock.acquire(blocking=False):
             try:
                 self._make_calls()

@@ -1,4 +1,4 @@
-"""The name of a device, which needs no torch."""
+"""The name of a device. Processes without torch can use it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class Device(str):
     """A CPU or a GPU by its name: ``cpu``, or ``cuda:0`` for the first GPU.
 
-    torch takes such a name wherever it takes a ``torch.device``. What takes a ``Device`` takes a ``torch.device`` as
-    well, as long as it reads ``type``, ``index`` and the text.
+    torch accepts such a name wherever it accepts a ``torch.device``. Code that reads only ``type``, ``index`` and the
+    text of a ``Device`` works with a ``torch.device``, too.
     """
 
     __slots__ = ()
@@ -29,7 +29,7 @@ class Device(str):
 
     @property
     def index(self) -> int:  # type: ignore[override]  # text has a method of that name
-        """Which GPU; 0 on a CPU."""
+        """The number of the GPU; 0 for a CPU."""
         return int(self.partition(":")[2] or 0)
 
 

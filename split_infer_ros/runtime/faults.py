@@ -1,4 +1,4 @@
-"""Tells GPU errors that lose one batch from those after which this process cannot use the GPU any more.
+"""Distinguishes GPU errors that lose one batch from errors after which this process cannot use the GPU any more.
 
 This module does not import torch.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 
-DEVICE_LOST_EXIT = 75  # the exit code of the process; in sysexits.h it means a failure that may pass when tried again
+DEVICE_LOST_EXIT = 75  # the exit code of a process that lost its GPU; in sysexits.h, 75 is a temporary failure
 
 # Errors of CUDA's run-time API after which every call of this process fails: CUDA's numbers and messages.
 STICKY = {
@@ -33,14 +33,14 @@ STICKY = {
     911: "an async error has occured in external entity outside of CUDA",
     999: "unknown error",
 }
-# "CUDA error: ...", "Triton Error [CUDA]: ...", "cudaHostAlloc failed: ..."
+# matches "CUDA error: ...", "Triton Error [CUDA]: ..." and "cudaHostAlloc failed: ..."
 _OF_CUDA = re.compile(r"\bcuda", re.IGNORECASE)
 
 
 def is_sticky(error: BaseException | None) -> bool:
     """Returns whether this error or one of its causes means that the process cannot use its GPU any more.
 
-    torch reports CUDA's error number since version 2.8. If it is missing, the text decides.
+    torch reports CUDA's error number since version 2.8. Without a number, the text decides.
     """
     return any(_is_sticky_itself(each) for each in _causes(error))
 

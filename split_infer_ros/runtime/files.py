@@ -12,11 +12,11 @@ from split_infer_ros.runtime.user_files import open_regular
 
 _CHUNK_BYTES = 1 << 20
 
-_digests: dict[tuple[object, ...], str] = {}  # of files that did not change since, by path and what stat says
+_digests: dict[tuple[object, ...], str] = {}  # digests of files, by path and by what stat says about the file
 
 
 def content_digest(path: Path) -> str:
-    """Returns the SHA-256 of a file's content in hexadecimal digits. A process reads a file once until it changes.
+    """Returns the SHA-256 of a file's content in hexadecimal digits. Reads a file again only if it has changed.
 
     Raises:
         OSError: the file cannot be read, or is no regular file.
@@ -35,14 +35,14 @@ def content_digest(path: Path) -> str:
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file as a whole or not at all. Readers find the old content or the new one, even after a power cut.
 
-    A file that exists keeps its permissions. A new one is for its owner alone. Folders that are missing are made.
+    An existing file keeps its permissions. A new file can be read only by its owner. Missing folders are made.
 
     Args:
         path: the file.
         data: its content.
 
     Raises:
-        OSError: it cannot be written, for example because the disk is full. What was there is as it was.
+        OSError: the file cannot be written, for example because the disk is full. The old file stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as new:

@@ -6,7 +6,7 @@ import ctypes
 
 
 def trim() -> None:
-    """Makes the C library give back the freed memory that it keeps. Other libraries than glibc may do nothing."""
+    """Makes the C library give back the freed memory that it keeps. Libraries other than glibc may do nothing."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

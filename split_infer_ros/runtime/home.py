@@ -1,4 +1,4 @@
-"""A home folder for a process that has none, as services and containers often start them."""
+"""Gives a home folder to a process that has none. Services and containers often start such processes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROS_VARIABLES = ("ROS_LOG_DIR", "ROS_HOME")
 
 
 def ensure_home() -> None:
-    """Sets HOME if it is not set, and a folder for ROS's logs if the home folder cannot be written.
+    """Sets HOME if it is not set, and a folder for ROS's logs if the home folder is not writable.
 
-    The home folder then is the account's own. If that one cannot be written, it is a new temporary folder, which only
+    HOME becomes the account's home folder. If that is not writable, HOME becomes a new temporary folder, which only
     this user may read. Without HOME, ROS does not start.
     """
     if not os.environ.get("HOME"):

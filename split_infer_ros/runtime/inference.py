@@ -1,4 +1,4 @@
-"""torch's inference mode, for code that does not know whether torch computes."""
+"""torch's inference mode, for code that does not know whether torch is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 def inference_mode() -> AbstractContextManager[None]:
-    """Returns a context in which tensors of torch record no gradients.
+    """Returns a context in which torch records no gradients.
 
     The context does nothing in a process that has not imported torch.
     """

@@ -1,19 +1,20 @@
 """Sets how many threads the operations of a Python thread use.
 
-Each Python thread that computes with several threads has a team of OpenMP threads. Once there are more of them than
-cores, OpenMP puts all of them to sleep after every operation. Waking them takes as long as many an operation, and they
-may wake on a core that another thread uses. A network of fifty layers then takes half as long again.
+Each Python thread that computes with several threads has a team of OpenMP threads. If the teams have more threads than
+there are cores, OpenMP puts all of them to sleep after every operation. Waking them takes as long as many operations
+do, and they may wake on a core that another thread uses. A network of fifty layers then takes half as long again.
 
-Therefore only the stage with the most work has a team, and every other thread computes alone. That includes the main
-thread from the first import on, so no module makes a large tensor while it is imported.
+Therefore only the stage with the most work has a team, and every other thread computes alone. The main thread computes
+alone from the first import on, so no module makes a large tensor while it is imported.
 
-This module does not import torch. While a process has none, what a thread asks for is only noted, for other engines.
-Once torch is imported, each call of ``use_threads`` also sets torch's number for the calling thread. What builds models
-of torch calls ``tell_torch`` first. So the thread computes as it asked for before torch was imported.
+This module does not import torch. While a process has not imported torch, the module only notes what a thread asks for,
+and other engines use that. Once torch is imported, each call of ``use_threads`` also sets torch's number for the
+calling thread. Code that builds torch models calls ``tell_torch`` first. So torch gets the number that the thread asked
+for before torch was imported.
 
-Engines other than torch have threads of their own. A team of torch's keeps its cores for some milliseconds after each
-operation, so that its threads need not be woken. An engine's threads would have to wait for them. Therefore torch
-computes alone on a thread that gives its network to another engine.
+Engines other than torch have threads of their own. A team of torch keeps its cores busy for some milliseconds after
+each operation, so that its threads need not be woken. An engine's threads would have to wait meanwhile. Therefore torch
+computes with one thread on a thread that gives its network to another engine.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ def _num_cores() -> int:
 
 
 def threads_at_start() -> int:
-    """Returns how many threads the environment gives this process: as many as torch starts with.
+    """Returns how many threads the environment gives this process. torch starts with the same number.
 
-    That is one for each core, or the first number of ``OMP_NUM_THREADS`` if that is less.
+    It is the number of cores, or the first number in ``OMP_NUM_THREADS`` if that is smaller.
     """
     asked = re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get(VARIABLE, ""))
     return min(int(asked[1]), _num_cores()) if asked else _num_cores()
 
 
-_MAX_THREADS = threads_at_start()  # read before anything in this process changes it
-# torch_threads, num_threads: that torch and another engine use for the calling thread; num_lanes: see engine_lanes
+_MAX_THREADS = threads_at_start()  # read before anything in this process changes the variable
+# torch_threads, num_threads: how many threads torch and another engine use for the calling thread
+# num_lanes: see engine_lanes
 _engine = threading.local()
 
 
@@ -64,7 +66,7 @@ def max_threads() -> int:
 
 
 def use_all_threads() -> None:
-    """Lets operations of the calling thread use all threads that this process was given."""
+    """Lets operations of the calling thread use all threads that this process was given at its start."""
     use_threads(_MAX_THREADS)
 
 
@@ -74,11 +76,11 @@ def use_one_thread() -> None:
 
 
 def use_threads(num_threads: int, num_lanes: int = 1) -> None:
-    """Lets operations of the calling thread use ``num_threads`` threads, of torch's or of another engine.
+    """Lets operations of the calling thread use ``num_threads`` threads of torch or of another engine.
 
     Args:
-        num_threads: at least 1.
-        num_lanes: how many threads, this one included, compute at the same time with so many threads each.
+        num_threads: number of threads, at least 1.
+        num_lanes: how many threads, this one included, compute at the same time with ``num_threads`` threads each.
     """
     _engine.torch_threads = _engine.num_threads = num_threads
     _engine.num_lanes = num_lanes
@@ -86,26 +88,26 @@ def use_threads(num_threads: int, num_lanes: int = 1) -> None:
 
 
 def tell_torch() -> None:
-    """Sets torch's number of threads for the calling thread to the last that it asked for, if torch is imported."""
+    """Sets torch's number of threads to the one that the calling thread asked for last, if torch is imported."""
     torch, num_threads = _loaded_torch(), getattr(_engine, "torch_threads", 0)
     if torch is not None and num_threads:
-        torch.get_num_threads()  # the first call takes over what another thread set last; that must not come later
+        torch.get_num_threads()  # a thread's first call takes over another thread's number, so it must come first
         torch.set_num_threads(num_threads)
 
 
 def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
-    """Lets engines other than torch use ``num_threads`` threads for the calling thread, on which torch computes alone.
+    """Lets engines other than torch use ``num_threads`` threads for the calling thread. torch uses one thread there.
 
     Args:
-        num_threads: 0 means as many as this process was given.
-        num_lanes: how many threads, this one included, compute at the same time with so many threads each.
+        num_threads: number of threads; 0: as many as this process was given.
+        num_lanes: how many threads, this one included, compute at the same time with ``num_threads`` threads each.
     """
     use_one_thread()
     _engine.num_threads, _engine.num_lanes = num_threads or _MAX_THREADS, num_lanes
 
 
 def engine_threads() -> int:
-    """Returns how many threads an engine uses for the calling thread: by default as many as torch would use."""
+    """Returns how many threads an engine uses for the calling thread. The default is torch's number."""
     found: int = getattr(_engine, "num_threads", 0)
     if found:
         return found
@@ -125,7 +127,7 @@ def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Res
     Times and the layouts that convolutions choose depend on the number of threads. The team ends with the new thread.
 
     Args:
-        num_threads: that operations of the new thread use; None leaves the setting of a new thread.
+        num_threads: how many threads the operations of the new thread use; None: the default of a new thread.
         work: the function to call.
     """
 
@@ -151,6 +153,6 @@ def default_head_threads(backbone_device: Device, tuned: int = 0) -> int:
 
 
 def _loaded_torch() -> Any:
-    """Returns torch, or None if this process has not imported it, or not so far that it can set threads."""
+    """Returns torch; None if this process has not imported it, or not far enough to set threads."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "set_num_threads") else None

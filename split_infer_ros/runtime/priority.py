@@ -1,7 +1,7 @@
-"""Threads that compute give way to threads that read images, hand batches over and publish results.
+"""Lets threads that compute give way to threads that read images, hand batches over and publish results.
 
-A batch takes milliseconds, a message takes microseconds. Where all cores compute, the thread of a
-message would wait for its turn as long as a batch takes. This holds for other processes of the machine as well.
+A batch takes milliseconds, a message takes microseconds. If all cores compute, a thread with a message would wait for
+as long as a batch takes. The same holds for other processes of the machine.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-HEAD, BACKBONE = 4, 6  # added to the nice value; what the head finishes is older
+HEAD, BACKBONE = 4, 6  # added to the nice value; the head goes first because its frames are older
 
 
 def give_way(by: int) -> None:
-    """Raises the calling thread's nice value above the process's, and so those of the threads that it starts.
+    """Raises the nice value of the calling thread above that of the process. Threads that it starts inherit the value.
 
-    Linux alone has a value for each thread. Elsewhere nothing changes.
+    Only Linux has a value for each thread. On other systems, nothing changes.
 
     Args:
-        by: so much in all, however often this is called, and whatever the thread has inherited; 19 is the most.
+        by: the difference to the value of the process. Repeated calls and inherited values do not add up. The most
+            that Linux allows is a nice value of 19.
     """
     if not hasattr(os, "setpriority") or not Path("/proc/self/task").is_dir():
         return
     with suppress(OSError):
-        usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the first thread, which gives way to none
+        usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # the value of the first thread, which never gives way
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + by)

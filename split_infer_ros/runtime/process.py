@@ -1,9 +1,9 @@
 """Settings of a process that runs models. They are made before anything else.
 
 A network frees each layer's output and allocates the next one, megabytes each time. By default, glibc gives such memory
-back to the system at once. The next allocation gets new pages, which the kernel clears one by one. From batches of
-about ten images on, that takes as long as many a network. Arenas of threads cannot hold blocks of that size at all, so
-one arena serves all threads.
+back to the system at once. The next allocation gets new pages, which the kernel clears one by one. With batches of ten
+images or more, this can take as long as the network itself. Arenas of threads cannot hold blocks of that size, so one
+arena serves all threads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAX_QUEUES = "32"
 def prepare_process() -> None:
     """Prepares this process for a pipeline. Call it before threads start and before CUDA is used.
 
-    The calling thread computes alone, freed memory is kept for later allocations, and the GPU's streams do not share
-    queues.
+    Afterwards, the calling thread computes alone, the C library keeps freed memory for later allocations, and the GPU's
+    streams do not share queues.
     """
     use_one_thread()  # models are loaded on this thread, which must not keep a team of threads
     keep_freed_memory()
@@ -34,7 +34,7 @@ def prepare_process() -> None:
 def use_all_queues() -> None:
     """Makes CUDA use all queues of the GPU for its streams, unless the user set a number."""
     # Streams that share a queue wait for each other. CUDA uses 8 queues by default, and one tenant has 7 streams. CUDA
-    # reads the variable once, when its first call makes the context. Therefore it is set at the start of the process.
+    # reads the variable once, when its first call makes the context. So the variable is set at the process's start.
     os.environ.setdefault(QUEUES_VARIABLE, MAX_QUEUES)
 
 
@@ -42,8 +42,8 @@ def keep_freed_memory() -> bool:
     """Makes the C library keep freed memory, in one heap.
 
     Returns:
-        False if the library cannot do this, or if the user has settings of their own. These are any environment
-        variables ``MALLOC_...`` or ``GLIBC_TUNABLES``.
+        Whether the library does so. False also if the user has settings of their own, in an environment variable
+        ``MALLOC_...`` or ``GLIBC_TUNABLES``.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False

@@ -1,26 +1,26 @@
-"""Where this process, and the processes that it starts, find Python modules: never in the working folder.
+"""Keeps this process, and the processes that it starts, from importing Python modules from the working folder.
 
-The working folder may hold anything, such as downloads beside a model. Python searches it when PYTHONPATH has an empty
-entry, and for ``python -m`` and ``python -c``. A file ``random.py`` there would run in place of Python's own.
+The working folder may hold anything, such as downloads beside a model. Python searches it if PYTHONPATH has an empty
+entry, and with ``python -m`` and ``python -c``. A file ``random.py`` there would run in place of Python's own.
 
-A folder that the user named in PYTHONPATH is searched, unless it is the working folder. That one is searched once the
-user has allowed to run code of theirs. It comes after all other folders, so that it hides no other module.
+Folders that the user named in PYTHONPATH are searched, except the working folder. If the user named that one, it is
+searched only after the user has allowed their own code. It then comes last, so that it hides no other module.
 
-This module is imported before the search path is clean. It only imports what Python itself has imported already.
+This module is imported before the search path is clean. So it only imports modules that Python itself has imported.
 """
 
 import os
 import site
 import sys
 
-USER_PATH = "SPLIT_INFER_ROS_USER_PATH"  # a variable: PYTHONPATH as the user set it
+USER_PATH = "SPLIT_INFER_ROS_USER_PATH"  # an environment variable with the user's original PYTHONPATH
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def drop_working_folder(*named: str) -> None:
-    """Takes the working folder, and all that is relative to it, out of this process's search path.
+    """Removes the working folder and relative folders from this process's search path.
 
-    It changes the environment likewise, for processes that libraries start.
+    It also changes the environment, so that processes started by libraries do not search these folders.
 
     Args:
         named: folders that count as named by the user, in addition to those of PYTHONPATH.
@@ -34,8 +34,8 @@ def drop_working_folder(*named: str) -> None:
 def search_path() -> list[str]:
     """Returns this process's search path without the working folder, and without relative folders.
 
-    The folder of this package and those of the Python installation always stay. A source tree that is the working
-    folder comes last.
+    The folder of this package and those of the Python installation always stay. If this package's folder is the working
+    folder, it comes last.
     """
     installed = {os.path.dirname(os.__file__), *site.getsitepackages()}
     path = [entry for entry in sys.path if _is_safe(entry) or entry in installed]
@@ -43,7 +43,7 @@ def search_path() -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """Returns the variables that give a new process the search path of this one, without the working folder."""
+    """Returns environment variables that give a new process this process's search path, without the working folder."""
     left_out = [os.path.abspath(entry) for entry in sys.path if not _is_safe(entry)]
     return {
         "PYTHONPATH": os.pathsep.join(search_path()),
@@ -53,9 +53,9 @@ def child_environment() -> dict[str, str]:
 
 
 def search_user_folders() -> None:
-    """Appends the folders that the user named, and that were left out so far, to this process's search path.
+    """Appends the user's folders that were left out so far to this process's search path.
 
-    Call it only where code of the user may run.
+    Call it only if the user's own code may run.
     """
     for entry in os.environ.get(USER_PATH, "").split(os.pathsep):
         folder = os.path.abspath(entry)
@@ -64,5 +64,5 @@ def search_user_folders() -> None:
 
 
 def _is_safe(entry: str) -> bool:
-    # realpath() of this link works in a deleted folder too
+    # realpath() of /proc/self/cwd also works in a deleted folder
     return os.path.isabs(entry) and os.path.realpath(entry) != os.path.realpath("/proc/self/cwd")

@@ -1,4 +1,4 @@
-"""Messages about memory that ran out: the size that was asked for, and the size that is free. Does not import torch."""
+"""Messages about memory that ran out. They give the requested size and the free size. Does not import torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def says_shortage(text: str) -> bool:
 def summarize_error(error: Exception) -> str:
     """Returns the error's first line. If the error says that memory ran out, returns ``shortage`` instead.
 
-    For a GPU, torch reports both sizes, to two decimals of their units. For the host, it reports what was asked for.
+    For a GPU, torch reports both sizes, to two decimals of their units. For the host, it reports the requested size.
     """
     text = str(error).partition("\n")[0]
     asked, free = _bytes(_ASKED.search(text)), _bytes(_FREE.search(text))

@@ -17,14 +17,15 @@ if TYPE_CHECKING:  # a process without a GPU needs no torch here
     import torch
     from torch import Tensor
 
-POLL_S = 50e-6  # a sleeping thread takes about as long to wake
+POLL_S = 50e-6  # about as long as a sleeping thread takes to wake
 
 
 class Fence:
     """A point in the work of a stream.
 
     Args:
-        event: that was recorded at this point; None on a CPU, where all work before the fence is done already.
+        event: the event that was recorded at this point; None on a CPU, where all work before the fence is already
+            done.
     """
 
     def __init__(self, event: torch.cuda.Event | None = None) -> None:
@@ -33,7 +34,7 @@ class Fence:
     def wait(self) -> None:
         """Waits until all work before this point is done. The work of other streams goes on.
 
-        A thread that sleeps wakes late. So it looks for some microseconds before it sleeps.
+        A sleeping thread wakes late. So the thread polls for some microseconds before it sleeps.
         """
         if self._event is None:
             return
@@ -48,7 +49,7 @@ class Mark:
     """A point in the work of a stream at which the device notes the time.
 
     Args:
-        event: that was recorded at this point, with its time.
+        event: the event that was recorded at this point, with its time.
     """
 
     def __init__(self, event: torch.cuda.Event) -> None:
@@ -66,9 +67,9 @@ class Mark:
 class Stream:
     """Runs work on one device in the order in which it is given, concurrently with the work of other streams.
 
-    The process keeps its own CUDA streams. An object of this class leases one and gives it back when it goes.
-    ``torch.cuda.Stream()`` deals out 32 streams in turn instead. So its 33rd stream would share its order, its
-    allocator's blocks and its captures with the first.
+    The process keeps its own CUDA streams. An object of this class leases one and gives it back when the object goes.
+    ``torch.cuda.Stream()`` would hand out 32 streams in turn. The 33rd object would then share order, blocks of the
+    allocator and captures with the first.
 
     Args:
         device: a CPU, or a GPU with its index.
@@ -94,8 +95,8 @@ class Stream:
         """Gives the operations inside the block to this stream. NVIDIA's profilers show them under ``name``.
 
         The operations start after the work that this thread gave to its current stream, so they may use tensors that
-        were made there. For most threads, that is the default stream, which all threads share. So nothing that takes
-        long belongs there; see ``work_apart``.
+        were made there. For most threads, the current stream is the default stream, which all threads share. So long
+        work does not belong on the default stream; see ``work_apart``.
         """
         if self._stream is None:
             yield
@@ -107,16 +108,16 @@ class Stream:
             yield
 
     def fence(self) -> Fence:
-        """Returns this point in the stream's work."""
+        """Returns a fence at the present end of the stream's work."""
         return Fence() if self._stream is None else _record(self._stream)
 
     def wait_for(self, fence: Fence) -> None:
-        """Makes work that is given from now on start after ``fence``, which may belong to another stream."""
+        """Makes later work of this stream start after ``fence``, which may belong to another stream."""
         if self._stream is not None and fence._event is not None:
             self._stream.wait_event(fence._event)
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        """Copies between host and device, and waits until that is done. The work of other streams goes on."""
+        """Copies between host and device, and waits until the copy is done. The work of other streams goes on."""
         with inference_mode(), self.work("copy"):
             into.copy_(source, non_blocking=True)
         self.fence().wait()
@@ -126,11 +127,11 @@ class Stream:
 def work_apart(device: Device, name: str) -> Iterator[None]:
     """Gives the operations inside the block to a stream of their own, and waits until they are done.
 
-    On the default stream, they would hold up the work of all other threads.
+    On the default stream, these operations would delay the work of all other threads.
 
     Args:
-        device: where the operations run.
-        name: under which NVIDIA's profilers show them.
+        device: the device on which the operations run.
+        name: the name that NVIDIA's profilers show for the operations.
     """
     stream = Stream(device)
     with stream.work(name):
@@ -139,14 +140,14 @@ def work_apart(device: Device, name: str) -> Iterator[None]:
 
 
 def current_fence(device: Device) -> Fence:
-    """Returns this point in the work that this thread gives to its current stream."""
+    """Returns a fence at the present end of the work on this thread's current stream."""
     import torch
 
     return _record(torch.cuda.current_stream(device))
 
 
 def current_mark(device: Device) -> Mark:
-    """Returns this point, and its time, in the work that this thread gives to its current stream."""
+    """Returns a mark at the present end of the work on this thread's current stream."""
     import torch
 
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
@@ -162,9 +163,9 @@ def _record(stream: torch.cuda.Stream) -> Fence:
     return Fence(event)
 
 
-# Streams that nobody holds. A stream that comes back may still have work; new work runs after it.
-# A deque needs no lock. A finalizer that took a lock could run on the very thread that holds it.
-_IDLE: dict[str, deque[int]] = {}  # by the device's name
+# Streams that nobody leases, by the device's name. A returned stream may still have work; new work runs after that.
+# A deque needs no lock. A lock could deadlock, because a finalizer may run on the thread that holds the lock.
+_IDLE: dict[str, deque[int]] = {}
 
 
 def _idle(device: Device) -> deque[int]:

@@ -1,8 +1,8 @@
-"""Text that can leave this process.
+"""Repairs text so that it can leave this process.
 
-A Python text may hold surrogates. ROS cannot carry them, nor can a terminal or OpenCV. They come from files: JSON
-writes a character beyond U+FFFF as a pair of them, which Python reads as two. Half a pair has no meaning. Bytes of an
-argument or of a file's name that are not UTF-8 become single surrogates too.
+A Python text may hold surrogates. ROS, terminals and OpenCV cannot handle them. Surrogates come from JSON files, which
+may write a character beyond U+FFFF as a pair of surrogates. A single surrogate has no meaning. Bytes of an argument or
+of a file's name that are not UTF-8 also become single surrogates.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from split_infer_ros.runtime.device import Device
 
 MIN_CYCLES = 2_000_000  # about a millisecond on a GPU
 MAX_CYCLES = 128_000_000
-CYCLES_FACTOR = 4  # by which the spin gets longer if launches were not ahead
+CYCLES_FACTOR = 4  # makes the spin longer if the launches were not ahead of the GPU
 
 Result = TypeVar("Result")
 Lap = Callable[[], None]
@@ -19,19 +19,19 @@ Work = Callable[[Lap], Result]
 
 
 def do_nothing() -> None:
-    """Does nothing: the default for work that is prepared before it is timed."""
+    """Does nothing. It is the default for what is called before timed work."""
 
 
 class Stopwatch:
     """Measures laps: how long the device takes for each piece of some work.
 
-    An idle GPU starts a kernel as soon as Python has launched it. Small pieces would then take as long as their
-    launches. Therefore the GPU first runs a kernel that only spins, while Python launches all of the work. If the GPU
-    still runs out of launches, the work is repeated behind the same spin, and then behind longer ones. On a CPU, the
-    clock is read after each piece.
+    An idle GPU starts a kernel as soon as Python has launched it. Small pieces would then appear to take as long as
+    their launches. Therefore the GPU first runs a kernel that only spins, while Python launches all of the work. If the
+    GPU still runs out of launches, the work is repeated behind the same spin, and then behind longer spins. On a CPU,
+    the clock is read after each piece.
 
     Args:
-        device: where the work runs.
+        device: the device on which the work runs.
     """
 
     def __init__(self, device: Device) -> None:
@@ -43,20 +43,21 @@ class Stopwatch:
         """Runs work on the current stream, and returns its result and the seconds of each of its laps.
 
         Args:
-            work: gets a function to call after each piece. On a GPU, the work may be called several times.
-            before: is called before each run of the work, and is not timed. It may not leave work on the stream.
+            work: the work. Its argument is a function that it calls after each piece. On a GPU, ``work`` may be called
+                several times.
+            before: called before each run of the work, and not timed. It must not leave work on the stream.
         """
         if self._device.type != "cuda":
             before()
             return _laps_on_cpu(work)
         for attempt in itertools.count():
-            if attempt > 1:  # the first run may have been slow because it loaded kernels, and the second was not
+            if attempt > 1:  # the first run may only have been slow because it loaded kernels, so it does not count
                 self._cycles *= CYCLES_FACTOR
             before()
             result, seconds, launches_were_ahead = self._behind_a_spin(work)
             if launches_were_ahead:
                 break
-            if self._cycles >= self._max_cycles:  # work that itself waits for the GPU is never ahead
+            if self._cycles >= self._max_cycles:  # launches of work that itself waits for the GPU are never ahead
                 self._cycles = self._max_cycles = MIN_CYCLES
                 break
         return result, seconds
@@ -72,7 +73,7 @@ class Stopwatch:
         return seconds
 
     def _behind_a_spin(self, work: Work[Result]) -> tuple[Result, list[float], bool]:
-        import torch  # only here: a process without a GPU may have none
+        import torch  # only here, because a process without a GPU may lack torch
 
         stream = torch.cuda.current_stream(self._device)
         events: list[torch.cuda.Event] = []

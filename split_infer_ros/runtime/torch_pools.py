@@ -1,7 +1,7 @@
-"""torch's memory pools, and what must wait until no thread uses one.
+"""torch's memory pools, and calls that must wait until no thread uses one.
 
-A pool that is destroyed while any thread allocates from a pool, or records a graph, makes torch end the process. And
-until then torch's cache gives nothing back.
+If a pool is destroyed while any thread allocates from a pool or records a graph, torch ends the process. While a thread
+does so, torch's cache also gives no memory back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CALLS = DeferredCalls()
 
 
 class TorchPool:
-    """A memory pool of torch. It is destroyed at the first good moment after this object goes.
+    """A memory pool of torch. After this object goes, the pool is destroyed as soon as no thread uses a pool.
 
     Args:
-        make: returns a new ``torch.cuda.MemPool``, to which nobody else refers.
+        make: returns a new ``torch.cuda.MemPool`` to which nothing else refers.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -29,7 +29,7 @@ class TorchPool:
 
     @property
     def pool(self) -> Any:
-        """The pool. The caller keeps it no longer than this object."""
+        """The pool. Callers must not keep it longer than this object."""
         return self._holder[0]
 
     @property
@@ -39,10 +39,10 @@ class TorchPool:
 
 
 def keeping_pools() -> AbstractContextManager[None]:
-    """Returns a block in which no thread destroys a pool. It is for who allocates from a pool, or records a graph."""
+    """Returns a context in which no thread destroys a pool. Use it to allocate from a pool or to record a graph."""
     return _CALLS.holding()
 
 
 def once_unused(call: Callable[[], object]) -> None:
-    """Makes a call now, or has the thread make it that is the last to leave ``keeping_pools``. It must not raise."""
+    """Makes a call now, or leaves it to the last thread that leaves ``keeping_pools``. The call must not raise."""
     _CALLS.give(call)

@@ -13,12 +13,12 @@ Work = TypeVar("Work")
 class WorkerThread(Generic[Work]):
     """Processes pieces of work in order, on a thread of its own.
 
-    The queue has no bound of its own: each piece of work holds a slot of a pool, which bounds how many can wait.
+    The queue has no limit of its own. Each piece of work holds a slot of a pool, and that limits how many can wait.
 
     Args:
-        name: of the thread.
-        process: is called with each piece of work. It handles its own errors: an exception ends the thread.
-        set_up: is called first on the new thread.
+        name: the name of the thread.
+        process: called with each piece of work. It must handle its errors, because an exception ends the thread.
+        set_up: called first on the new thread.
     """
 
     def __init__(self, name: str, process: Callable[[Work], None], set_up: Callable[[], None]) -> None:
@@ -44,8 +44,8 @@ class WorkerThread(Generic[Work]):
         """Waits until all work in the queue is processed, then ends the thread.
 
         Args:
-            timeout_s: how long that may take; None: as long as it takes. A thread that takes longer is left alone with
-                its queue: it ends by itself, if it ever does. ``start`` begins with an empty one.
+            timeout_s: seconds to wait; None: no limit. A thread that takes longer keeps its queue and ends by itself,
+                if ever. ``start`` then begins with an empty queue.
 
         Returns:
             Whether the thread has ended.

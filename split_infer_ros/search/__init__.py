@@ -1,1 +1,1 @@
-"""Search strategies, their cost model, spaces of configurations, dynamic programming: pure functions of numbers."""
+"""Search strategies, their cost model, spaces of configurations, and dynamic programming. All is pure arithmetic."""

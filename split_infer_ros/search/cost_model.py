@@ -1,4 +1,4 @@
-"""Predicts what configurations cost from those that were measured (paper 004, §3.2.3, tensor-level tuning)."""
+"""Predicts the costs of configurations from measured ones (paper 004, §3.2.3, tensor-level tuning)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from split_infer_ros.search.space import Config, Space, Value
 
 Array = npt.NDArray[np.float64]
 
-NOISE = 0.03  # of a measured cost: medians of a machine that is not quite idle
-FEATURE_SCALE = 2.0  # knobs a feature is worth: tasks that differ by a factor of ten in one say little of each other
+NOISE = 0.03  # the relative noise of a measured cost: of medians on a machine that is not quite idle
+# How many knobs a difference of 1 in a feature counts as. Tasks that differ tenfold in a feature say little about each
+# other.
+FEATURE_SCALE = 2.0
 
-KNOB_VARIANCE, JOINT_VARIANCE = 0.5, 0.3  # of one knob's effect alone, and of the effect of all together
-KNOB_LENGTH_SCALE, JOINT_LENGTH_SCALE = 0.7, 1.5  # of these two kernels, in knobs
+KNOB_VARIANCE, JOINT_VARIANCE = 0.5, 0.3  # variances of the effect of one knob alone, and of all knobs together
+KNOB_LENGTH_SCALE, JOINT_LENGTH_SCALE = 0.7, 1.5  # the length scales of these two kernels, in knobs
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ class Sample:
     """A measured configuration.
 
     Attributes:
-        config: of the space.
-        relative: the logarithm of its cost, less that of the same task's default. Tasks have this in common.
-        features: what is known of the task itself: numbers whose differences by 1 matter.
+        config: a configuration of the space.
+        relative: the logarithm of its cost, minus that of the same task's default. It can be compared between tasks.
+        features: numbers that describe the task itself, scaled so that a difference of 1 matters.
     """
 
     config: Config
@@ -40,18 +42,18 @@ class Sample:
 
 
 class CostModel:
-    """A Gaussian process over knobs and model features. Near configurations of near tasks cost alike.
+    """A Gaussian process over knobs and model features. Similar configurations of similar tasks have similar costs.
 
-    A cost is mostly a product of factors, one a knob, so its logarithm is a sum. The kernel hence adds a term for each
-    knob alone and one for all together (additive Gaussian processes, Duvenaud et al. 2011). The kernel's parameters
-    are fixed. Few samples say little about them, and fitting them misleads.
+    A cost is mostly a product of factors, one for each knob, so its logarithm is a sum. Therefore the kernel adds a
+    term for each knob alone and one for all together (additive Gaussian processes, Duvenaud et al. 2011). The kernel's
+    parameters are fixed, because few samples say little about them, and fitting them misleads.
 
-    Each knob has one coordinate a value. Numeric knobs have their logarithm besides, so that neighbouring numbers are
-    nearer than distant ones. Measurements of other models count by the same kernel: the nearer their features, the
-    more.
+    Each knob has one coordinate for each value. A numeric knob also has its logarithm as a coordinate, so that
+    neighbouring numbers are nearer than distant ones. Measurements of other models count through the same kernel: the
+    nearer their features, the more they count.
 
     Args:
-        space: the configurations that are predicted.
+        space: the configurations to predict.
         features: the model features of the task.
 
     Raises:
@@ -60,7 +62,7 @@ class CostModel:
 
     def __init__(self, space: Space, features: Mapping[str, float] | None = None) -> None:
         try:
-            from sklearn.gaussian_process import GaussianProcessRegressor  # only here: it takes a second
+            from sklearn.gaussian_process import GaussianProcessRegressor  # only here, because it takes a second
             from sklearn.gaussian_process.kernels import RBF, ConstantKernel
         except ModuleNotFoundError as error:
             raise ConfigurationError(
@@ -80,7 +82,7 @@ class CostModel:
         )
 
     def fit(self, samples: Sequence[Sample]) -> None:
-        """Learns from samples of this task and of others."""
+        """Learns from samples of this task and of other tasks."""
         self._process.fit(
             np.stack([self._point(sample.config, sample.features) for sample in samples]),
             np.array([sample.relative for sample in samples]),
@@ -94,7 +96,7 @@ class CostModel:
         return mean, deviation
 
     def _length_scales_of_each(self) -> list[Array]:
-        """Returns, for each knob, the kernel's length scale along each coordinate: infinite along other knobs'."""
+        """Returns, for each knob, its kernel's length scale along each coordinate; infinite along other knobs' ones."""
         widths = [len(_coordinates(values, values[0])) for values in self._space.knobs.values()]
         ends = np.cumsum(widths)
         length_scales = []
@@ -107,7 +109,7 @@ class CostModel:
 
     def _point(self, config: Config, features: Mapping[str, float]) -> Array:
         point = [each for name, values in self._space.knobs.items() for each in _coordinates(values, config[name])]
-        # A feature that the other task lacks is taken to be this task's.
+        # If another task lacks a feature, this task's value is used.
         point += [FEATURE_SCALE * features.get(name, here) for name, here in self._features.items()]
         return np.array(point)
 
@@ -122,7 +124,12 @@ def _coordinates(values: Sequence[Value], chosen: Value) -> list[float]:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Returns by how much each is expected to fall below the best so far: the mean over all outcomes that do."""
+    """Returns by how much each configuration is expected to improve on the best so far. A worse outcome counts as 0.
+
+    Args:
+        mean, deviation: the expected relative costs and their standard deviations; see ``CostModel.predict``.
+        best: the lowest relative cost so far.
+    """
     from scipy.special import ndtr  # comes with scikit-learn
 
     deviation = np.maximum(deviation, 1e-9)

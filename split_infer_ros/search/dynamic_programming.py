@@ -1,4 +1,4 @@
-"""The arithmetic of the graph tuner (paper 004, §3.2.3): fast ways to run segments against the changes between them."""
+"""The arithmetic of the graph tuner (paper 004, §3.2.3). It weighs fast segments against conversions between them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ OptionT = TypeVar("OptionT", bound=Hashable)
 def best_chain(
     costs: Sequence[Mapping[OptionT, float]], conversion: Callable[[int, OptionT, OptionT], float]
 ) -> tuple[float, list[OptionT]]:
-    """Chooses an option for each segment of a chain so that times and conversions add up to the least.
+    """Chooses an option for each segment of a chain so that the sum of times and conversions is the lowest.
 
-    Of equal choices, the first found is taken. The result is optimal. For each prefix of the chain and each option in
-    which it ends, only the best choice is kept. The rest depends on that option alone. The work grows with
+    The result is optimal. Among equal choices, it is the first. For each prefix of the chain and each option at its
+    end, only the best choice is kept. The rest of the chain depends on that option alone. The work grows with
     segments x options^2.
 
     Args:
         costs: for each segment in order, seconds by option. Options that do not exist are left out, or infinite.
-        conversion: given an index from 1, the option before it and the option at it, returns the seconds between
-            the two, not negative.
+        conversion: called with a segment's index (from 1), the option of the segment before and that of the segment.
+            Returns the seconds of the conversion between them, not negative.
 
     Returns:
         The seconds of the whole chain, and the option of each segment.

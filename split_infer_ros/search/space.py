@@ -1,4 +1,4 @@
-"""A space of configurations: what may be tried, and what a record may say."""
+"""A space of configurations. It says which configurations may be tried, and which may appear in a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 Value = str | int | float | bool
 Config = Mapping[str, Value]
 Frozen = tuple[tuple[str, Value], ...]
-Rule = Callable[[Config], str | None]  # says in a sentence why a configuration is excluded; None if it is not
+Rule = Callable[[Config], str | None]  # returns a sentence that says why a configuration is excluded, or None
 
 
 def no_rule(config: Config) -> None:
@@ -19,12 +19,12 @@ def no_rule(config: Config) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """Knobs and the values that each takes; the first value of each is the default.
+    """Knobs and the values of each. The first value of a knob is its default.
 
     Attributes:
         knobs: the values of each knob by its name. The values of a knob also differ as text.
-        excludes: parts of configurations that do not go together. They fail, or equal another configuration. The
-            defaults are never excluded.
+        excludes: combinations of values that do not go together. A configuration with one of them would fail, or equal
+            another configuration. The defaults are never excluded.
         rule: excludes further configurations, but never the defaults.
     """
 
@@ -51,7 +51,7 @@ class Space:
         return isinstance(config, Mapping) and self.objection(config) is None
 
     def objection(self, config: Mapping[str, object]) -> str | None:
-        """Says in a sentence why a configuration lies outside the space; None if it lies inside."""
+        """Returns a sentence that says why a configuration lies outside the space; None if it lies inside."""
         for name in config:
             if name not in self.knobs:
                 close = difflib.get_close_matches(name, self.knobs, n=1)
@@ -80,7 +80,7 @@ def frozen(config: Config) -> Frozen:
 
 
 def describe_config(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
-    """Describes a configuration for people. With a default, only the differences from it are named."""
+    """Returns a description of a configuration for users. If a default is given, names only the differences from it."""
     different = {name: value for name, value in config.items() if default is None or default.get(name) != value}
     return ", ".join(f"{name} {value}" for name, value in different.items()) or "the defaults"
 

@@ -1,4 +1,4 @@
-"""Chooses the configuration to try next: all in turn, at random, or guided by a cost model. Policies are pure."""
+"""Chooses the configuration to try next: all in turn, at random, or guided by a cost model. The policies are pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Protocol
 from split_infer_ros.search.cost_model import CostModel, Sample, expected_improvement
 from split_infer_ros.search.space import Config, Space, frozen
 
-NUM_FIRST = 3  # trials before the cost model is asked: the defaults, and others that differ from them in one knob
+NUM_FIRST = 3  # trials before the cost model is asked: the defaults, then configurations with one changed knob
 MAX_CANDIDATES = 1500
-FAILURE_PENALTY = math.log(2.0)  # a failure counts as this much worse than the worst that ran
+FAILURE_PENALTY = math.log(2.0)  # a failure counts as this much worse than the worst successful trial
 
 
 class SearchStrategy(enum.Enum):
@@ -28,7 +28,7 @@ class SearchStrategy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A configuration and its cost in seconds, which is infinite if it failed."""
+    """A configuration and its cost in seconds. The cost is infinite if the configuration failed."""
 
     config: Config
     cost_s: float
@@ -38,7 +38,7 @@ class Search(Protocol):
     """Proposes configurations to try."""
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns a configuration that was not tried yet, or None if all were."""
+        """Returns a configuration that was not tried yet, or None if all were tried."""
         ...
 
 
@@ -61,30 +61,30 @@ class Random:
         self._random = random.Random(seed)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns any configuration that was not tried yet, all with the same chance."""
+        """Returns a random configuration that was not tried yet. All have the same chance."""
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
         return self._random.choice(rest) if rest else None
 
     def expected_best(self) -> Config:
-        """Returns the default: without a cost model, nothing better is expected."""
+        """Returns the default, because without a cost model nothing better is expected."""
         return self._space.default
 
 
 class Guided:
-    """Tries the defaults, a few configurations next to them, and then what a cost model expects to gain the most.
+    """Tries the defaults, then a few neighbours of them, then what a cost model expects to gain the most.
 
-    A space declares the knobs that matter most first, and their most promising values first. The first few trials
-    change one knob at a time in that order, because an additive model learns most from the effect of single changes.
-    The model is fitted anew before each proposal.
+    A space declares the knobs that matter most first, and the most promising values of each first. The first few trials
+    change one knob at a time in that order, because an additive model learns most from single changes. The model is
+    fitted again before each proposal.
 
     Args:
         space: the configurations to choose from.
-        seed: equal seeds give equal series.
+        seed: equal seeds give equal proposals.
         features: the model features of the task.
-        other_samples: measurements of other tasks, relative to their own defaults. With some, the model is asked at
-            once.
+        other_samples: measurements of other tasks, relative to their own defaults. If there are any, the cost model is
+            asked immediately after the defaults.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Guided:
         self._other_samples = list(other_samples)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns the configuration with the greatest expected improvement upon the best so far."""
+        """Returns the configuration with the greatest expected improvement on the best so far; None if none is left."""
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
@@ -109,7 +109,7 @@ class Guided:
             return None
         if len(rest) > MAX_CANDIDATES:
             rest = self._random.sample(rest, MAX_CANDIDATES)
-        self._random.shuffle(rest)  # of equals, any
+        self._random.shuffle(rest)  # so that chance decides between equal configurations
         samples = relative_costs(tried, self._space.default, self._features)
         if not samples or (len(tried) < NUM_FIRST and not self._other_samples):
             return next((config for config in self._single_changes() if config in rest), rest[0])
@@ -118,7 +118,7 @@ class Guided:
         return rest[int(gains.argmax())]
 
     def expected_best(self) -> Config:
-        """Returns the configuration that measurements of other tasks let expect to be the best; else the default."""
+        """Returns the best configuration according to measurements of other tasks; the default without any."""
         if not self._other_samples:
             return self._space.default
         self._model.fit(self._other_samples)
@@ -127,7 +127,7 @@ class Guided:
         return configs[int(mean.argmin())]
 
     def _single_changes(self) -> Iterator[Config]:
-        """Yields the default with one knob changed, in the order in which knobs are declared."""
+        """Yields copies of the default with one knob changed, in the order in which the space declares the knobs."""
         for name, values in self._space.knobs.items():
             for value in values[1:]:
                 yield {**self._space.default, name: value}
@@ -136,9 +136,9 @@ class Guided:
 def relative_costs(
     tried: Sequence[Tried], default: Config, features: Mapping[str, float] | None = None
 ) -> list[Sample]:
-    """Returns the logarithms of costs, less that of the default.
+    """Returns samples with the logarithms of the costs, minus that of the default.
 
-    If the default failed, the median takes its place. If all failed, there are no samples.
+    If the default failed, the median takes its place. If all trials failed, there are no samples.
     """
     finite = [math.log(each.cost_s) for each in tried if 0 < each.cost_s < math.inf]
     if not finite:

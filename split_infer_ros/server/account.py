@@ -10,7 +10,7 @@ from split_infer_ros.server.report import PipelineMeters
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Counts and times of one pipeline's frames, or of one tenant's."""
+    """Counts and times of the frames of one pipeline or of one tenant."""
 
     ledger: Ledger = field(default_factory=Ledger)
     meters: PipelineMeters = field(default_factory=PipelineMeters)

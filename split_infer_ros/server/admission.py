@@ -1,4 +1,4 @@
-"""Which frames of tenants are taken, and as what the others are counted."""
+"""Decides which frames of tenants are taken, and counts the others under the reason for which they are not."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from split_infer_ros.server.tenant_state import TenantFrame, TenantState, Waitin
 
 
 class Admission:
-    """Takes frames of tenants between ``begin`` and ``end``, unless the device is lost; used from any thread.
+    """Takes frames of tenants between ``begin`` and ``end``, unless the device is lost. Any thread may use it.
 
     Args:
         changed: guards what is shared with other threads.
-        tenants: those that run, by name.
-        waiting: where frames wait for their turn.
+        tenants: the tenants that run, by name.
+        waiting: holds the frames that wait for their turn.
         dispatcher: knows the models.
-        on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice.
+        on_error: called with the name of a tenant or model, and an exception that cost frames or a notice.
 
     Attributes:
-        is_open: frames are taken.
-        is_lost: the device was lost, and all frames with it.
+        is_open: whether frames are taken.
+        is_lost: whether the device was lost, and all frames with it.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Admission:
             self.is_open = not self.is_lost
 
     def end(self, drain_s: float) -> DropReason:
-        """Takes no more frames, and lets those that came finish for up to ``drain_s`` seconds.
+        """Takes no more frames, gives earlier ones ``drain_s`` seconds to finish, and drops those that still wait.
 
         Returns:
-            The reason for which frames that still wait were dropped, and batches in flight are to be.
+            The reason under which those frames were dropped. The caller drops batches in flight under it, too.
         """
         reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN
         with self._changed:
@@ -66,7 +66,7 @@ class Admission:
         return reason
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""
+        """Takes a frame of a tenant; never waits. A frame for a tenant that does not exist is not counted."""
         with self._changed:
             state = self._tenants.get(tenant)
             if state is None:
@@ -82,12 +82,12 @@ class Admission:
                 self._changed.notify_all()
 
     def is_full(self, tenant: str) -> bool:
-        """Returns whether the tenant's senders are asked to wait; read without the lock, too."""
+        """Returns whether the tenant's senders are asked to wait. Callers need not hold the lock."""
         state = self._tenants.get(tenant)
         return state is not None and self.is_open and self._waiting.is_full(state)
 
     def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
-        """Waits while the tenant is full, on a thread of the sender; returns whether there is room."""
+        """Waits while the tenant is full, on the sender's thread; returns whether there is room."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full(tenant), timeout_s)
 
@@ -119,7 +119,7 @@ class Admission:
         self._on_error(name, error)
 
     def report_loss(self, errors: Mapping[str, Exception]) -> None:
-        """Reports those exceptions, by name, after which the device is lost; the caller handles the others."""
+        """Reports those of the exceptions (by name) after which the device is lost. The caller handles the others."""
         for name, error in errors.items():
             if is_sticky(error):
                 self.fail(name, error)

@@ -22,7 +22,7 @@ AUTO = "auto"
 DEFAULT = "default"
 ANY_BATCH_SIZE = 0
 DWELL_S = 5.0  # how long another split point must be better before ``auto`` takes it
-BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # to choose among, by type of device
+BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # the batch sizes to choose among, by type of device
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class _FinishedBatch:
     """A batch whose results are out.
 
     Attributes:
-        settings: with which it ran.
-        num_images: in the batch.
+        settings: the settings with which it ran.
+        num_images: number of images in the batch.
         backbone_s, head_s: seconds in the backbone and in the head.
         time: when its results were out.
     """
@@ -45,12 +45,12 @@ class _FinishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class FilledIn:
-    """Settings without open values, which ``AutoSplit.adopt`` makes those in force.
+    """Settings without open values. ``AutoSplit.adopt`` puts them in force.
 
     Attributes:
-        settings: complete.
-        request: the split point, the batch size and the goal that were asked for.
-        controller: watches batches with these settings; None unless the split point moves.
+        settings: the complete settings.
+        request: the requested split point, batch size and goal.
+        controller: watches batches with these settings; None unless the split point may move.
         note: a sentence for the user; empty if there is nothing to say.
     """
 
@@ -66,14 +66,16 @@ class AutoSplit:
     With a split point other than ``auto``, batch size 0 means 1.
 
     Args:
-        device_type: where the backbone runs, ``cpu`` or ``cuda``.
+        device_type: the type of device on which the backbone runs, ``cpu`` or ``cuda``.
         find_profile: returns the profile of the model.
-        say: is called with a line about each move, and about each move that could not be made.
-        dwell_s: how long another split point must be better before the pipeline moves to it.
-        default: the split point for ``default``.
-        more_sizes: batch sizes that are profiled and not chosen. They tell what batches that are not full should take.
-        lock: held while the split point changes. None: a lock of its own.
-        thread: moves the split point. Whoever shares it starts and stops it. None: a thread of its own.
+        say: called with a line about each move, and about each move that could not be made.
+        dwell_s: seconds for which another split point must be better before the pipeline moves to it.
+        default: the split point that ``default`` stands for.
+        more_sizes: batch sizes that are profiled but never chosen. They tell how long a batch should take that is not
+            full.
+        lock: held while the split point changes; None: a lock of its own.
+        thread: moves the split point; None: a thread of its own. If several objects share a thread, their owner starts
+            and stops it.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class AutoSplit:
         self._configure = configure
 
     def detach(self) -> None:
-        """Forgets the stage, and watches its batches no more."""
+        """Forgets the stage, and stops watching its batches."""
         self._configure, self._controller = _refuse_without_stage, None
 
     def start(self) -> None:
@@ -141,14 +143,14 @@ class AutoSplit:
             self.adopt(filled)
 
     def fill_in(self, requested: StageSettings, goal: Goal, *, may_measure: bool = False) -> FilledIn:
-        """Returns the settings without open values. Nothing has changed until ``adopt`` is called with the result.
+        """Returns the settings without open values. Nothing changes until ``adopt`` is called with the result.
 
         The split point stays where it was moved, unless the requested split point, batch size or goal changes.
 
         Args:
             requested: the settings as the user gave them.
-            goal: what split point ``auto`` looks for.
-            may_measure: whether to measure what the database lacks, which takes a while.
+            goal: what split point ``auto`` optimises.
+            may_measure: whether to measure the times that the database lacks. That takes a while.
 
         Raises:
             ConfigurationError: there is no profile.
@@ -177,16 +179,16 @@ class AutoSplit:
         return FilledIn(settings, request, controller, note)
 
     def adopt(self, filled: FilledIn) -> None:
-        """Makes filled-in settings those in force (lock held)."""
+        """Puts filled-in settings in force (lock held)."""
         self._settings, self._controller, self._requested = filled.settings, filled.controller, filled.request
         if filled.note:
             self._say(filled.note)
 
     def observe(self, batch: Batch) -> None:
-        """Takes note of a batch whose results are out and whose timeline is complete. Never waits.
+        """Notes the times of a finished batch, whose timeline is complete. Never waits.
 
-        A batch that was executed with another model's says nothing about its own. Batches on lanes are computed side by
-        side, so each counts with its share of the time.
+        A batch that was executed together with other models' batches is ignored, because its times are not its model's
+        alone. Batches on lanes are computed side by side, so each counts with its share of the time.
         """
         if self._controller is None or batch.fusion is not FusionKind.NONE:
             return
@@ -201,7 +203,7 @@ class AutoSplit:
         self._thread.put(partial(self._examine, finished))
 
     def _examine(self, batch: _FinishedBatch) -> None:
-        """Shows the controller a batch and does what it proposes."""
+        """Shows a batch to the controller, and moves the split point if the controller proposes so."""
         with self._lock:
             before = self._settings
             batch_point = batch.settings.split_point, batch.settings.batch_size
@@ -220,7 +222,7 @@ class AutoSplit:
             after = replace(before, split_point=choice.split_point, batch_size=choice.batch_size)
             try:
                 self._configure(after)
-            except Exception as error:  # no other thread would move the split point
+            except Exception as error:  # an exception would end the only thread that moves the split point
                 self._controller.refuse(choice)
                 self._say(f"The split point stays at {before.split_point}: {error_sentence(error)}")
                 return

@@ -1,4 +1,4 @@
-"""One model's side of a server: a tenant without a name, whose frames any camera may send."""
+"""A server of one model: it has one tenant without a name, and any camera may send frames."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ UNNAMED = ""  # the name of the only tenant
 
 
 class BackboneStage:
-    """Takes frames from any thread, sends each batch's handle on, and keeps the ledger.
+    """Takes frames from any thread, sends each batch's handle to the head, and keeps the ledger.
 
-    It is a ``Server`` with one tenant, whose model is loaded already and whose head is wherever the transport leads.
+    It is a ``Server`` with one tenant. The tenant's model is loaded already, and the transport leads to its head.
 
     Args:
-        model: whose backbone runs.
-        settings: the first ones.
+        model: the model; its backbone runs here.
+        settings: the settings to begin with.
         transport: the way to the head.
-        on_error: takes every exception that cost frames, and notices. After one for which ``faults.is_sticky`` is true,
-            the stage takes no frame any more; stop it then.
-        trace: where each batch's times are written, if anywhere.
-        watch: takes each batch that a head gave back, its timeline complete; must not wait.
-        database: where the machine's constants are kept; the user's own if None.
-        num_threads: of the backbone's operations on a CPU; 0: all.
+        on_error: called with every exception that cost frames, and with notices. After an exception for which
+            ``faults.is_sticky`` is true, the stage takes no more frames; stop it then.
+        trace: the file to which each batch's times are written; None: no file.
+        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
+        database: keeps the machine's constants; the user's own if None.
+        num_threads: threads for the backbone's operations on a CPU; 0: all.
 
     Raises:
-        ConfigurationError: the settings do not fit the model, or it cannot run, or its memory cannot be had.
+        ConfigurationError: the settings do not fit the model, the model cannot run, or memory is short.
 
     Attributes:
         ledger: counts what became of every frame that came in.
@@ -87,7 +87,7 @@ class BackboneStage:
 
     @property
     def plan(self) -> Plan:
-        """The plan by which new batches are computed."""
+        """The plan with which new batches are computed."""
         return self._served.plan
 
     @property
@@ -116,7 +116,7 @@ class BackboneStage:
         return self._server.is_full(UNNAMED)
 
     def start(self) -> None:
-        """Accepts frames, until ``stop``; may be started again.
+        """Accepts frames until ``stop``. A stopped stage can be started again.
 
         Raises:
             ConfigurationError: the head cannot run its partition.
@@ -129,7 +129,7 @@ class BackboneStage:
         self._server.submit(UNNAMED, pixels, origin, now)
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while ``full``, on a thread of the sender; returns whether there is room."""
+        """Waits while the stage is ``full``, on the sender's thread; returns whether there is room."""
         return self._server.wait_for_room(UNNAMED, timeout_s)
 
     def refuse(self, error: ImageError, now: float) -> None:
@@ -143,11 +143,11 @@ class BackboneStage:
     def configure(self, settings: StageSettings) -> None:
         """Changes settings for new batches; batches in flight keep the old ones.
 
-        Where an engine compiles the partitions, it does so first, while batches run by the old settings. That can take
+        An engine that compiles partitions does so first, while batches run with the old settings. That can take
         seconds.
 
         Raises:
-            ConfigurationError: they do not fit; the old ones stay in force.
+            ConfigurationError: the new settings do not fit; the old ones stay in force.
         """
         self._server.configure(SharedSettings.of_stage(settings))
 
@@ -158,14 +158,14 @@ class BackboneStage:
     def stop(self, drain_s: float) -> None:
         """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
 
-        The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
+        The rest is dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
         """
         self._server.stop(drain_s)
 
     def close(self) -> None:
-        """Frees the slots; the stage cannot be used any more."""
+        """Frees the slots. The stage cannot be used again."""
         self._server.close()
 
 
 def _deliver_nothing(tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-    """Is never called, because the head is elsewhere."""
+    """Stands in for a receiver of detections. It is never called, because the head is elsewhere."""

@@ -1,4 +1,4 @@
-"""A batch on its way, from the closing of the batch until a head is done with it."""
+"""A batch on its way, from the moment it is closed until a head is done with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from split_infer_ros.server.timeline import Timeline
 
 
 class BatchOwner(Protocol):
-    """The model instance whose batch it is."""
+    """The model instance to which a batch belongs."""
 
     key: str
 
@@ -30,7 +30,7 @@ class BatchOwner(Protocol):
         """Publishes the slot and tells the head."""
 
     def fail(self, batch: Batch, error: Exception) -> None:
-        """Drops the batch, unless a head has it already, and reports the error."""
+        """Reports the error, and drops the batch unless a head has it already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,16 +39,16 @@ class Batch:
 
     Attributes:
         owner: the model instance.
-        plan: by which the batch is computed, even if the owner has a newer one meanwhile.
-        lease: its slot.
-        frames: in the order of the batch dimension.
-        timeline: when it passed each station.
-        unsettled: frames that were neither published nor dropped yet.
-        accounts: those of its frames, each once.
+        plan: the plan with which the batch is computed, even if the owner has a newer one meanwhile.
+        lease: the lease of its slot.
+        frames: the frames in the order of the batch dimension.
+        timeline: when the batch passed each station.
+        unsettled: frames that are neither published nor dropped yet.
+        accounts: the accounts of its frames, each once.
         loaded: the pre-processed images; None before and after the backbone needs them.
-        features: what the device computed, while that is not in the slot yet.
-        fusion: whether its execution computes batches of other models as well.
-        num_lanes: how many batches may be computed side by side with it, itself included.
+        features: the computed features until they are in the slot, if they are written later; else empty.
+        fusion: whether its execution also computes batches of other models.
+        num_lanes: how many batches may be computed side by side, this one included.
     """
 
     owner: BatchOwner
@@ -77,47 +77,51 @@ class Batch:
 
     @property
     def images(self) -> Images:
-        """The pre-processed images, as the backbone takes them; there are some from ``load`` on."""
+        """The pre-processed images, as the backbone takes them. They exist from ``load`` on."""
         assert self.loaded is not None
         return self.loaded.images
 
     @property
     def ready(self) -> Fence:
-        """From here on the images are there."""
+        """The fence after which the pre-processed images are there."""
         assert self.loaded is not None
         return self.loaded.ready
 
     def run(self, stream: Stream, copies: Stream) -> Fence:
-        """Gives the backbone to the device by its own plan; returns the fence from which on features are in the slot.
+        """Launches the plan's backbone for this batch; returns the fence after which the features are in the slot.
 
         Args:
-            stream: on which the backbone runs.
-            copies: on which features are copied to the host, if they are.
+            stream: the stream on which the backbone runs.
+            copies: the stream on which features are copied to the host, if they are copied.
         """
         assert self.loaded is not None
         return self.plan.run(self.loaded, self.lease, count=len(self.frames), stream=stream, copy_stream=copies)
 
     @property
     def maps(self) -> bool:
-        """True if writing the slot maps its pages, during which the device can compute."""
+        """True if writing the slot maps its pages. The device can compute meanwhile."""
         return self.plan.pool.slots.policy.maps_on_access
 
     def compute(self, backbone: Backbone, images: Images) -> None:
-        """Runs the backbone on the calling thread and leaves its features in the slot, as ``write`` does."""
+        """Runs the backbone on the calling thread and stores its features as ``write`` does."""
         if self.maps:
             self.features = backbone(images)
         else:
             compute_into_slot(backbone, images, self.plan.pool.slots, self.lease.slot)
 
     def write(self, features: Features) -> None:
-        """Has the device write the features into the slot; if that maps pages, ``fetch`` does so later."""
+        """Has the device write the features into the slot. If writing maps pages, ``fetch`` writes them later."""
         if self.maps:
             self.features = features
         else:
             self.plan.pool.slots.write(self.lease.slot, features)
 
     def fetch(self, copies: Stream) -> Fence | None:
-        """Brings the features to where the CPU sees them, beside the next computation; None if they are there."""
+        """Brings the features to where the CPU sees them, while the next batch is computed.
+
+        Returns:
+            The fence after which the CPU can see the features; None if it sees them already.
+        """
         slots = self.plan.pool.slots
         if not (self.maps or slots.needs_copy):
             return None
@@ -129,7 +133,7 @@ class Batch:
         return copies.fence()
 
     def free_inputs(self) -> None:
-        """Frees images and features, once the device has read them."""
+        """Frees images and features. Call it once the device has read them."""
         self.loaded, self.features = None, ()
 
     def mark_published(self) -> None:
@@ -137,16 +141,16 @@ class Batch:
         now = time.monotonic()
         for account in self.accounts:
             account.meters.busy.publish(self.lease, now)
-        self.timeline.published = time.monotonic()  # last, as the hop to the head begins here
+        self.timeline.published = time.monotonic()  # last, because the hop to the head begins here
 
     def leave_backbone(self) -> None:
-        """Notes that the backbone is done with the batch: it is handed over, or lost."""
+        """Notes that the backbone is done with the batch, because the batch was handed over or lost."""
         now = time.monotonic()
         for account in self.accounts:
             account.meters.busy.leave(self.lease, self.timeline, now)
 
     def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
-        """Settles one frame: published at ``now``, or dropped for a reason. A frame that is settled stays so."""
+        """Settles a frame as published at ``now``, or as dropped if there is a reason. Ignores settled frames."""
         if frame not in self.unsettled:
             return
         self.unsettled.remove(frame)
@@ -156,9 +160,9 @@ class Batch:
             frame.drop(reason)
 
     def finish(self, outcome: Outcome, now: float) -> bool:
-        """Settles all other frames when the batch comes back; returns whether a head was at it.
+        """Settles the frames that are still unsettled when the batch comes back; returns whether a head worked on it.
 
-        The meters come first: whoever sees that these frames are settled finds their batch in a report.
+        The meters are updated first. So a report that shows these frames as settled also contains their batch.
         """
         was_at_head = not math.isnan(outcome.head_end)
         if was_at_head:
@@ -171,7 +175,7 @@ class Batch:
         return was_at_head
 
     def drop(self, reason: DropReason) -> None:
-        """Drops all frames that are not settled: the batch does not come back."""
+        """Drops all unsettled frames, because the batch will not come back."""
         now = time.monotonic()
         self._lose(now)
         for frame in list(self.unsettled):

@@ -1,4 +1,4 @@
-"""Finds two batches for a co-run among the frames that wait, and the plans by which they are computed."""
+"""Finds two batches for a co-run among the frames that wait, and the plans with which they are computed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CoRunFinder:
     """Finds pairs of batches for which both models have slots and staging. Its caller holds the pipeline's lock.
 
     Args:
-        models: the models that are served, by their keys. The dispatcher changes it.
-        waiting: the frames that wait for them.
+        models: the models that are served, by key. The dispatcher changes this mapping.
+        waiting: the frames that wait for these models.
     """
 
     def __init__(self, models: Mapping[str, ServedModel], waiting: WaitingFrames) -> None:
@@ -29,14 +29,14 @@ class CoRunFinder:
     def find(
         self, decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules
     ) -> list[tuple[RequestBatch, Plan]]:
-        """Returns the two batches in the order of their launches, each with its plan; nothing if there is no pair.
+        """Returns two batches in the order of their launches, each with its plan; an empty list if there is no pair.
 
-        A plan that a model lacks is asked for, so that a later pair may have it.
+        A model without a plan under the needed policy makes one. If it cannot, there is no pair.
 
         Args:
             decision: what would run next alone.
-            queue: requests in order, of models that can run now.
-            costs: of every model in the queue.
+            queue: requests of models that can run now, in order.
+            costs: the costs of every model in the queue.
             now: seconds of the steady clock.
             rules: how requests may be combined.
         """

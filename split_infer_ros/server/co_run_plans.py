@@ -1,4 +1,4 @@
-"""A model's plan under other memory policies than its own, for batches that run beside another model's."""
+"""A model's plan under other memory policies, for batches that run beside a batch of another model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from split_infer_ros.server.plan import Plan
 
 
 class CoRunPlans:
-    """Plans that share slots and staging with the model's own plan; callers hold the pipeline's lock.
+    """Plans that share slots and staging with the model's own plan. Callers hold the pipeline's lock.
 
     Attributes:
-        plans: those that co-runs have asked for, by their policies.
+        plans: the plans that co-runs have asked for, by policy.
     """
 
     def __init__(self) -> None:
@@ -19,14 +19,14 @@ class CoRunPlans:
 
     @property
     def reason(self) -> str:
-        """Text that a report adds to the reason of the model's policy; empty without plans for co-runs."""
+        """Text that a report appends to the reason for the model's policy; empty if there are no plans for co-runs."""
         if not self.plans:
             return ""
         others = " and ".join(policy.value for policy in self.plans)
         return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
 
     def find(self, own: Plan, policy: Policy) -> Plan | None:
-        """Returns the model's own plan under a policy; None if its memory does not serve that policy."""
+        """Returns the model's own plan under a policy; None if the plan's memory does not support the policy."""
         if own is not self._own:
             self._own, self.plans = own, {}
         if policy is own.pool.slots.policy:
@@ -39,5 +39,5 @@ class CoRunPlans:
         return self.plans[policy]
 
     def clear(self) -> None:
-        """Forgets all plans, because the model may have got another one, whose memory is elsewhere."""
+        """Forgets all plans. Call it when the model may have a new plan, because that has other memory."""
         self._own, self.plans = None, {}

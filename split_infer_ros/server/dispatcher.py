@@ -1,4 +1,4 @@
-"""The thread that decides what runs next, and measures between executions what is not known yet."""
+"""The thread that decides what runs next. Between executions it measures the costs that are not known yet."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from split_infer_ros.server.tenant_state import WaitingFrames, drop
 if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
-TICK_S = 0.25  # how often slots are looked after while nothing else happens
+TICK_S = 0.25  # how often returned slots are collected while nothing else happens
 
 
 class Dispatcher:
-    """Has executions chosen, gives them to the workers, and keeps the models and stacks up to date.
+    """Has executions chosen, gives them to the executor, and keeps the models and stacks up to date.
 
     Args:
-        changed: guards all that is shared. Methods that say "lock held" are called with it held.
-        waiting: frames to choose from.
-        executor: executes what was decided.
+        changed: guards all that is shared. Callers of methods that say "lock held" hold it.
+        waiting: the frames to choose from.
+        executor: runs the chosen executions.
         tables: costs of executions. The dispatcher measures those that are missing.
-        rules: how requests may be put together; may be replaced.
+        rules: how requests may be combined; may be replaced.
         measures: whether costs are measured. If not, executions are chosen by rule.
-        on_error: takes the model's name and an exception that cost frames.
+        on_error: called with the model's name and an exception that cost frames.
 
     Attributes:
-        models: the models that are served, by their keys.
-        stacks: models of one architecture that may run as one network, by name.
-        is_draining: no more frames come, so batches that are not full wait for none.
+        models: the models that are served, by key.
+        stacks: groups of models of one architecture that may run as one network, by name.
+        is_draining: whether no more frames will come, so that batches that are not full need not wait.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class Dispatcher:
         self._chooser = ExecutionChooser(self.models, waiting, executor.lanes)
         self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
-        self._stale = False  # the workers have not heard of the latest models, or of their costs
+        self._stale = False  # True while the executor does not know the latest models, or their costs
         lanes = [] if executor.concurrent is None or tables.lane is None else [(executor.concurrent, tables.lane)]
         self._measurer = CostMeasurer([(executor.whole, tables.whole), *lanes])
         self._measures = measures
         self._running = False
-        self._at_rest = False  # nothing came or ended for a tick
+        self._at_rest = False  # True if nothing came or ended for a tick
         self._thread: threading.Thread | None = None
 
     @property
     def all_models(self) -> list[ServedModel]:
-        """Models that are served, and models that leave once their batches are back (lock held)."""
+        """Models that are served, and removed models that still have batches in flight (lock held)."""
         return [*self.models.values(), *self._leaving]
 
     @property
     def leaving(self) -> list[ServedModel]:
-        """Models that are served no more, until their last batch is back (lock held)."""
+        """Models that are no longer served but still have batches in flight (lock held)."""
         return list(self._leaving)
 
     @property
@@ -97,11 +97,11 @@ class Dispatcher:
         return self._modes
 
     def execution_s(self, model: str) -> float:
-        """Seconds that one image takes the model alone; 0 until that is known (lock held)."""
+        """Seconds that the model takes for one image when it runs alone; 0 until this is known (lock held)."""
         return self._modes.whole.batch_s(model, 1)
 
     def add(self, model: ServedModel) -> None:
-        """Adds a model, which is served from now on (lock held)."""
+        """Adds a model and serves it from now on (lock held)."""
         self.models[model.key] = model
         self.note_plan(model)
         self.renew()
@@ -109,9 +109,9 @@ class Dispatcher:
             model.start_head()
 
     def note_plan(self, model: ServedModel) -> None:
-        """Notes that a model has a plan with other slots, whose costs are others (lock held); ``renew`` comes next.
+        """Notes that a model has a plan with other slots, and therefore other costs (lock held). Call ``renew`` next.
 
-        Stacks that end at another split point than this plan are released.
+        Stacks with this model that end at another split point than its plan are released.
         """
         plan = model.plan
         self._executor.lanes.forget(model.key)
@@ -125,7 +125,7 @@ class Dispatcher:
             self.renew()
 
     def remove(self, model: ServedModel) -> None:
-        """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
+        """Removes a model for which no frame waits. Its batches in flight are finished (lock held)."""
         del self.models[model.key]
         self._leaving.append(model)
         self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
@@ -133,9 +133,9 @@ class Dispatcher:
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Uses those of these stacks whose members are served up to the stack's split point (lock held).
+        """Uses each of these stacks if all its members are served up to its split point (lock held).
 
-        Unknown costs are measured. A stack is released once it is known that it does not pay.
+        Unknown costs are measured. A stack is released once measurements show that it does not pay.
         """
         present = [stack for stack in stacks if all(self._has(stack, key) for key in stack.members)]
         if present != list(self.stacks.values()):
@@ -143,7 +143,7 @@ class Dispatcher:
             self.renew()
 
     def _has(self, stack: StackedModel, key: str) -> bool:
-        """Returns whether a member of a stack is served as the stack computes it."""
+        """Returns whether a member of a stack is served with the same model and split point as in the stack."""
         served = self.models.get(key)
         if served is None or served.model is not stack.members[key]:
             return False
@@ -154,15 +154,15 @@ class Dispatcher:
         self._tables.set_stacks(stacks)
 
     def renew(self) -> None:
-        """Measures anew what is missing, after models came or went or the rules changed (lock held)."""
+        """Starts to measure missing costs again, after models or rules changed (lock held)."""
         for model in self.models.values():
-            model.run_alone()  # its plan may be another one now
+            model.run_alone()  # its plan may have changed
         self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
 
     def start(self) -> None:
-        """Starts, until ``stop``; may be started again."""
+        """Starts the thread, the executor and the heads. A stopped dispatcher can be started again."""
         with self._changed:
             self._running = True
             for model in self.all_models:
@@ -172,7 +172,7 @@ class Dispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finishes the executions that were begun, then ends; heads go on."""
+        """Finishes the executions that were begun, then ends the thread. Heads go on."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -182,9 +182,9 @@ class Dispatcher:
         self._executor.stop()
 
     def reconcile(self) -> None:
-        """Loads new models into the executor, settles what comes back by itself, and closes models that left.
+        """Loads new models into the executor, settles batches that came back, and closes removed models.
 
-        Called on the dispatcher's own thread, or while it does not run.
+        It is called on the dispatcher's own thread, or while that thread does not run.
         """
         with self._changed:
             models = self.all_models
@@ -196,7 +196,7 @@ class Dispatcher:
                 self._renew_costs()
             loads = self._loads() if stale or idle else None
         if loads is not None:
-            if self._executor.is_asynchronous:  # what was launched would else meet the backbones of later plans
+            if self._executor.is_asynchronous:  # otherwise launched executions would run the backbones of later plans
                 with self._changed:
                     self._changed.wait_for(lambda: self._executor.lanes.is_idle)
             self._executor.load(*loads)
@@ -206,12 +206,12 @@ class Dispatcher:
             model.close()
 
     def _loads(self) -> tuple[dict[str, Backbone], dict[str, float], dict[str, Engine], dict[str, int]]:
-        """Returns what the executor is to have, by name: backbones, an image's seconds, engines and threads."""
+        """Returns what the executor must load, by name: backbones, seconds for one image, engines and threads."""
         loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
         backbones = {key: model.backbone for key, model in loaded.items()}
         engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
         image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
-        for name, stack in self.stacks.items():  # measured like a model
+        for name, stack in self.stacks.items():  # a stack is measured like a model
             backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
         return backbones, image_s, engines, {key: model.num_threads for key, model in loaded.items()}
 
@@ -220,7 +220,7 @@ class Dispatcher:
         while self._running:
             try:
                 self._take_turns()
-            except Exception as error:  # no other thread could serve the other models
+            except Exception as error:  # an exception would end the only thread that serves the other models
                 self._on_error("dispatcher", error)
                 with self._changed:
                     self._changed.wait(TICK_S)
@@ -234,16 +234,16 @@ class Dispatcher:
             for execution in executions:
                 self._executor.run(execution)
             if not any(execution.scheduled.lane is not None for execution in executions):
-                break  # this execution has all threads, so no other can begin now
+                break  # the execution uses all threads, so no other can begin now
 
     def _measure_once(self) -> None:
-        """Takes one sample of an unknown cost. Requests are served between two samples."""
+        """Measures an unknown cost once. Requests are served between two measurements."""
         with self._changed:
             measurement = None if self._stale else self._measurer.next_measurement(self._at_rest)
             self._changed.notify_all()
             if measurement is None:
                 return
-            self._changed.wait_for(lambda: self._executor.lanes.is_idle)  # alone on the device
+            self._changed.wait_for(lambda: self._executor.lanes.is_idle)  # the measurement needs the device alone
         if not self._measurer.step(measurement):
             return
         with self._changed:
@@ -255,7 +255,7 @@ class Dispatcher:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
-        """Notes for each model whether it can run, and releases stacks that do not pay (lock held)."""
+        """Reads the measured costs: marks models that cannot run, and releases stacks that do not pay (lock held)."""
         useful = [stack for stack in self.stacks.values() if self._tables.stack_pays(list(stack.members)) is not False]
         if len(useful) < len(self.stacks):
             self._keep_stacks(useful)
@@ -266,7 +266,7 @@ class Dispatcher:
                 drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 
     def _next_executions(self) -> list[Execution]:
-        """Decides what is executed now; waits for a change if there is nothing."""
+        """Returns the executions that begin now. If there are none, waits for a change or for up to a tick."""
         with self._changed:
             if self._stale:  # the executor does not have the latest plans yet
                 return []
@@ -278,10 +278,10 @@ class Dispatcher:
                 self._executor.begin(scheduled, batches, self.stacks.get(scheduled.decision.stack))
                 for scheduled, batches in choice.executions
             ]
-            # if late requests were dropped, there may be others behind them
+            # if late requests were dropped, others may wait behind them
             if not executions and self._running and self.settled and len(self._waiting) == before:
                 is_over = self._changed.wait(max(0.0, min(TICK_S, choice.wake_at - now)))
                 self._at_rest = not is_over and not self._waiting and self._executor.lanes.is_idle
             elif executions and self._waiting.blocks:
-                self._changed.notify_all()  # senders wait for room
+                self._changed.notify_all()  # wakes senders that wait for room
             return executions

@@ -1,4 +1,4 @@
-"""Chooses the executions that begin now, among the frames that wait, and takes their frames off the queue."""
+"""Chooses the executions that begin now from the frames that wait, and takes their frames off the queue."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from split_infer_ros.server.tenant_state import WaitingFrames, drop
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What begins now.
+    """The executions that begin now, and when to look again.
 
     Attributes:
-        executions: each with its batches: none, one, or the two of a co-run.
-        wake_at: when a batch that is not full may run, in seconds of the steady clock; infinite if none waits.
+        executions: pairs of an execution and its batches. The list is empty, or has one pair, or the two of a co-run.
+        wake_at: when the next batch that is not full may run, in seconds of the steady clock; infinite if none waits.
     """
 
     executions: list[tuple[ScheduledExecution, list[Batch]]] = field(default_factory=list)
@@ -36,8 +36,8 @@ class ExecutionChooser:
     """Chooses executions, drops late frames and gives each batch its slot. Its caller holds the server's lock.
 
     Args:
-        models: the models that are served, by their keys. The dispatcher changes it.
-        waiting: the frames that wait for them.
+        models: the models that are served, by key. The dispatcher changes this mapping.
+        waiting: the frames that wait for these models.
         lane_scheduler: knows which executions are under way.
     """
 
@@ -54,14 +54,14 @@ class ExecutionChooser:
     ) -> Choice:
         """Returns the executions that begin now.
 
-        No batch is closed before its turn: meanwhile newer frames may come, or more of them.
+        A batch is closed only when its turn comes, because newer or more frames may come until then.
 
         Args:
             modes: costs of the models, as far as they are known.
             stacks: the names of the stacks that may run.
             now: seconds of the steady clock.
             rules: how requests may be combined.
-            is_draining: whether no more frames come, so that none is waited for.
+            is_draining: whether no more frames will come, so that no batch waits for more.
         """
         able = {key for key, model in self._models.items() if not model.failed and model.has_room}
         queue = self._waiting.of_models(able)

@@ -1,4 +1,4 @@
-"""From a decision to features in their slots: executions on all cores, on a lane, or on a GPU."""
+"""Runs executions on all cores, on a lane or on a GPU, until the features are in their slots."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
 
 
 class Executor:
-    """Pre-processes and computes executions, and hands their batches over, those of one source in their order.
+    """Pre-processes and computes executions, and hands their batches over. Batches of one source keep their order.
 
-    On a CPU, the thread that calls ``run`` does all of it, as stages would only share the cores. On a lane, the lane's
-    thread does. A GPU is given the next execution while it computes this one. A second thread launches there, and a
-    third waits for each execution to be done.
+    On a CPU, the thread that calls ``run`` does all of this, because several threads would only share the cores. On a
+    lane, the lane's thread does it. A GPU gets the next execution while it computes the present one. There, a second
+    thread launches executions, and a third waits until each is done.
 
     Args:
         changed: guards what is shared with other threads; notified once an execution is over.
-        device: where.
-        graph_bytes: memory that recorded executions of several models may take; None if none is recorded.
-        num_lanes: of a CPU; 0 or 1: none.
+        device: the device on which executions run.
+        graph_bytes: memory that recorded executions of several models may take; None if nothing is recorded.
+        num_lanes: number of lanes on a CPU; 0 or 1: none.
 
     Attributes:
-        whole: the runner that has all threads, or the GPU.
+        whole: the runner that uses all threads, or the GPU.
         concurrent: measures lanes; None without lanes.
         lanes: knows which executions are under way (lock held).
     """
@@ -62,13 +62,13 @@ class Executor:
         self._launch = WorkerThread("launch", self._compute, use_one_thread) if behind else None
         self._handover = WorkerThread("handover", self._finish, use_one_thread) if behind else None
         self._copies = Stream(device)
-        self._mapped: dict[str, Fence] = {}  # until then a model's latest features are read
+        self._mapped: dict[str, Fence] = {}  # by model: the fence until which its latest features are read
         self._under_way: list[Execution] = []
         self._last_end = 0.0
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether executions may still run when ``run`` returns, all on one device."""
+        """Whether executions may still run on the device when ``run`` returns."""
         return self._launch is not None
 
     @property
@@ -83,26 +83,26 @@ class Executor:
         engines: Mapping[str, Engine],
         num_threads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay.
+        """Replaces the models by exactly these; see ``MergeRunner.load``. Lanes may still run models that stay.
 
-        ``num_threads`` is for executions on all cores, by model; 0 or none: all threads.
+        ``num_threads`` gives each model's threads for executions on all cores. 0 or a missing entry means all threads.
         """
         self.whole.load(backbones, image_s, engines, num_threads)
         for runner in self.lane_runners:
             runner.load(backbones, image_s, engines)
 
     def start(self) -> None:
-        """Starts, until ``stop``; may be started again."""
+        """Starts the threads. A stopped executor can be started again."""
         for thread in self._threads():
             thread.start()
 
     def stop(self) -> None:
-        """Hands over all executions that were begun, then ends."""
+        """Hands over all executions that were begun, then ends the threads."""
         for thread in self._threads():
             thread.stop()
 
     def close(self) -> None:
-        """Frees the runners, once stopped."""
+        """Frees the runners. Call it after ``stop``."""
         self.whole.close()
         if self.concurrent is not None:
             self.concurrent.close()
@@ -116,7 +116,7 @@ class Executor:
             give_way(BACKBONE)
 
     def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
-        """Notes that an execution begins; ``run`` follows (lock held)."""
+        """Notes that an execution begins (lock held). Call ``run`` next."""
         self.lanes.begin(scheduled, time.monotonic(), time.process_time())
         if scheduled.lane is not None:
             for batch in batches:
@@ -128,7 +128,7 @@ class Executor:
         return execution
 
     def run(self, execution: Execution) -> None:
-        """Has an execution pre-processed, computed and handed over; returns before that is done on a GPU or a lane."""
+        """Has an execution pre-processed, computed and handed over. On a GPU or a lane, returns before that is done."""
         lane = execution.scheduled.lane
         if lane is None:
             self._load(execution)
@@ -151,7 +151,7 @@ class Executor:
                     if self._launch is None:
                         runner.set_threads(batch.owner.key)
                     batch.load()
-                except Exception as error:  # whatever one batch does, the others get their chance
+                except Exception as error:  # one batch must not stop the others
                     execution.failed[batch] = error
         if self._launch is not None:
             self._launch.put(execution)
@@ -168,14 +168,14 @@ class Executor:
         if execution.scheduled.lane is not None:
             with self._changed:
                 self._changed.wait_for(lambda: all(each.is_over for each in execution.before))
-        execution.before = ()  # each would else keep all that were before it
+        execution.before = ()  # otherwise each execution would keep all earlier ones in memory
         if self._handover is not None:
             self._handover.put(execution)
         else:
             self._finish(execution)
 
     def launch(self, execution: Execution) -> Fence:
-        """Gives an execution to the device; returns the fence from which on the features are in the slots."""
+        """Launches an execution on the device; returns the fence after which the features are in the slots."""
         runner, left = self._runner_of(execution), execution.left
         if len(execution.batches) == 1 and runner.graphs is None and not left[0].maps:
             return left[0].run(runner.stream, self._copies)
@@ -208,7 +208,7 @@ class Executor:
             execution.done.wait()
         except Exception as error:
             failure = error
-        # A GPU began with this execution when it was done with the one before.
+        # A GPU begins with an execution when it is done with the one before.
         start, end = max(execution.began, self._last_end), time.monotonic()
         if self._handover is not None:
             self._last_end = end
@@ -219,7 +219,7 @@ class Executor:
                 if why is not None:
                     raise why
                 batch.owner.hand_over(batch)
-            except Exception as reason:  # whatever one batch does, the others get their chance
+            except Exception as reason:  # one batch must not stop the others
                 batch.owner.fail(batch, reason)
         with self._changed:
             execution.is_over = True

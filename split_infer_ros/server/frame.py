@@ -21,9 +21,9 @@ class Origin:
     Attributes:
         header: the source message's header, repeated untouched.
         source: which camera it came from.
-        height, width: of the source image, in pixels.
-        pixels: the source image itself, for pictures of results; None where the head is elsewhere.
-        age_s: how old the image was when it came in, in seconds by its own stamp; NaN if that is not known.
+        height, width: size of the source image, in pixels.
+        pixels: the source image itself, for pictures of results; None if the head is elsewhere.
+        age_s: seconds between the image's own stamp and its arrival; NaN if the stamp is not known.
     """
 
     header: Any
@@ -41,8 +41,8 @@ class Frame:
     Attributes:
         pixels: the image.
         origin: what its result repeats.
-        ticket: its entry in the ledger.
-        account: where its times are counted; the ticket is of the same account's ledger.
+        ticket: its entry in the ledger of ``account``.
+        account: counts the frame and its times.
     """
 
     pixels: Pixels
@@ -51,7 +51,7 @@ class Frame:
     account: Account
 
     def publish(self, now: float) -> None:
-        """Settles the frame: its result went out at ``now``. Once it is settled, the meters have its latency."""
+        """Settles the frame: its result went out at ``now``. The meters get its latency before it is settled."""
         latency_s = now - self.ticket.received_at
         self.account.meters.latency.add(latency_s, now)
         if not math.isnan(self.origin.age_s):
@@ -64,25 +64,25 @@ class Frame:
 
 
 class LocalBatch(Protocol):
-    """The batch of a handle, in the process of its backbone."""
+    """The batch that a handle refers to, as the process of its backbone sees it."""
 
     frames: Sequence[Frame]
     unsettled: set[Frame]
 
     def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
-        """Settles one frame: published at ``now``, or dropped if there is a reason."""
+        """Settles one frame as published at ``now``, or as dropped if there is a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A batch of features, by reference: which slot they lie in and whose images they are of.
+    """A reference to a batch of features: the slot that holds them, and the frames that they belong to.
 
     Attributes:
         lease: pool, slot and generation.
-        model, split_point: which head can continue.
-        batch_capacity: the largest batch a slot is laid out for.
-        segment: name of the shared memory in which the slot lies; empty if in the backbone's own.
-        origins: one a frame, in the order of the batch dimension.
+        model, split_point: say which head can continue.
+        batch_capacity: the largest batch that fits into a slot.
+        segment: name of the shared memory that holds the slot; empty if the slot is in the backbone's own memory.
+        origins: one origin a frame, in the order of the batch dimension.
         batch: the batch itself; None if the handle came from another process.
     """
 

@@ -1,4 +1,4 @@
-"""How the execution of a batch computed batches of other models as well."""
+"""Says whether an execution also computed batches of other models, and how."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class FusionKind(enum.Enum):
-    """How a batch was executed with others.
+    """How a batch was executed together with others.
 
-    - ``NONE``: its execution was the batch alone.
+    - ``NONE``: the execution had this batch alone.
     - ``FUSED``: batches of other models were computed at the same time, each by its own network.
-    - ``STACKED``: batches of other models of its architecture were computed by one network.
+    - ``STACKED``: one network computed the batch and those of other models of the same architecture.
     """
 
     NONE = enum.auto()

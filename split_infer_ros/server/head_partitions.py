@@ -25,7 +25,7 @@ from split_infer_ros.weight_streaming.streaming import pack_streamed, stream_hea
 
 @dataclass(frozen=True, slots=True)
 class _CurrentHead:
-    """The head of the latest batch's split point. It is kept, as the model may be making another one meanwhile."""
+    """The head behind the latest batch's split point. It is kept because the model may make another head meanwhile."""
 
     split_point: str
     partition: Head
@@ -47,11 +47,11 @@ class HeadPartitions:
     ``open`` creates one after packing the weights.
 
     Args:
-        model: whose heads they are.
-        num_threads: with which they run, and for which streamed weights are laid out.
-        batch_size: for which streamed weights are laid out.
+        model: the model; its heads run here.
+        num_threads: threads with which heads run. Streamed weights are laid out for them.
+        batch_size: number of images for which streamed weights are laid out.
         settings: where weights are, and how much memory they may take.
-        on_note: called with a sentence if weights are streamed in another way than asked for.
+        on_note: called with a sentence if weights are not streamed as the settings ask.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class HeadPartitions:
         batch_size: int,
         on_note: Callable[[str], None],
     ) -> HeadPartitions:
-        """Packs the weights if they are streamed, so that the first batch need not wait for that.
+        """Returns the partitions. Packs the weights first if they are streamed, so that the first batch need not wait.
 
         Raises:
-            ConfigurationError: the weights cannot be packed, or the file is not this model's.
+            ConfigurationError: the weights cannot be packed, or the packed file belongs to another model.
         """
         heads = cls(model, settings, num_threads=num_threads, batch_size=batch_size, on_note=on_note)
         heads._pack(settings)
         return heads
 
     def run(self, split_point: str, features: Features) -> Features:
-        """Maps the features of a split point to the model's outputs. Features in 16 bits become float32 first.
+        """Maps the features at a split point to the model's outputs. Features in 16 bits become float32 first.
 
-        Features that are no float32 in the model itself, such as int8, stay as they are.
+        Features that are not float32 in the model itself, such as int8, stay as they are.
 
         Raises:
             ConfigurationError: there is no such split point, or its partition cannot be streamed with the settings.
-            StreamError: weights did not come. The next pass reads all of them again.
+            StreamError: weights did not arrive. The next pass reads all of them again.
         """
         with self._lock:
             if self._current is None or self._current.split_point != split_point:
@@ -108,13 +108,13 @@ class HeadPartitions:
             return tuple(self._current.partition(*as_specified(features, self._current.inputs)))
 
     def prepare(self, split_point: str, batch_size: int) -> None:
-        """Runs a head that an engine executes on blank features, so that the first batch need not wait for it.
+        """Compiles the head and runs it on blank features, so that the first batch need not wait for it.
 
-        Exporting and compiling it can take seconds. torch's heads need no preparation. Batches may run meanwhile.
+        Exporting and compiling can take seconds. Heads that torch runs need no preparation. Batches may run meanwhile.
 
         Args:
             split_point: where the model will be split.
-            batch_size: of full batches. Single images are prepared for as well.
+            batch_size: size of full batches. The head is prepared for single images as well.
 
         Raises:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
@@ -142,13 +142,13 @@ class HeadPartitions:
         previous, current = self._current, None
         if previous is None:
             self._pack(settings)
-        else:  # while the previous one may run
+        else:  # the previous partition may run meanwhile
             current = self._open(previous.split_point, settings)
         with self._lock:
             self._close()
             self._settings, self._current = settings, current
         del previous
-        if current is not None and current.streamed is not None:  # weights in memory are free only now
+        if current is not None and current.streamed is not None:  # only now are resident weights released
             gc.collect()
             trim()
 

@@ -56,16 +56,16 @@ class HeadStage:
     ``open`` creates one.
 
     Args:
-        model: whose head runs.
-        limits: of post-processing; may be replaced at any time.
+        model: the model; its head runs here.
+        limits: the limits of post-processing; may be replaced at any time.
         partitions: run the head behind a batch's split point.
         deliver: called with the handle, the index of a frame in it and its detections, in the source image's pixels.
         on_error: called with every exception that cost frames, and with every refused handle.
-        num_threads: that the head's operations may use.
+        num_threads: threads that the head's operations may use.
 
     Attributes:
         refused: number of refused handles by reason.
-        left_out: number of impossible detections by name; see ``drop_impossible``.
+        left_out: number of impossible detections by kind; see ``drop_impossible``.
     """
 
     def __init__(
@@ -101,22 +101,22 @@ class HeadStage:
         batch_size: int = 1,
         split_point: str = "default",
     ) -> HeadStage:
-        """Creates a stage. Packs the head's weights if they are to be streamed, and prepares an engine's head.
+        """Creates a stage. Packs the head's weights if they are streamed, and compiles the head if its engine does so.
 
         Args:
-            model: whose head runs.
-            limits: of post-processing.
+            model: the model; its head runs here.
+            limits: the limits of post-processing.
             deliver: called with the handle, the index of a frame in it and its detections.
             on_error: called with every exception that cost frames, with every refused handle, and with notices.
-            num_threads: that the head's operations may use.
+            num_threads: threads that the head's operations may use.
             weights: where the head's weights are; in memory if None.
-            batch_size: number of images for which streamed weights are laid out, and an engine's head is compiled.
-                Other batches may be slower.
+            batch_size: number of images for which streamed weights are laid out and the head is compiled. Batches of
+                other sizes may be slower.
             split_point: where the model will probably be split.
 
         Raises:
-            ConfigurationError: weights cannot be packed, the file has other weights than this model, or the engine
-                cannot run the head.
+            ConfigurationError: weights cannot be packed, the packed file has other weights than this model, or the
+                engine cannot run the head.
         """
         partitions = HeadPartitions.open(
             model,
@@ -150,9 +150,10 @@ class HeadStage:
         """Prepares the head behind a split point, so that its first batch need not wait. Batches may run meanwhile.
 
         Args:
-            model: whose batches will come. Those of another model are refused, so nothing is prepared for them.
-            split_point: where it will be split.
-            batch_size: of full batches.
+            model: name of the model that the batches will come from. For another model than this stage's, nothing is
+                prepared, because its batches are refused.
+            split_point: where the model will be split.
+            batch_size: size of full batches.
 
         Raises:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
@@ -175,7 +176,7 @@ class HeadStage:
         """Finishes the submitted handles, then ends the threads.
 
         Args:
-            timeout_s: how long each thread may take; None: as long as it takes. One that takes longer is left alone.
+            timeout_s: seconds that each thread may take; None: no limit. A thread that takes longer is left running.
 
         Returns:
             Whether both threads have ended.
@@ -214,7 +215,10 @@ class HeadStage:
             return self._partitions.run(handle.split_point, features)
 
     def _finish(self, batch: _ComputedBatch) -> None:
-        """Decodes and delivers a batch, then releases its slot. A head without operations returns views of the slot."""
+        """Decodes and delivers a batch, then releases its slot.
+
+        The slot is not released earlier, because the outputs of a head without operations are views of it.
+        """
         handle = batch.handle
         published = 0
         try:

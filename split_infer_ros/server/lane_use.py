@@ -1,4 +1,4 @@
-"""Whether the batches of a model may have lanes, which are prepared once frames come fast."""
+"""Decides whether the batches of a model may use lanes, and prepares lanes once frames come fast."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.warm_up import WarmUp
 
-# Batches in a row that miss a lane before lanes are prepared, and for how long. A busy machine delays the first few.
+# Lanes are prepared after this many batches in a row missed a lane, for at least this many seconds. Both limits are
+# needed, because a busy machine delays the first few batches.
 MISSED, MISSED_S = 8, 1.0
 
 
 class LaneUse:
-    """Prepares lanes once batches come faster than all cores serve them, and gives them up if they do not pay.
+    """Prepares lanes once batches come faster than all cores can serve them. Gives lanes up if they do not pay.
 
-    An engine compiles a network once more for lanes. That takes time, and nearly as much memory again. A camera that is
-    slower than the model does without. Meanwhile frames are served on all cores.
+    For lanes, an engine compiles a network a second time. That takes time, and nearly as much memory again. If a camera
+    is slower than the model, no lanes are prepared. While lanes are prepared, frames are served on all cores.
 
     Args:
-        instance: the model's.
-        warm_up: of its plans.
+        instance: the model's instance.
+        warm_up: warms up the model's plans.
         changed: guards what is shared with other threads.
         ready: called once the plan in force has lanes (lock held).
-        on_error: takes a notice if lanes cannot be prepared.
-        tries: whether batches tell if lanes pay. If not, costs that are measured do.
+        on_error: called with a notice if lanes cannot be prepared.
+        tries: whether running batches show if lanes pay. If not, measured costs show it.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class LaneUse:
         return self._instance.plan.has_lanes and self._can_have(self._instance.plan)
 
     def note_batch(self, now: float, *, misses_lane: bool, lanes_pay: bool) -> None:
-        """Notes that a batch begins (lock held). It may begin to prepare lanes, on a thread of its own.
+        """Notes that a batch begins (lock held). May start to prepare lanes, on a thread of their own.
 
         Args:
             now: seconds of the steady clock.
-            misses_lane: whether the batch would have a lane if its plan had lanes.
-            lanes_pay: False if the model's batches on lanes have shown that all cores serve more.
+            misses_lane: whether the batch would run on a lane if its plan had lanes.
+            lanes_pay: False if the model's batches have shown that all cores together serve more than lanes.
         """
         if self._tries and not lanes_pay:
             self._give_up()
@@ -77,7 +78,7 @@ class LaneUse:
             threading.Thread(target=self._prepare, args=(plan,), name="prepare lanes").start()
 
     def follow(self, plan: Plan) -> Plan:
-        """Returns a new plan as it is to take effect: with lanes prepared, if the plan in force uses them."""
+        """Returns a new plan in the form in which it is used: with lanes prepared, if the plan in force uses lanes."""
         if self._are_in_use and self._can_have(plan) and self._prepared(plan):
             return replace(plan, has_lanes=True)
         return plan
@@ -93,13 +94,13 @@ class LaneUse:
         with self._changed:
             self._is_preparing = False
             current = self._instance.plan
-            if is_prepared and current.pool is plan.pool:  # else batches may miss lanes of the next plan
+            if is_prepared and current.pool is plan.pool:  # otherwise a newer plan is in force, which asks for its own
                 self._are_in_use = True
                 self._instance.use(replace(current, has_lanes=True))
                 self._ready()
 
     def _prepared(self, plan: Plan) -> bool:
-        """Warms a plan up on lanes; returns whether that worked."""
+        """Warms up a plan on lanes; returns whether that worked."""
         try:
             self._warm_up.run_on_lanes(plan)
         except Exception as error:

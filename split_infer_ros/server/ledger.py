@@ -13,7 +13,7 @@ from split_infer_ros.errors import SplitInferError
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """The counts of a ledger at one instant. ``dropped`` has a count for each drop reason's value."""
+    """The counts of a ledger at one instant. ``dropped`` maps the value of each drop reason to a count."""
 
     received: int = 0
     published: int = 0
@@ -30,8 +30,8 @@ class Ticket:
     """Stands for one frame in flight. It is settled exactly once, as published or as dropped.
 
     Args:
-        ledger: that counts the frame.
-        received_at: when the frame came in, seconds of a steady clock.
+        ledger: counts the frame.
+        received_at: when the frame came in, in seconds of a steady clock.
     """
 
     __slots__ = ("_ledger", "received_at")
@@ -71,13 +71,13 @@ class Ledger:
         return ticket
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent but never came in. They are received and dropped at once."""
+        """Counts frames that were sent but never came in. Each counts as received and as dropped."""
         with self._lock:
             self._received += count
             self._dropped[reason] += count
 
     def counts(self) -> LedgerCounts:
-        """Returns all counts at one instant. The frames in flight are the open tickets, not a difference."""
+        """Returns all counts at one instant. ``in_flight`` is the number of open tickets, not a computed difference."""
         with self._lock:
             dropped = {reason.value: count for reason, count in self._dropped.items()}
             return LedgerCounts(

@@ -47,17 +47,17 @@ class ImageResult:
 
 @dataclass(frozen=True, slots=True)
 class _LocalRun:
-    """Results that are not yet yielded. Frames before ``first`` belong to an earlier run that was left."""
+    """The results of a run that are not yet yielded. Frames before ``first`` belong to an earlier, abandoned run."""
 
     first: int
     results: deque[ImageResult] = field(default_factory=deque)
 
 
 class LocalPipeline:
-    """Backbone and head in one process without ROS. As a context it starts both stages, and stops them at the end.
+    """Backbone and head in one process without ROS. As a context manager, it starts and stops both stages.
 
-    ``run`` turns images into an iterator of results. ``feed`` and ``finish`` are the same in two steps, for callers
-    that take results in ``deliver``.
+    ``run`` turns images into an iterator of results. Callers that take results in ``deliver`` use ``feed`` and
+    ``finish`` instead.
 
     Args:
         model: the model that runs.
@@ -65,16 +65,17 @@ class LocalPipeline:
             pipeline is full, so that no image is dropped.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.
-        num_threads: threads of the backbone's operations (0: all) and of the head's. The default is the nodes'.
-        head_weights: where the head's weights are. The default is in memory. ``settings`` say so for the backbone.
-        watch: called with each finished batch and its complete timeline. It must not wait.
+        num_threads: threads for the operations of the backbone (0: all) and of the head. The nodes have the same
+            defaults.
+        head_weights: where the head's weights are; in memory if None. For the backbone, ``settings`` say it.
+        watch: called with each finished batch, which has a complete timeline. It must not wait.
 
     Raises:
-        ConfigurationError: a limit is not accepted, the split point or the memory does not exist, or weights cannot be
-            read.
+        ConfigurationError: a limit is not accepted, the split point does not exist, memory is short, or weights cannot
+            be read.
 
     Attributes:
-        notices: sentences that say what runs otherwise than the settings ask for.
+        notices: sentences that say where the pipeline differs from the settings.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LocalPipeline:
             batch_size=self._settings.batch_size,
             split_point=self._settings.split_point,
         )
-        # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
+        # The head is a thread of this object. If its batches wait for long, the head is slow, not gone.
         transport = LocalTransport(self.head, lease_s=STUCK_S)
         self.backbone = BackboneStage(
             model, self._settings, transport, self._hear, watch=watch, num_threads=backbone_threads
@@ -130,20 +131,20 @@ class LocalPipeline:
         self.backbone.close()
 
     def run(self, images: Iterable[NDArray[np.uint8]], encoding: str = "rgb8") -> Iterator[ImageResult]:
-        """Detects objects in images and yields one result an image, in order.
+        """Detects objects in images and yields one result for each image, in order.
 
         Images are taken one by one while earlier ones are computed. ``images`` may therefore be endless: the pipeline
-        holds only the images of its slots and of its next batch. A result is yielded once a later image was taken, or
-        the images have ended. An image must keep its pixels until its result was yielded.
+        holds only the images of its slots and of its next batch. A result is yielded when a later image is taken, or
+        when the images end. An image must keep its pixels until its result is yielded.
 
         Args:
             images: arrays of uint8, (height, width, 3); their sizes may differ.
             encoding: the order of colours: ``rgb8``, or ``bgr8`` as OpenCV reads images.
 
         Raises:
-            ConfigurationError: the settings let frames be dropped, the encoding is unknown, an image is no such
-                array, or the pipeline is in another run.
-            SplitInferError: the pipeline takes no more, or an image has no result.
+            ConfigurationError: the settings allow frames to be dropped, the encoding is unknown, an image is not an
+                array as above, or the pipeline is in another run.
+            SplitInferError: the pipeline took no frame for 60 s, or an image has no result.
             Exception: a batch failed; this is its error.
         """
         if self._settings.drop_policy is not DropPolicy.BLOCK:
@@ -158,7 +159,7 @@ class LocalPipeline:
         return self._results_of(images, encoding)
 
     def _results_of(self, images: Iterable[NDArray[np.uint8]], encoding: str) -> Iterator[ImageResult]:
-        if self._run is not None:  # another run began after this one was made
+        if self._run is not None:  # another run began after ``run`` returned this iterator
             raise ConfigurationError(IN_ANOTHER_RUN)
         first, num_yielded = self._feeder.num_fed, 0
         self._run = run = _LocalRun(first)
@@ -177,10 +178,10 @@ class LocalPipeline:
             raise SplitInferError(f"{self._feeder.num_fed - first - num_yielded} images have no result.")
 
     def feed(self, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as they are taken. The headers of their origins count from 0.
+        """Sends pictures as fast as the pipeline takes them. The headers of their origins count from 0.
 
         Raises:
-            SplitInferError: the pipeline takes no more.
+            SplitInferError: the pipeline took no frame for 60 s.
             Exception: a batch failed; this is its error.
         """
         self._feeder.feed(self.backbone, pictures)

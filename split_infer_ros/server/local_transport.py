@@ -1,4 +1,4 @@
-"""The way to a head in the same process: slots of this process, and handles as they are."""
+"""The transport to a head in the same process: slots are plain memory, and handles are passed as objects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from split_infer_ros.server.transport import Released
 
 
 class LocalHead(Protocol):
-    """A head in this process, such as ``HeadStage``."""
+    """A head in this process, for example ``HeadStage``."""
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Accepts a handle to a slot that ``reader`` gives access to."""
 
     def prepare(self, model: str, split_point: str, batch_size: int) -> None:
-        """Prepares a partition if it runs that model; raises ConfigurationError if it cannot run the partition."""
+        """Prepares a partition if this head runs the model; raises ConfigurationError if it cannot."""
 
 
 class LocalTransport:
@@ -27,7 +27,7 @@ class LocalTransport:
 
     Args:
         head: takes handles and the pools in which their slots lie.
-        lease_s: how long a head may leave a slot untouched before it counts as gone, seconds.
+        lease_s: seconds for which the head may leave a slot untouched before the head counts as gone.
     """
 
     def __init__(self, head: LocalHead, lease_s: float = LEASE_S) -> None:
@@ -35,12 +35,12 @@ class LocalTransport:
         self._lease_s = lease_s
 
     def connect(self, released: Released, collect: Callable[[], None]) -> LocalConnection:
-        """Opens the way; see ``Transport.connect``."""
+        """Opens the connection; see ``Transport.connect``."""
         return LocalConnection(self._head, released, self._lease_s)
 
 
 class LocalConnection:
-    """The open way to one head; arguments as ``LocalTransport`` and its ``connect`` have them."""
+    """The open connection to one head. For its arguments, see ``LocalTransport`` and ``Transport.connect``."""
 
     shared = False
 
@@ -58,9 +58,9 @@ class LocalConnection:
         self._head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
-        """Hands the handle over; returns 1, as there is one head."""
+        """Hands the handle over; returns 1, because there is one head."""
         self._head.submit(handle, pool)
         return 1
 
     def disconnect(self) -> None:
-        """Does nothing: the head holds nothing of a way without batches."""
+        """Does nothing, because the head keeps nothing of a connection without batches."""

@@ -1,6 +1,6 @@
 """A loaded model that serves: its plan, its batches in flight, and what becomes of them.
 
-One pipeline has one instance; a process that serves many tenants has one for each model.
+A single pipeline has one instance. A server of many tenants has one for each model.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ _LOG = logging.getLogger(__name__)
 
 
 class ModelInstance:
-    """Takes frames that were put together, and accounts for each batch until a head gave it back.
+    """Makes batches of frames, and accounts for each batch until a head gives it back.
 
     Args:
-        key: its name in schedules and errors.
-        model: both of its partitions.
-        transport: the way to its head.
+        key: the model's name in schedules and errors.
+        model: the model with both partitions.
+        transport: the way to the head.
         advisor: chooses the memory policy where settings leave it open.
-        changed: guards what is shared with other threads; notified once when a batch comes back or is dropped.
-        on_error: takes every exception that cost frames, and notices.
-        watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
-        num_threads: of the backbone's operations on a CPU; 0: all.
-        ring_memory: the ring for weights that are read, if the model shares it with others.
+        changed: guards what is shared with other threads; notified when a batch comes back or is dropped.
+        on_error: called with every exception that cost frames, and with notices.
+        watch: called with each batch that a head worked on, with its timeline complete and ``changed`` held. It must
+            not wait.
+        num_threads: threads for the backbone's operations on a CPU; 0: all.
+        ring_memory: the ring for streamed weights, if the model shares it with others.
 
     Attributes:
-        connection: the open way to its head.
-        in_flight: batches that are not back yet, by their leases.
-        failure: why a batch was lost; empty again once one was handed over.
-        device_lost: set by whoever notices it; from then on batches fail as ``device_lost``.
+        connection: the open connection to the head.
+        in_flight: batches that are not back yet, by lease.
+        failure: why the last batch was lost; empty again once a later one was handed over.
+        device_lost: set by whoever notices the loss of the device. From then on, batches fail as ``device_lost``.
     """
 
     def __init__(
@@ -81,18 +82,18 @@ class ModelInstance:
 
     @property
     def plan(self) -> Plan:
-        """The plan by which new batches are computed; there is none before the first ``use``."""
+        """The plan with which new batches are computed; there is none before the first ``use``."""
         return self._plans.current
 
     def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0) -> Plan:
-        """Makes a plan for these settings, which ``use`` puts in force.
+        """Makes a plan for these settings. ``use`` puts it in force.
 
         Args:
-            settings: of the plan.
-            taken_bytes: of the memory budget, what other models have.
+            settings: the settings of the plan.
+            taken_bytes: the part of the memory budget that other models use.
 
         Raises:
-            ConfigurationError: the settings do not fit the model, or there is no memory for them; nothing was kept.
+            ConfigurationError: the settings do not fit the model, or memory is short. Nothing was kept.
         """
         return make_plan(
             model=self.model,
@@ -105,10 +106,10 @@ class ModelInstance:
         )
 
     def prepare_head(self, plan: Plan) -> None:
-        """Has the head prepare its partition for a plan, so that the first batch need not wait for that.
+        """Has the head prepare its partition for a plan, so that the first batch need not wait.
 
         Raises:
-            ConfigurationError: the head cannot run it.
+            ConfigurationError: the head cannot run the partition.
         """
         name, size = plan.split_point.name, plan.settings.batch_size
         try:
@@ -121,14 +122,14 @@ class ModelInstance:
             ) from error
 
     def use(self, plan: Plan) -> None:
-        """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""
+        """Computes new batches with that plan; batches in flight keep theirs. Call ``report_notes`` next."""
         self._plans.use(plan)
         self.advisor.note_in_use(
             plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
         )
 
     def report_notes(self) -> None:
-        """Reports what runs otherwise than the settings of the plan ask for."""
+        """Reports where the plan in force differs from its settings."""
         for note in self.plan.notes:
             self._report(Notice(note))
 
@@ -156,9 +157,9 @@ class ModelInstance:
         """Starts a batch, if a slot is free for it (lock held). Returns None if none is free.
 
         Args:
-            frames: gives the batch's frames; not called without a slot.
+            frames: returns the batch's frames; called only if a slot is free.
             now: seconds of the steady clock.
-            plan: by which the batch is computed, unless by the one in force.
+            plan: the plan with which the batch is computed; None: the plan in force.
         """
         plan = plan or self.plan
         lease = plan.pool.acquire()
@@ -169,7 +170,7 @@ class ModelInstance:
         return batch
 
     def hand_over(self, batch: Batch) -> None:
-        """Publishes the slot, in which the features are now, and tells the head."""
+        """Publishes the slot, which now holds the features, and tells the head."""
         plan, lease, frames = batch.plan, batch.lease, batch.frames
         origins = tuple(frame.origin for frame in frames)
         capacity, segment = plan.settings.batch_size, plan.pool.segment
@@ -180,7 +181,7 @@ class ModelInstance:
         batch.mark_published()
         if not self.connection.send(handle, plan.pool):
             self.drop(batch, DropReason.NO_HEAD)
-        batch.free_inputs()  # not earlier: giving memory back takes longer than to wake the head
+        batch.free_inputs()  # not earlier, because giving memory back takes longer than waking the head
         batch.leave_backbone()
 
     def fail(self, batch: Batch, error: Exception) -> None:
@@ -188,25 +189,25 @@ class ModelInstance:
         self.failure = str(error)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
-        self._report(error)  # first: whoever waits for the frames learns the cause when they are gone
+        self._report(error)  # first, so that whoever waits for the frames knows the cause once they are dropped
         self.drop(batch, reason)
 
     def drop(self, batch: Batch, reason: DropReason) -> None:
-        """Drops a batch under that name, unless a head has it already."""
+        """Drops a batch for that reason, unless a head has it already."""
         if batch.plan.pool.revoke(batch.lease):
             self._drop(batch, reason)
 
     def abandon(self, reason: DropReason) -> None:
-        """Drops all batches, also those that a head has; what comes back later counts no more."""
+        """Drops all batches, also those that a head has. A batch that comes back later is not counted again."""
         for batch in list(self.in_flight.values()):
             batch.plan.pool.revoke(batch.lease)
             self._drop(batch, reason)
 
     def collect(self, now: float) -> None:
-        """Settles the batches that come back by themselves, and closes retired plans that are empty.
+        """Settles batches that come back without a call of ``released``, and closes earlier plans that are empty.
 
-        Those are expired leases, and slots that readers in other processes gave back. Called by the owner's loop, and
-        by transports on any thread as soon as a reader says that it gave a slot back.
+        These batches have leases that expired, or slots that readers in other processes gave back. The owner's loop
+        calls this. So does a transport, on any thread, when a reader says that it gave a slot back.
 
         Args:
             now: seconds of the steady clock.
@@ -214,12 +215,12 @@ class ModelInstance:
         self._plans.collect(now)
 
     def close(self) -> None:
-        """Frees all slots, once no batch is in flight, and ends the way to the head."""
+        """Frees all slots, and ends the connection to the head. Call it when no batch is in flight."""
         self._plans.close()
         self.connection.disconnect()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
-        """A head gave a slot back, which is free again; called on the head's thread."""
+        """Settles the batch of a slot that a head gave back. It is called on the head's thread."""
         with self._changed:
             batch = self.in_flight.pop(lease, None)
             self._changed.notify_all()  # the slot is free, even if the batch was dropped meanwhile
@@ -227,7 +228,7 @@ class ModelInstance:
                 return
             try:
                 self._watch(batch)
-            except Exception as error:  # a watcher's fault is no reason to end the head's thread
+            except Exception as error:  # a watcher's fault must not end the head's thread
                 self._report(error)
 
     def _report(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Makes what chooses and moves the split point of each model of a server."""
+"""Makes the objects that choose and move the split points of a server's models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from split_infer_ros.server.auto_split import DWELL_S, AutoSplit, controller_thread
 from split_infer_ros.server.opened_model import OpenedModel
 
-MORE_SIZES = (1,)  # profiled beside the largest batch, as few batches of tenants are full
+MORE_SIZES = (1,)  # profiled beside the largest batch, because few batches of tenants are full
 
 
 class ModelSplits:
@@ -17,7 +17,7 @@ class ModelSplits:
 
     Args:
         changing: held while a split point changes.
-        say: takes a model's key, and a line about its split point.
+        say: called with a model's key and a line about its split point.
     """
 
     def __init__(self, changing: threading.RLock, say: Callable[[str, str], object]) -> None:
@@ -26,7 +26,7 @@ class ModelSplits:
         self._thread = controller_thread()
 
     def open(self, key: str, opened: OpenedModel) -> AutoSplit:
-        """Returns what fills in the split point of a model, and moves it."""
+        """Returns the object that fills in and moves the split point of a model."""
         return AutoSplit(
             opened.model.device.type,
             opened.find_profile,
@@ -43,5 +43,5 @@ class ModelSplits:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops moving split points. The caller does not hold ``changing``, for which a move may wait."""
+        """Stops moving split points. The caller must not hold ``changing``, because a move may wait for it."""
         self._thread.stop()

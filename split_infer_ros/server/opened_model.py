@@ -22,17 +22,17 @@ def _refuse(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """A loaded model, and how it is to run.
+    """A loaded model, and how it should run.
 
     Attributes:
-        model: both of its partitions.
-        notes: sentences for the user, such as why it runs in another precision.
-        split_point: where it is split if the settings leave that open: the one that tuning found, or ``default``.
-        find_profile: returns its profile on this machine.
-        num_threads: of the backbone's operations on a CPU; 0: all.
-        head_threads: of the head's operations; 0: as the settings say.
+        model: the model with both partitions.
+        notes: sentences for the user, such as why the model runs in another precision.
+        split_point: the split point if the settings leave it open: the one that tuning found, or ``default``.
+        find_profile: returns the model's profile on this machine.
+        num_threads: threads for the backbone's operations on a CPU; 0: all.
+        head_threads: threads for the head's operations; 0: as the settings say.
         head_weights: where the head's weights are.
-        transport: the way to its head elsewhere; None: the server runs the head.
+        transport: the way to a head elsewhere; None: the server runs the head.
     """
 
     model: SplitModel

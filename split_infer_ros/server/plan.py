@@ -24,7 +24,7 @@ from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
-IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lanes")  # settings that change without other memory
+IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lanes")  # settings that can change in the same memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,18 +32,18 @@ class Plan:
     """A backbone partition, a slot pool for its features, and a pre-processor for its images.
 
     Attributes:
-        settings: with which the plan was made.
+        settings: the settings with which the plan was made.
         split_point: where the model is split.
-        backbone: maps what the pre-processor gives to the features, for up to as many images as the batch size.
+        backbone: maps the pre-processor's output to the features, for up to ``batch_size`` images.
         pool: the slots for features.
         preprocessor: turns images into the backbone's input.
         memory_reason: why the pool has its memory policy.
-        warm_up_sizes: the numbers of images that run before frames come.
+        warm_up_sizes: the batch sizes that are run before frames come.
         memory: the memory of images and activations on a GPU.
-        weight_bytes: of the backbone, on both sides.
+        weight_bytes: bytes of the backbone's weights, in the memory of both processors.
         graphs: the recorded backbone; None if it is not recorded.
         graph_note: why the backbone is not recorded although the settings ask for it.
-        has_lanes: whether its batches can be computed side by side at once, because that was prepared.
+        has_lanes: whether lanes are prepared, so that batches can be computed side by side.
     """
 
     settings: StageSettings
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def cost_key(self) -> str:
-        """What the plan's costs depend on besides the model: split point, memory for streamed weights, input."""
+        """Names what the costs depend on besides the model: split point, memory for streamed weights, and input."""
         parts = [self.split_point.name]
         if self.streamed is not None:
             parts.append(f"weights through {self.streamed.weight_bytes} bytes")
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def pixels(self) -> PixelInput | None:
-        """The form of images that the backbone normalises itself; None if it gets them normalised."""
+        """The form of images that the backbone takes and normalises itself; None if it gets normalised images."""
         return self.preprocessor.pixels if isinstance(self.preprocessor, PixelPreprocessor) else None
 
     @property
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def model_bytes(self) -> int:
-        """The memory of weights, and on a GPU that of activations and pre-processed images, where it is known."""
+        """Bytes of the weights. On a GPU, also those of activations and pre-processed images, as far as known."""
         return self.weight_bytes + self.memory.bytes + (0 if self.graphs is None else self.graphs.bytes)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Plan:
     def under(self, policy: Policy) -> Plan | None:
         """Returns the same plan with features and images under another memory policy, in the same memory.
 
-        Returns None if that memory serves no other policy.
+        Returns None if the memory does not support the policy.
         """
         pool = self.pool.under(policy)
         if pool is None:
@@ -119,23 +119,24 @@ class Plan:
         return replace(self, settings=settings, pool=pool, preprocessor=preprocessor, graphs=None)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
-        """Returns the same plan under other settings, or None if these need another split point or other memory."""
+        """Returns the same plan under other settings; None if they need another split point or other memory."""
         immediate = {name: getattr(settings, name) for name in IMMEDIATE_SETTINGS}
         return replace(self, settings=settings) if replace(self.settings, **immediate) == settings else None
 
     def load(self, images: Sequence[Pixels], lease: Lease) -> LoadedBatch:
-        """Pre-processes a batch that has a slot: where the graphs of that slot read it, if there are any."""
+        """Pre-processes a batch that has a slot. If the slot has graphs, the images go to where these read them."""
         return self.preprocessor.load(images, None if self.graphs is None else self.graphs.input_of(lease.slot))
 
     def run(self, loaded: LoadedBatch, lease: Lease, *, count: int, stream: Stream, copy_stream: Stream) -> Fence:
-        """Gives the backbone of a batch to the device. Returns the fence from which on features are in the slot.
+        """Launches the backbone for a batch; returns the fence after which the features are in the slot.
 
         Args:
             loaded: the batch as ``load`` pre-processed it for the same lease.
-            lease: of the slot.
+            lease: the lease of the slot.
             count: number of images in the batch.
-            stream: on which the backbone runs.
-            copy_stream: on which features are copied to the host, if they are, during the next batch's backbone.
+            stream: the stream on which the backbone runs.
+            copy_stream: the stream on which features are copied to the host, if they are copied. Meanwhile the next
+                batch's backbone can run.
         """
         stream.wait_for(loaded.ready)
         with inference_mode(), stream.work("backbone"):
@@ -167,7 +168,7 @@ class Plan:
             self.pool.revoke(lease)
 
     def warm_up_beside(self) -> None:
-        """Runs blank batches on a CPU, without a slot: frames that come meanwhile have all of them."""
+        """Runs blank batches on a CPU, without a slot, so that frames that come meanwhile can use all slots."""
         with inference_mode():
             for count in self.warm_up_sizes:
                 for _ in range(WARM_UP_RUNS):

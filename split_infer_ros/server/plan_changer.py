@@ -1,4 +1,4 @@
-"""Gives models other plans between two batches: all of them for new settings, or one that is split elsewhere."""
+"""Gives models new plans between two batches: all models for new settings, or one model for a new split point."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from split_infer_ros.server.stack_builder import StackBuilder
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanChange:
-    """A plan that is ready to be used.
+    """A plan that is ready for use.
 
     Attributes:
         served: the model.
         plan: its next plan.
         has_other_slots: whether the plan has slots of its own, rather than those of the model's present plan.
-        filled: the settings for which the plan was made; None if the model's split has them already.
+        filled: the filled-in settings for which the plan was made; None if ``served.split`` has them already.
     """
 
     served: ServedModel
@@ -35,12 +35,12 @@ class PlanChange:
 
 
 class PlanChanger:
-    """Changes plans while frames flow. Batches in flight keep theirs. Callers hold ``changing``.
+    """Changes plans while frames flow. Batches in flight keep theirs. Callers hold the server's lock ``changing``.
 
     Args:
         changed: guards what is shared with other threads; held briefly.
         dispatcher: serves the models.
-        stack_builder: builds the stacks that the models of other plans need.
+        stack_builder: builds the stacks that fit the new plans.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class PlanChanger:
         self._stack_builder = stack_builder
 
     def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
-        """Makes plans of all models for these settings, or takes their present ones where these fit.
+        """Makes plans of all models for these settings. A model's present plan is kept if it fits.
 
         Args:
-            settings: of the server.
+            settings: the new settings of the server.
             is_running: whether frames flow.
 
         Raises:
-            ConfigurationError: there is no memory for all of it, or a model was not measured for ``auto``; nothing was
+            ConfigurationError: memory is short for the plans, or a model was not measured for ``auto``. Nothing was
                 kept.
         """
         changes: list[PlanChange] = []
@@ -80,7 +80,7 @@ class PlanChanger:
         return changes
 
     def adopt(self, changes: Sequence[PlanChange]) -> None:
-        """Puts the plans in force (lock held); ``Dispatcher.renew`` and ``finish`` come next."""
+        """Puts the plans in force (lock held). Call ``Dispatcher.renew`` and ``finish`` next."""
         for change in changes:
             change.served.instance.use(change.plan)
         for change in changes:
@@ -88,7 +88,7 @@ class PlanChanger:
                 self._dispatcher.note_plan(change.served)
 
     def finish(self, changes: Sequence[PlanChange]) -> None:
-        """Reports what runs otherwise than asked for, and builds the stacks of models that are split elsewhere now."""
+        """Reports where plans differ from their settings, and builds the stacks that fit the new plans."""
         for change in changes:
             if change.filled is not None:
                 change.served.split.adopt(change.filled)
@@ -98,10 +98,10 @@ class PlanChanger:
             self._stack_builder.build()
 
     def move(self, served: ServedModel, settings: StageSettings) -> None:
-        """Has one model run by other settings, which its split proposes, while the others run on.
+        """Runs one model with other settings, which its ``AutoSplit`` proposes. The other models run on.
 
         Raises:
-            ConfigurationError: there is no memory for it, or the model cannot run; it goes on as it was.
+            ConfigurationError: memory is short, or the model cannot run. It goes on with its present plan.
         """
         others = sum(other.budget_bytes for other in self._dispatcher.models.values() if other is not served)
         changes = [self._change(served, settings, others, is_running=True)]
@@ -111,9 +111,9 @@ class PlanChanger:
         self.finish(changes)
 
     def undo_switches(self) -> None:
-        """Gives models new plans whose memory policies were right only beside models that have left.
+        """Gives new plans to models that have a memory policy which was right only beside models that have left.
 
-        A model for whose plan there is no memory stays as it is. It is slower so, but takes less memory.
+        A model keeps its plan if there is no memory for a new one. It is then slower, but takes less memory.
         """
         models = self._dispatcher.models
         for served in models.values():
@@ -140,7 +140,7 @@ class PlanChanger:
 
 @contextmanager
 def naming(key: str, settings: SharedSettings) -> Iterator[None]:
-    """Names the model in front of errors where there may be several."""
+    """Puts the model's name in front of errors, unless the server has a single model."""
     try:
         yield
     except ConfigurationError as error:

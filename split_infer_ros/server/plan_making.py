@@ -42,22 +42,21 @@ def make_plan(
     """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
 
     Args:
-        model: to split.
-        settings: of the plan.
+        model: the model to split.
+        settings: the settings of the plan.
         connection: the way to the head, which makes the pool.
         advisor: chooses the memory policy.
-        taken_bytes: of the memory budget, the part that other models have.
+        taken_bytes: the part of the memory budget that other models use.
         ring_memory: the ring for streamed weights, if the model shares it with others.
-        num_threads: with which the backbone runs on a CPU; 0: one for each core.
+        num_threads: threads with which the backbone runs on a CPU; 0: one for each core.
 
     Raises:
-        ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
-            is short. It is also raised if the GPU cannot run the batch, or if weights cannot be read. Nothing was
-            kept.
+        ConfigurationError: the model has no such split point, the machine has no such memory policy, or memory is
+            short. It is also raised if the GPU cannot run the batch, or if weights cannot be read. Nothing was kept.
     """
     split_point = model.split_point(settings.split_point)
     layout = Layout(split_point.tensors, settings.batch_size)
-    with ExitStack() as undo, work_apart(model.device, "plan"):  # frames of other models are under way
+    with ExitStack() as undo, work_apart(model.device, "plan"):  # other models may be serving frames
         try:
             memory = advisor.choose(
                 settings.memory_policy,
@@ -77,7 +76,7 @@ def make_plan(
             budget.check()
             pool = connection.make_pool(layout, settings.pool_slots, place)
             undo.callback(pool.close)
-            place = replace(place, policy=pool.slots.policy)  # another one if there was no room for it
+            place = replace(place, policy=pool.slots.policy)  # the policy differs if there was no room for the first
             model_memory = ModelMemory.open(place, memory.covers_model)
             preprocessor = make_preprocessor(
                 model.entry.preprocess,
@@ -114,7 +113,7 @@ def make_plan(
             )
             prepared = _prepare_on_gpu if model.device.type == "cuda" else _with_pixels
             plan = prepared(plan, model)
-        except StreamError as error:  # raised on a GPU, where the plan ran once
+        except StreamError as error:  # raised on a GPU, where the plan already ran once
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         except RuntimeError as error:
             raise ConfigurationError(
@@ -127,7 +126,7 @@ def make_plan(
 
 
 def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
-    """Returns the plan with a backbone that normalises images itself, if its engine does that faster."""
+    """Returns the plan, with a backbone that normalises images itself if its engine does that faster."""
     preprocess, backbone = model.entry.preprocess, plan.backbone
     part = backbone.for_pixels(preprocess.pixel_input) if isinstance(backbone, EnginePart) else None
     if part is None:
@@ -137,7 +136,10 @@ def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
 
 
 def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:
-    """Returns the plan with its backbone recorded, or runs the backbone once: only that shows a lack of memory."""
+    """Returns the plan with a recorded backbone. If recording is not possible, runs the backbone once.
+
+    Only a run shows whether memory is short.
+    """
     if plan.settings.cuda_graphs and can_be_recorded(plan.backbone):
         try:
             graphs = record_backbone(

@@ -1,4 +1,4 @@
-"""The plans of one model whose slots hold batches, or will."""
+"""The plans of one model that are in use: the plan for new batches, and earlier plans with batches in flight."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from split_infer_ros.server.plan import Plan
 
 
 class PlansInUse:
-    """The plan by which new batches are computed, and earlier ones until their last batch is back.
+    """Keeps the plan for new batches, and each earlier plan until its last batch is back.
 
     Args:
-        changed: guards which plans there are.
-        released: called with each slot that comes back by itself.
+        changed: guards the list of plans.
+        released: called with the lease and outcome of each batch that ``collect`` finds.
     """
 
     def __init__(self, changed: threading.Condition, released: Callable[[Lease, Outcome], None]) -> None:
@@ -26,19 +26,19 @@ class PlansInUse:
 
     @property
     def current(self) -> Plan:
-        """The plan by which new batches are computed; there is none before the first ``use``."""
+        """The plan with which new batches are computed; there is none before the first ``use``."""
         return self._plans[-1]
 
     def use(self, plan: Plan) -> None:
-        """Computes new batches by that plan; those in flight keep theirs."""
+        """Computes new batches with that plan; batches in flight keep theirs."""
         with self._changed:
             kept = self._plans[:-1] if self._plans and self.current.pool is plan.pool else self._plans
-            self._plans = [*kept, plan]  # at once, as reports read it without the lock
+            self._plans = [*kept, plan]  # one assignment, because reports read the list without the lock
 
     def collect(self, now: float) -> None:
-        """Settles the batches that come back by themselves, and closes earlier plans that are empty.
+        """Settles batches whose slots the pools take back, and closes earlier plans that have no batches.
 
-        Any thread may call this.
+        See ``OwnedPool.collect``. Any thread may call this.
 
         Args:
             now: seconds of the steady clock.
@@ -58,7 +58,7 @@ class PlansInUse:
                 plan.close()
 
     def close(self) -> None:
-        """Frees all slots, once no batch is in flight."""
+        """Frees all slots. Call it when no batch is in flight."""
         with self._collecting:  # a transport may collect on a thread of its own
             self._is_closed = True
             for plan in self._plans:

@@ -1,18 +1,18 @@
-"""Limits the frames that pass from each camera. It is pure policy: the time is passed in."""
+"""Limits how many frames of each camera pass. It is a pure policy without a clock: callers pass the time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
 
-JITTER = 0.05  # of a period: a frame that comes so much too early still counts as on time
+JITTER = 0.05  # a frame may come early by this part of a period and still counts as on time
 
 
 class RateLimiter:
     """Decides for each frame whether it may pass.
 
     Args:
-        max_rate_hz: frames a second that may pass from each camera; 0: no limit.
+        max_rate_hz: how many frames of each camera may pass in a second; 0: no limit.
     """
 
     def __init__(self, max_rate_hz: float) -> None:

@@ -18,11 +18,11 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 
 @dataclass(frozen=True, slots=True)
 class WeightsReport:
-    """What streamed weights took since the partition was made.
+    """What weight streaming has cost since the partition was made.
 
     Attributes:
-        memory_bytes: memory that holds weights.
-        bandwidth: bytes a second while reading.
+        memory_bytes: bytes of the memory that holds weights.
+        bandwidth: bytes a second while weights are read.
         stalled_s: seconds for which layers waited for their weights.
     """
 
@@ -45,22 +45,22 @@ class ModelReport:
 
     Attributes:
         model: name of the running model.
-        device: of its backbone.
-        engine: that executes its backbone.
-        precision: in which its backbone computes.
-        split_point: at which it is split.
-        settings: with which it runs.
-        slots_used: slots in use.
+        device: the device that runs the backbone.
+        engine: the engine that executes the backbone.
+        precision: the precision in which the backbone computes.
+        split_point: where the model is split.
+        settings: the settings with which the model runs.
+        slots_used: number of slots in use.
         pool_bytes: memory of all slots.
         staging_bytes: memory of images on their way into the backbone.
-        model_bytes: memory of the weights before the split point, on both sides. On a GPU, also that of activations and
+        model_bytes: memory of the backbone's weights, on both processors. On a GPU, also that of activations and
             pre-processed images. Under ``managed`` and ``pinned``, this is what torch's allocator has taken. Under
-            ``device``, activations count only in recorded graphs. Others lie in memory that all models share.
+            ``device``, only the activations of recorded graphs count. The others lie in memory that all models share.
         memory: the memory policy of the model, or the kind of memory on a CPU.
-        memory_reason: why they have it.
-        weights: of a backbone whose weights are streamed; otherwise None.
+        memory_reason: why the model has this memory.
+        weights: the report on the backbone's streamed weights; None if they are resident.
         failure: why the backbone lost a batch; empty again once a later batch passed.
-        left_out: number of impossible detections by name. Empty if they are not counted where the report is made.
+        left_out: number of impossible detections by kind; empty if the process of the report does not count them.
     """
 
     model: str
@@ -85,12 +85,12 @@ class PipelineReport(ModelReport):
     """Counts since the start, and times over the last seconds. Times are NaN while there are no samples.
 
     Attributes:
-        time: of the report, seconds of the steady clock.
-        counts: of the ledger.
-        batches: finished by heads so far.
-        merged_batches: those of them that had several frames.
-        fused_batches: those of them whose execution computed batches of other models as well.
-        stacked_batches: those of ``fused_batches`` that were computed with the others by one network.
+        time: when the report was made, in seconds of the steady clock.
+        counts: the counts of the ledger.
+        batches: number of batches that heads have finished so far.
+        merged_batches: how many of ``batches`` had several frames.
+        fused_batches: how many of ``batches`` were executed together with batches of other models.
+        stacked_batches: how many of ``fused_batches`` were computed by one network together with the other batches.
         backbone_busy_s, head_busy_s: seconds in which each stage worked on at least one batch; see ``BusyStages``.
         latency_p50_s, latency_p99_s: from receiving a frame until its detections are published.
         age_p50_s, age_p99_s: from the image's own stamp until its detections are published.
@@ -128,13 +128,13 @@ class PipelineMeters:
     """Collects times batch by batch. The ledger counts the frames.
 
     Attributes:
-        latency: of frames.
-        age: of frames whose images have a stamp, when their detections are published.
+        latency: the latencies of frames.
+        age: the ages of images when their detections are published, for images with a stamp.
         queueing: delays of frames, from their receipt to the start of their execution.
         busy: counts the seconds in which each stage has a batch.
-        batches: finished by heads so far.
-        merged: how many of them had several frames.
-        fusions: how many of them were executed in each way.
+        batches: number of batches that heads have finished so far.
+        merged: how many of these batches had several frames.
+        fusions: number of these batches by how they were executed.
     """
 
     def __init__(self) -> None:
@@ -153,9 +153,9 @@ class PipelineMeters:
         """Adds the times of a batch that a head has finished.
 
         Args:
-            timeline: of the batch.
-            frames: how many the batch had.
-            fusion: how it was executed.
+            timeline: the timeline of the batch.
+            frames: number of frames in the batch.
+            fusion: how the batch was executed.
             now: seconds of the steady clock.
         """
         self.batches += 1

@@ -1,4 +1,4 @@
-"""Brings each result to the tenant whose frame it is, and settles that frame."""
+"""Brings each result to its tenant, and settles the frame."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Deliver = Callable[[str, Origin, Detections, Sequence[str]], None]
 
 
 class ResultRouter:
-    """Called by the heads of all models, each on threads of its own.
+    """Takes results from the heads of all models. Each head calls it on threads of its own.
 
     Args:
         changed: guards all that is shared.
-        tenants: those that run, by name.
-        models: those that are served, by key.
-        deliver: takes the tenant's name, a frame's origin, its detections, and the labels of the model.
-        on_error: takes the tenant's name, and what ``deliver`` raised.
-        trace: where each batch's times are written, if anywhere.
-        watch: takes each batch that a head gave back, its timeline complete; must not wait.
+        tenants: the tenants that run, by name.
+        models: the models that are served, by key.
+        deliver: called with the tenant's name, a frame's origin, its detections, and the labels of the model.
+        on_error: called with the tenant's name and the exception that ``deliver`` raised.
+        trace: the file to which each batch's times are written; None: no file.
+        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class ResultRouter:
         self._batches = 0
 
     def deliver(self, model: ServedModel, handle: Handle, index: int, detections: Detections) -> None:
-        """Delivers one frame's detections, if its tenant is there and still wants that model's."""
+        """Delivers one frame's detections, if its tenant still runs and still uses that model."""
         batch = handle.batch
         assert batch is not None, "the head is in this process"
         frame = batch.frames[index]
         assert isinstance(frame, TenantFrame)
         tenant, name = frame.account, frame.account.tenant.name
         with self._changed:
-            if frame not in batch.unsettled:  # it was given up meanwhile
+            if frame not in batch.unsettled:  # the frame was dropped meanwhile
                 return
             if self._tenants.get(name) is not tenant or self._models.get(tenant.model) is not model:
                 batch.settle(frame, time.monotonic(), DropReason.REMOVED)
@@ -66,7 +66,7 @@ class ResultRouter:
         failure: Exception | None = None
         try:
             self._deliver_to(name, frame.origin, detections, model.model.entry.labels)
-        except Exception as error:  # it costs this tenant's frame, and no other's
+        except Exception as error:  # it costs only this frame
             failure = error
         with self._changed:
             batch.settle(frame, time.monotonic(), None if failure is None else DropReason.HEAD_ERROR)
@@ -74,7 +74,7 @@ class ResultRouter:
             self._on_error(name, failure)
 
     def watch(self, model: ServedModel, batch: Batch) -> None:
-        """Writes a batch that is back into the trace, and shows it to who watches."""
+        """Writes a batch that came back into the trace, and passes it to ``watch`` of the constructor."""
         self._batches += 1
         if self._watch_also is not None:
             self._watch_also(batch)
@@ -83,7 +83,7 @@ class ResultRouter:
         slot, row = batch.lease.slot, ""
         facts = {"frames": len(batch.frames), "split_point": batch.plan.split_point.name, "slot": slot}
         names = " ".join(account.tenant.name for account in batch.accounts if isinstance(account, TenantState))
-        if names:  # a row of its own for each model and slot, as several batches may be in one stage at a time
+        if names:  # each model's slot has its own row, because several batches may be in one stage at a time
             facts["tenants"] = names
             row = f"{model.key}, {batch.plan.pool.memory} {slot}: "
         self._trace.slices(batch.timeline.slices(), f"batch {self._batches}", row, **facts)

@@ -1,4 +1,4 @@
-"""One model as tenants share it: its instance, its head, and whether it can be scheduled."""
+"""A model that tenants share: its instance, its head, and whether it can be scheduled."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ HEAD_S = 2.0  # a thread of a head that takes longer to end is left alone: a use
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Whom a served model tells, on threads of its own.
+    """What a served model calls, on threads of its own.
 
     Attributes:
-        deliver: a model, a batch's handle, the index of a frame in it and its detections; must not raise.
-        watch: a model and each batch that its head was at.
-        on_error: the model's name and an exception that cost frames, or a notice.
-        note_lanes: a model whose batches may have a lane from now on; called with the server's lock held.
+        deliver: called with the model, a batch's handle, the index of a frame in it and its detections; must not raise.
+        watch: called with the model and each batch that its head worked on.
+        on_error: called with the model's name, and an exception that cost frames or a notice.
+        note_lanes: called with the model once its batches may use lanes, with the server's lock held.
     """
 
     deliver: Callable[[ServedModel, Handle, int, Detections], None]
@@ -60,28 +60,28 @@ class Callbacks:
 
 
 class ServedModel:
-    """A model that is loaded, with its head's threads if the head is here; tenants with its key share it.
+    """A loaded model, with its head's threads if the head is in this process. Tenants with its key share it.
 
     Args:
-        key: the name under which the scheduler knows it.
-        opened: the model, how it is to run, and the way to its head.
-        split: fills in its split point, and moves it.
-        settings: of its slots and staging, the split point filled in.
+        key: the name under which the scheduler knows the model.
+        opened: the model, how it should run, and the way to its head.
+        split: fills in and moves the split point.
+        settings: the settings of slots and staging, with the split point filled in.
         limits: what post-processing keeps.
         changed: guards what is shared with other threads.
-        callbacks: whom it tells.
+        callbacks: what the model calls.
         advisor: chooses the memory policy where settings leave it open.
-        num_lanes: of the server; 0: none.
-        ring_memory: the ring through which all models' weights are read, unless they stay resident.
+        num_lanes: the server's number of lanes; 0: none.
+        ring_memory: the ring through which the weights of all models are streamed; None: they stay resident.
 
     Attributes:
-        split: as given.
-        instance: its plan and its batches in flight.
-        head: its head's threads; None if it is elsewhere.
-        lanes: whether its batches may have lanes.
-        failed: it could not run even once, though it could be loaded.
-        num_threads: of its backbone on all cores; 0: all.
-        co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
+        split: the argument ``split``.
+        instance: the model's plan and its batches in flight.
+        head: the head's stage; None if the head is elsewhere.
+        lanes: decides whether the model's batches may use lanes.
+        failed: whether the model could be loaded, but failed to run even once.
+        num_threads: threads of the backbone when it runs on all cores; 0: all.
+        co_run_plans: the plan under other policies, for batches that run beside another model's batch (lock held).
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class ServedModel:
         """Allocates slots and staging, and runs blank images.
 
         Args:
-            settings: of slots and staging, the split point filled in.
-            taken_bytes: of the memory budget, what other models have.
+            settings: the settings of slots and staging, with the split point filled in.
+            taken_bytes: the part of the memory budget that other models use.
 
         Raises:
-            ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
+            ConfigurationError: the settings do not fit the model, the model cannot run, or memory is short.
         """
         try:
             check_room_for_weights(self.key, [self.model], settings.split_point)
@@ -165,15 +165,15 @@ class ServedModel:
 
     @property
     def plan(self) -> Plan:
-        """The plan by which its batches are computed, unless they run beside another model's."""
+        """The plan with which batches are computed, unless they run beside another model's batch."""
         return self.instance.plan
 
     @property
     def backbone(self) -> Backbone:
-        """The backbone of its plan, the same object at each call. Activations lie in memory of the plan's policy."""
+        """The plan's backbone, the same object at each call. Its activations lie in memory of the plan's policy."""
         plain, pool = self.plan.backbone, self.plan.memory.activations
         if pool.policy not in POOLED or isinstance(plain, (EnginePart, StreamedPartition)):
-            self._pooled = None  # it would keep the memory of the plan before
+            self._pooled = None  # it would keep the memory of the previous plan
             return plain
         if self._pooled is None or self._pooled.inner is not plain or self._pooled.pool is not pool:
             self._pooled = PooledBackbone(plain, pool)
@@ -181,16 +181,16 @@ class ServedModel:
 
     @property
     def in_flight(self) -> Collection[Batch]:
-        """Its batches that are not back yet (lock held)."""
+        """The model's batches that are not back yet (lock held)."""
         return self.instance.in_flight.values()
 
     @property
     def budget_bytes(self) -> int:
-        """What the model takes of the memory budget. Plans for co-runs share that memory."""
+        """Bytes of the memory budget that the model uses. Plans for co-runs share that memory."""
         return self.budget_of(self.plan)
 
     def budget_of(self, plan: Plan) -> int:
-        """What a plan takes of the memory budget."""
+        """Bytes of the memory budget that a plan uses."""
         return plan.pool.bytes + plan.preprocessor.bytes
 
     def report(self) -> ModelReport:
@@ -206,17 +206,17 @@ class ServedModel:
         """Makes slots and staging for these settings, and tries them with blank images.
 
         Raises:
-            ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+            ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
         """
         return self.lanes.follow(make_tried_plan(self.instance, settings, taken_bytes, self._warm_up))
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
-        """The machine's constants and legal policies, where a batch may have a policy that its neighbour calls for."""
+        """The machine's constants and legal policies, for co-runs. None unless ``auto`` chooses the policy on a GPU."""
         return self.instance.advisor.assignment_inputs if self.plan.settings.memory_policy == AUTO else None
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
-        """What a batch of ``count`` images does with memory."""
+        """The memory task of a batch of ``count`` images, for the overhead model."""
         split_point = self.plan.split_point
         return batch_task(
             self.key,
@@ -229,20 +229,20 @@ class ServedModel:
 
     @property
     def breaks_guideline(self) -> bool:
-        """True if its memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
+        """True if the memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
         return self.plan.settings.memory_policy == AUTO and self.instance.advisor.breaks_guideline
 
     def plan_by(self, policy: Policy) -> Plan | None:
-        """The plan by that policy; None if its memory does not serve the policy, or no slot is free (lock held)."""
+        """The plan under that policy; None if its memory does not support it, or the model has no room (lock held)."""
         return self.co_run_plans.find(self.plan, policy) if self.has_room else None
 
     def run_alone(self) -> None:
-        """Gives up the plans for co-runs, until others are wanted again (lock held)."""
+        """Gives up the plans for co-runs, until the next co-run needs one (lock held)."""
         self.co_run_plans.clear()
 
     @property
     def has_room(self) -> bool:
-        """True while a slot is free, and with drop policy ``latest`` while the head can follow (lock held)."""
+        """True while a slot is free. With drop policy ``latest``, the head must also be able to follow (lock held)."""
         plan = self.plan
         if plan.pool.leases.used >= len(plan.pool.leases):
             return False
@@ -252,13 +252,13 @@ class ServedModel:
         return self._flow.admits(len(self.in_flight) - behind, behind)
 
     def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
-        """Gives a batch its slot, by that plan if not by the usual one (lock held); a slot is free."""
+        """Makes a batch and gives it a slot of ``plan``, or of the usual plan (lock held). A slot must be free."""
         batch = self.instance.start_batch(lambda: frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 
     def collect(self, now: float) -> None:
-        """Settles what comes back by itself, and frees plans that no batch needs any more."""
+        """Settles batches that came back, and frees plans that no batch needs; see ``ModelInstance.collect``."""
         self.instance.collect(now)
 
     def start_head(self) -> None:
@@ -267,7 +267,7 @@ class ServedModel:
             self.head.start()
 
     def stop_head(self) -> bool:
-        """Has the head finish its batches, and ends its threads; returns whether it did so within ``HEAD_S``."""
+        """Has the head finish its batches and ends its threads; returns False if one took longer than ``HEAD_S``."""
         return self.head is None or self.head.stop(HEAD_S)
 
     def set_limits(self, limits: Limits) -> None:
@@ -276,18 +276,18 @@ class ServedModel:
             self.head.limits = limits
 
     def change_plan(self, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
-        """Returns the plan for other settings, ready to be used; the present one where that fits.
+        """Returns a plan for other settings that is ready for use: the present plan if it fits, or else a new one.
 
-        While frames flow, both partitions are compiled for it, unless they are those in force. With torch, blank
-        batches would only choose kernels, and a second team of its threads slows the first.
+        A new plan is warmed up, and its head is prepared. While frames flow, a single model that torch runs is not
+        warmed up: blank batches would only choose kernels, and a second team of torch's threads slows the first.
 
         Args:
-            settings: of the plan.
-            taken_bytes: of the memory budget, what other models have.
+            settings: the settings of the plan.
+            taken_bytes: the part of the memory budget that other models use.
             is_running: whether frames flow.
 
         Raises:
-            ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+            ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
         """
         before = self.plan
         plan = before.with_settings(settings)
@@ -305,7 +305,7 @@ class ServedModel:
         return plan
 
     def close(self) -> None:
-        """Frees everything, once no batch is in flight."""
+        """Frees everything. Call it when no batch is in flight."""
         self.stop_head()
         self.co_run_plans.clear()
         self.instance.close()
@@ -326,5 +326,5 @@ class ServedModel:
         self._callbacks.on_error(self.key, error)
 
     def _report_head(self, error: Exception) -> None:
-        if not isinstance(error, HandleError):  # its batch was given up and settled before
+        if not isinstance(error, HandleError):  # the batch of a refused handle was settled before
             self._report(error)

@@ -1,4 +1,4 @@
-"""Frames of one or many cameras in, detections out, for one or many models on one processor."""
+"""A server turns frames of one or many cameras into detections, with one or many models on one processor."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from split_infer_ros.telemetry.trace import TraceFile
 
 
 class Server:
-    """Serves tenants, which share models; may be used from any thread.
+    """Serves tenants, which share models. Any thread may use it.
 
     A single pipeline is a server with one tenant that has no name.
 
     Args:
-        settings: the first ones.
+        settings: the settings to begin with.
         limits: what post-processing keeps.
-        deliver: takes the tenant's name, a frame's origin, its detections and their labels. It is called on a thread
-            of the model, for one tenant in the order of its frames. After ``set_tenants`` has returned, no call begins
-            for a tenant that was removed or got another model. An exception costs that frame alone, as ``head_error``.
-            It must not change tenants, settings or state.
-        on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice. After an
-            exception for which ``faults.is_sticky`` is true, no frame is taken any more; stop the server then.
-        device: where backbones run.
+        deliver: called with the tenant's name, a frame's origin, its detections and their labels. Calls come on a
+            thread of the model, for each tenant in the order of its frames. After ``set_tenants`` has returned, no call
+            begins for a tenant that was removed or got another model. If it raises, only that frame is dropped, as
+            ``head_error``. It must not change tenants, settings or state.
+        on_error: called with the name of a tenant or model, and an exception that cost frames or a notice. After an
+            exception for which ``faults.is_sticky`` is true, the server takes no more frames; stop it then.
+        device: the device on which backbones run.
         open_model: loads the model of a tenant, and says where its head is.
         database: keeps costs of executions; the user's own if None.
-        trace: where each batch's times are written, if anywhere.
-        watch: takes each batch that a head gave back, its timeline complete; must not wait.
-        say: takes a model's key and a line about its split point.
+        trace: the file to which each batch's times are written; None: no file.
+        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
+        say: called with a model's key and a line about its split point.
 
     Attributes:
-        limits: may be replaced at any time.
-        executor: runs what was decided.
+        limits: what post-processing keeps; may be replaced at any time.
+        executor: runs the chosen executions.
 
     Raises:
         ConfigurationError: weights cannot be streamed to the device.
@@ -86,7 +86,7 @@ class Server:
         ring_memory = make_ring_memory(settings, device)
         records = settings.cuda_graphs and device.type == "cuda" and settings.graph_bytes > 0
         num_lanes = max_threads() if settings.measures else NUM_LANES
-        self._changed = threading.Condition()  # guards all that follows, for moments
+        self._changed = threading.Condition()  # guards all that follows; held briefly
         self.executor = Executor(
             self._changed,
             device,
@@ -100,7 +100,7 @@ class Server:
             graphs=records,
             num_lanes=self.executor.num_lanes,
         )
-        self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
+        self._changing = threading.RLock()  # held while models, settings or state change, not while a model is loaded
         self._tenants: dict[str, TenantState] = {}
         self._waiting = WaitingFrames(settings.max_waiting, settings.drop_policy)
         self._dispatcher = Dispatcher(
@@ -158,7 +158,7 @@ class Server:
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
-        """The tenants that run, by name, without those that could not be started."""
+        """The tenants that run, by name. Tenants that could not be started are not among them."""
         with self._changed:
             return {name: state.tenant for name, state in self._tenants.items()}
 
@@ -170,13 +170,13 @@ class Server:
 
     @property
     def leaving(self) -> Collection[ServedModel]:
-        """Models that no tenant wants any more, until their last batch is back."""
+        """Models that no tenant uses but that still have batches in flight."""
         with self._changed:
             return self._dispatcher.leaving
 
     @property
     def stacks(self) -> Collection[str]:
-        """The names of the stacks: models of one architecture that may run as one network."""
+        """The names of the stacks. A stack is a group of models of one architecture that may run as one network."""
         with self._changed:
             return list(self._dispatcher.stacks)
 
@@ -215,11 +215,11 @@ class Server:
             return self._admission.is_idle and self._dispatcher.settled
 
     def labels(self, tenant: str) -> Sequence[str]:
-        """Label names of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
+        """Returns the labels of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
         return self.model_of(tenant).model.entry.labels
 
     def model_of(self, tenant: str) -> ServedModel:
-        """The model that serves a tenant; raises ConfigurationError if there is no such tenant."""
+        """Returns the model that serves a tenant; raises ConfigurationError if there is no such tenant."""
         with self._changed:
             return self._dispatcher.models[self._find(tenant).model]
 
@@ -227,15 +227,15 @@ class Server:
         """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
 
         Loading models can take seconds; the call does not wait until they are measured. If a tenant is removed or gets
-        another model, its waiting frames are dropped as ``removed``. Its batches in flight are finished, not delivered,
-        and dropped under the same name. A tenant that stays keeps its ledger.
+        another model, its waiting frames are dropped as ``removed``. Its batches in flight are finished but not
+        delivered, and their frames are dropped as ``removed``, too. A tenant that stays keeps its ledger.
 
         Returns:
-            By name, why a tenant could not be started: its model does not load, or there is no memory for it. A tenant
-            that ran before goes on as it was.
+            The tenants that could not be started, by name, and why: the model does not load, or memory is short. If
+            such a tenant ran before, it goes on as it was.
 
         Raises:
-            ConfigurationError: a name is there twice; nothing was changed.
+            ConfigurationError: two tenants have the same name; nothing was changed.
         """
         check_unique_names(tenants)
         refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
@@ -246,12 +246,13 @@ class Server:
         return refused
 
     def configure(self, settings: SharedSettings) -> None:
-        """Changes settings while frames flow; read-only ones cannot change.
+        """Changes settings while frames flow. Read-only settings cannot change.
 
         Batches in flight keep the old settings. The call does not wait for models that are being loaded.
 
         Raises:
-            ConfigurationError: another one would change, or a model refuses it; the old ones stay in force.
+            ConfigurationError: a read-only setting would change, or a model refuses a setting. The old settings stay in
+                force.
         """
         plan_changer = self._registry.plan_changer
         with self._changing:
@@ -272,13 +273,13 @@ class Server:
             plan_changer.finish(changes)
 
     def start(self) -> None:
-        """Accepts frames; may be started again. Unknown costs of models are measured meanwhile."""
+        """Accepts frames until ``stop``, and measures unknown costs. A stopped server can be started again."""
         with self._changing:
             if not self._running:
                 if not self._was_running:
-                    trim()  # of what compiling and warming up leaves; what frames leave is used again by the next ones
+                    trim()  # frees memory left by compiling and warming up; later frames reuse what frames leave
                     self._was_running = True
-                if self._settings.measures:  # else whoever has the only model moves its split point
+                if self._settings.measures:  # otherwise the owner of the only model moves its split point
                     self._splits.start()
                 self._dispatcher.start()
                 self._admission.begin()
@@ -287,9 +288,9 @@ class Server:
     def stop(self, drain_s: float) -> None:
         """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
 
-        The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
+        The rest is dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
         """
-        self._splits.stop()  # first: a move that is under way needs the lock
+        self._splits.stop()  # first, because a move that is under way needs the lock
         with self._changing:
             if not self._running:
                 return
@@ -300,17 +301,17 @@ class Server:
             self._dispatcher.reconcile()
 
     def close(self) -> None:
-        """Frees models and memory, once stopped; the server cannot be used any more."""
+        """Frees models and memory. Call it after ``stop``. The server cannot be used again."""
         self.set_tenants([])
         self.executor.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""
+        """Takes a frame of a tenant; never waits. A frame for a tenant that does not exist is not counted."""
         self._admission.submit(tenant, pixels, origin, now)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Holds decisions back meanwhile, so that frames which are submitted together are looked at together."""
+        """Delays decisions inside a ``with`` block, so that the scheduler sees frames submitted there together."""
         with self._changed:
             yield
 
@@ -319,7 +320,7 @@ class Server:
         return self._admission.is_full(tenant)
 
     def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
-        """Waits while the tenant is full, on a thread of the sender; returns whether there is room."""
+        """Waits while the tenant is full, on the sender's thread; returns whether there is room."""
         return self._admission.wait_for_room(tenant, timeout_s)
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
@@ -331,14 +332,14 @@ class Server:
         self._admission.missed(tenant, count, reason)
 
     def ledger(self, tenant: str) -> Ledger:
-        """Counts what became of a tenant's frames; raises ConfigurationError if there is no such tenant."""
+        """Returns the ledger of a tenant's frames; raises ConfigurationError if there is no such tenant."""
         with self._changed:
             return self._find(tenant).ledger
 
     def report(self, tenant: str, now: float) -> PipelineReport:
         """Reports a tenant's counts and times at this moment, and the memory of its model.
 
-        The counts are those of its own ledger. Times of stages are those of batches with one of its frames.
+        The counts come from the tenant's own ledger. Times of stages come from batches with at least one of its frames.
 
         Raises:
             ConfigurationError: there is no such tenant.

@@ -26,11 +26,11 @@ class DropPolicy(enum.Enum):
 class StageSettings(WeightsSettings):
     """How frames are batched, where the model is split, and where the backbone's weights are.
 
-    Names say the unit; infinite bytes are no limit.
+    Names end with the unit. Infinite bytes mean no limit.
 
     Attributes:
-        lanes: whether a CPU may compute two batches side by side while they come fast. That serves more of them a
-            second, and each takes longer.
+        lanes: whether a CPU may compute two batches side by side while batches come fast. More batches are then served
+            a second, but each takes longer.
 
     Raises:
         ConfigurationError: a value is not accepted.

@@ -17,12 +17,12 @@ from split_infer_ros.weight_streaming.residency import Residency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSettings(StageSettings):
-    """The settings that all tenants of one server share: those of each model's stage, and these.
+    """The settings that all tenants of one server share. They include the settings of each model's stage.
 
     Attributes:
-        goal: what split point ``auto`` looks for, for each model on its own.
+        goal: what split point ``auto`` optimises, for each model on its own.
         graph_bytes: with 0, each model records its own batches.
-        measures: whether costs of executions are measured between frames. If not, the schedule serves by rule.
+        measures: whether costs of executions are measured between frames. If not, executions are chosen by rule.
 
     Raises:
         ConfigurationError: a value is not accepted.
@@ -120,7 +120,7 @@ class SharedSettings(StageSettings):
 
     @classmethod
     def of_stage(cls, stage: StageSettings) -> SharedSettings:
-        """Returns the settings of a server of one model, whose batches and lanes follow rules."""
+        """Returns the settings of a server of one model. It measures no costs; batches and lanes follow rules."""
         given = {field.name: getattr(stage, field.name) for field in fields(StageSettings)}
         size = stage.batch_size
         return cls(**given, window=size, max_waiting=size, graph_bytes=0, measures=False)
@@ -145,18 +145,18 @@ class SharedSettings(StageSettings):
     def stage(self) -> StageSettings:
         """The settings of each model's slots and staging.
 
-        They have room for the largest batch, and record no CUDA graphs if graphs are recorded for several models at
-        once.
+        The slots have room for the largest batch. Models record no CUDA graphs of their own if the server records
+        graphs for several models at once.
         """
         given = {field.name: getattr(self, field.name) for field in fields(StageSettings)}
         given |= {"batch_size": self.largest_batch, "cuda_graphs": self.cuda_graphs and not self.graph_bytes}
         return StageSettings(**given)
 
     def check_change(self, new: SharedSettings) -> None:
-        """Checks that only settings change which may.
+        """Checks that no read-only setting changes.
 
         Raises:
-            ConfigurationError: others change; it names them.
+            ConfigurationError: read-only settings change; it names them.
         """
         fixed = [*(name for name, found in settings_of(self).items() if found.read_only), "measures"]
         changed = [name for name in fixed if getattr(self, name) != getattr(new, name)]

@@ -1,4 +1,4 @@
-"""One ring buffer for the weights of all models, which then run one after the other."""
+"""One ring buffer for the weights of all models. The models then run one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligne
 
 
 def make_ring_memory(settings: SharedSettings, device: Device) -> RingMemory | None:
-    """Returns the ring buffer through which all models' weights are streamed; None if they stay resident.
+    """Returns the ring buffer through which the weights of all models are streamed; None if they stay resident.
 
     Raises:
         ConfigurationError: models run on a GPU, the ring has no size, or the residency is ``auto``.
@@ -52,13 +52,13 @@ def prefetch_next(
     now: float,
     rules: Rules,
 ) -> None:
-    """Prefetches the first weights of the models that will run after this decision, as far as the queue tells.
+    """Prefetches the first weights of the models that will probably run after this decision, judged by the queue.
 
     Args:
-        models: those that are served, by key.
-        decision: what runs now; without batches nothing is prefetched.
-        queue: requests in order, those of the decision included.
-        costs: of every model in the queue.
+        models: the models that are served, by key.
+        decision: what runs now. If it has no batches, nothing is prefetched.
+        queue: requests in order, including those of the decision.
+        costs: the costs of every model in the queue.
         now: seconds of the steady clock.
         rules: how requests may be combined.
     """

@@ -1,4 +1,4 @@
-"""Builds stacks of the models that are served: each computes models of one architecture as one network."""
+"""Builds stacks of served models. A stack computes several models of one architecture as one network."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
     from split_infer_ros.split.torch_model import TorchModel
 
-MAX_MEMBERS = 4  # of a stack; members without a request are computed for nothing
-MAX_PARAMETERS = 64_000_000  # of a stack, which has a copy of all weights; larger models fill a processor alone
+MAX_MEMBERS = 4  # the most models in a stack; members without a request are computed in vain
+MAX_PARAMETERS = 64_000_000  # the most in a stack: it copies all weights, and larger models fill a processor alone
 
 
 class StackBuilder:
     """Keeps the dispatcher's stacks up to date as models come and go.
 
     Args:
-        changed: guards what is shared with other threads; held for moments.
+        changed: guards what is shared with other threads; held briefly.
         dispatcher: has the models and gets the stacks.
-        tables: know which stacks do not pay on this machine. These are not built.
-        on_error: takes a stack's name and the reason why its models cannot run as one network.
+        tables: know which stacks do not pay on this machine. Those stacks are not built.
+        on_error: called with a stack's name and the reason why its models cannot run as one network.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class StackBuilder:
         self._building = threading.Lock()
 
     def build(self) -> None:
-        """Builds the stacks that are missing, and has the dispatcher use exactly those that its models have now.
+        """Builds missing stacks, and has the dispatcher use exactly the stacks that fit its present models.
 
-        Building takes tenths of a second and more, and frames flow meanwhile.
+        Building can take tenths of a second or more. Frames flow meanwhile.
         """
         with self._building:
             with self._changed:
@@ -77,7 +77,7 @@ class StackBuilder:
 
             check_room_for_weights(" + ".join(members), models, split_point)
             return StackedModel(members, split_point)
-        except Exception as error:  # no memory, or a model of the user's own that does what nobody foresaw
+        except Exception as error:  # memory is short, or a user's own model cannot be stacked
             self._refused.add((models, split_point))
             is_refusal = isinstance(error, ConfigurationError)
             reason = str(error) if is_refusal else f"the network cannot be made ({summarize_error(error)})."
@@ -87,11 +87,11 @@ class StackBuilder:
 
 
 def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchModel], str]]:
-    """Returns the models of each stack by name, and the split point up to which they are computed.
+    """Returns for each possible stack its models by key, and the split point up to which they are computed.
 
     Models of one stack have the same architecture, split point, device and execution config. An architecture with more
-    than ``MAX_MEMBERS`` models has several stacks. A model that torch does not run, that is compiled for itself, or
-    whose weights are streamed is in no stack. A model that is served under several keys is in a stack once.
+    than ``MAX_MEMBERS`` models has several stacks. A model is in no stack if torch does not run it, if it is compiled,
+    or if its weights are streamed. A model that is served under several keys is in a stack once.
     """
     alike: dict[tuple[str, object], dict[str, Any]] = {}
     for key, served in models.items():

@@ -1,4 +1,4 @@
-"""Sends pictures to a backbone's stage, and waits until all of them are settled."""
+"""Sends pictures to a backbone stage, and waits until all of them are settled."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.frame import Origin
 
-STUCK_S = 60.0  # a batch that takes longer is not waited for
+STUCK_S = 60.0  # the longest wait for a batch
 
 
 class StageFeeder:
     """Feeds one stage, from one thread.
 
     Attributes:
-        num_fed: pictures that were sent.
-        errors: those that cost frames, the first one first.
+        num_fed: number of pictures that were sent.
+        errors: the errors that cost frames, in the order in which they came.
     """
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class StageFeeder:
         self.errors: list[Exception] = []
 
     def fail(self, error: Exception) -> None:
-        """Takes an error that cost frames, from any thread. The first one is raised to the sender."""
+        """Takes an error that cost frames, from any thread. ``feed`` or ``finish`` raises the first one."""
         self.errors.append(error)
 
     def feed(self, stage: BackboneStage, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as they are taken. The headers of their origins count from 0.
+        """Sends pictures as fast as the stage takes them. The headers of their origins count from 0.
 
         Raises:
-            SplitInferError: the stage takes no more.
+            SplitInferError: the stage took no frame for 60 s.
             Exception: a batch failed; this is its error.
         """
         for picture in pictures:

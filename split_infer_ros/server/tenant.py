@@ -13,9 +13,9 @@ from split_infer_ros.server.schedule.request import LatePolicy
 from split_infer_ros.setting import MILLISECONDS, check_settings, like, setting
 from split_infer_ros.split.model_spec import ModelSpec
 
-MAX_PRIORITY = 16  # each step halves or doubles: beyond this, a patience of one second is 15 us or 18 hours
+MAX_PRIORITY = 16  # each step halves or doubles the patience: 16 steps turn one second into 15 us or 18 hours
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # may be a part of topics and of parameters
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # names that can be part of topics and parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Tenant:
     """What one tenant asks for.
 
     Attributes:
-        name: letters, digits and single underscores; begins with a letter. It is empty for the only tenant of a
-            server of one model.
-        model: the model that runs for it. Tenants share it if they name the same one, with the same weights and the
-            same ``onnx_options``.
-        deadline_s: in seconds. With 0, no frame is late, and frames are ordered as if the deadline were the model's
-            execution time, the paper's default.
-        onnx_options: what is said about an ONNX file.
-        own_head: its head is in another process, and takes the batches of no other tenant. It then shares its model's
-            weights with other tenants, but no slots and no batches.
+        name: letters, digits and single underscores; begins with a letter. The only tenant of a server of one model
+            has an empty name.
+        model: the model that runs for the tenant. Tenants share a model if they name the same one, with the same
+            weights and the same ``onnx_options``.
+        deadline_s: the deadline in seconds. With 0, no frame is late, and frames are ordered as if the deadline were
+            the model's execution time, the paper's default.
+        onnx_options: what the user says about an ONNX file.
+        own_head: whether the tenant has its own head in another process, which takes no other tenant's batches. The
+            tenant then shares its model's weights with other tenants, but not slots and batches.
 
     Raises:
         ConfigurationError: a value is not allowed.
@@ -77,7 +77,7 @@ class Tenant:
 
     @property
     def model_key(self) -> str:
-        """The key of the tenant's model; tenants that share a model and its batches have the same key."""
+        """The key of the tenant's model. Tenants that share a model and its batches have the same key."""
         said = [] if self.weights == "default" else [f"weights {self.weights}"]
         said += [f"{name} {getattr(self.onnx_options, name)}" for name in self.onnx_options.given]
         key = f"{self.model} with {', '.join(said)}" if said else self.model
@@ -88,7 +88,7 @@ def check_unique_names(tenants: Sequence[Tenant]) -> None:
     """Checks that no two tenants have the same name.
 
     Raises:
-        ConfigurationError: some have; it names them.
+        ConfigurationError: some tenants have the same name; it names them.
     """
     duplicates = [name for name, count in Counter(tenant.name for tenant in tenants).items() if count > 1]
     if duplicates:

@@ -34,19 +34,19 @@ class TenantRegistry:
     Args:
         changed: guards what is shared with other threads; held briefly.
         changing: held while models come, go or get other slots, but not while one is loaded.
-        tenants: tenants that run, by name; only this object changes them.
-        waiting: frames of these tenants.
+        tenants: the tenants that run, by name. Only this object changes the mapping.
+        waiting: the waiting frames of these tenants.
         dispatcher: serves the models.
         tables: costs of the models.
         callbacks: what models call.
         open_model: loads the model of a tenant, and says where its head is.
-        database: in which measurements are kept.
-        splits: make the split of each model.
-        num_lanes: of the server; 0: none.
-        ring_memory: the ring through which all models' weights are read, unless they stay resident.
+        database: keeps measurements.
+        splits: makes the ``AutoSplit`` of each model.
+        num_lanes: the server's number of lanes; 0: none.
+        ring_memory: the ring through which the weights of all models are streamed; None: they stay resident.
 
     Attributes:
-        plan_changer: gives the models other plans.
+        plan_changer: gives models new plans.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class TenantRegistry:
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
     ) -> dict[str, ConfigurationError]:
-        """Runs exactly these tenants; returns those that cannot run, and why.
+        """Runs exactly these tenants; returns by name which of them cannot run, and why.
 
         Args:
             tenants: the new list.
-            current: gives the settings and limits in force. Device, precision and permissions do not change.
+            current: returns the settings and limits in force. Device, precision and permissions never change.
         """
         with self._one_list:
             self._remove({tenant.name for tenant in tenants})
             refused: dict[str, ConfigurationError] = {}
-            unable: dict[str, ConfigurationError] = {}  # by model, so that none is tried twice
+            unable: dict[str, ConfigurationError] = {}  # by model, so that no model is tried twice
             for tenant in tenants:
                 key = tenant.model_key
                 if key not in unable:
@@ -100,7 +100,7 @@ class TenantRegistry:
                         self._provide(tenant, current)
                     except ConfigurationError as error:
                         unable[key] = error
-                    except Exception as error:  # whatever one model does, the other tenants run on
+                    except Exception as error:  # one model must not stop the other tenants
                         unable[key] = ConfigurationError(f"{key} cannot be served ({error_sentence(error)}).")
                         unable[key].__cause__ = error
                 if key in unable:
@@ -114,10 +114,10 @@ class TenantRegistry:
             return refused
 
     def stop_models(self, reason: DropReason) -> None:
-        """Drops the batches in flight, for that reason, and ends the heads that are here.
+        """Drops the batches in flight for that reason, and ends the heads of this process.
 
-        A head that is here finishes the batches that it has, unless it hangs. One elsewhere may be gone, so nothing is
-        left to it.
+        A head of this process first finishes the batches that it has, unless it hangs. A head elsewhere may be gone, so
+        the batches that it has are dropped, too.
         """
         with self._changed:
             models = self._dispatcher.all_models
@@ -132,7 +132,7 @@ class TenantRegistry:
                 model.instance.abandon(reason)
 
     def _remove(self, kept: Collection[str]) -> None:
-        """Removes tenants that are not among these, and models that no other tenant uses."""
+        """Removes tenants whose names are not in ``kept``, and models that no tenant uses any more."""
         with self._changed:
             for name in [name for name in self._tenants if name not in kept]:
                 drop(self._waiting.forget(name), DropReason.REMOVED)
@@ -157,7 +157,7 @@ class TenantRegistry:
         split = self._splits.open(key, opened)
         with naming(key, settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
-        if settings.measures:  # else the schedule serves by rule, whatever other servers measured
+        if settings.measures:  # otherwise executions are chosen by rule, not by costs that other servers measured
             self._tables.load_costs()
         with self._changing:
             settings, limits = current()
@@ -191,7 +191,7 @@ class TenantRegistry:
             return self._open_model(tenant, settings)
         except ConfigurationError:
             raise
-        except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
+        except Exception as error:  # a user's own model may raise anything, and the other tenants run on
             raise ConfigurationError(f"{tenant.model_key} cannot be loaded ({error}).") from error
 
     def _place(self, tenant: Tenant) -> None:

@@ -21,10 +21,10 @@ class TenantState(Account):
     """A tenant that runs, and the account of its own frames.
 
     Attributes:
-        tenant: what it asks for now.
+        tenant: what the tenant asks for now.
         model: the key of its model.
         waiting: how many of its frames wait.
-        turns: its cameras in the order of their turns. One without frames keeps its turn.
+        turns: its cameras in the order of their turns. A camera without waiting frames keeps its turn.
     """
 
     tenant: Tenant
@@ -35,7 +35,7 @@ class TenantState(Account):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantFrame(Frame):
-    """A frame of a tenant, in whose account it is."""
+    """A frame that is counted in the account of a tenant."""
 
     account: TenantState
 
@@ -47,11 +47,11 @@ def drop(frames: Iterable[Frame], reason: DropReason) -> None:
 
 
 class WaitingFrames:
-    """Requests in order, and their frames; callers hold a lock.
+    """The requests that wait, in order, and their frames. Callers hold a lock.
 
-    With ``DropPolicy.LATEST``, frames give way when a tenant has more than ``max_waiting``: the oldest one of the
-    camera with the most waiting frames. So a camera that sends fast displaces only its own frames, and the newest frame
-    of each camera waits. With ``DropPolicy.BLOCK``, none gives way, and senders wait while a tenant is full.
+    With ``DropPolicy.LATEST``, a tenant with more than ``max_waiting`` frames loses the oldest frame of the camera that
+    has the most. So a camera that sends fast displaces only its own frames, and each camera's newest frame stays. With
+    ``DropPolicy.BLOCK``, no frame is displaced, and senders wait while a tenant is full.
 
     Args:
         max_waiting: how many frames of one tenant may wait.
@@ -70,20 +70,20 @@ class WaitingFrames:
 
     @property
     def blocks(self) -> bool:
-        """Whether senders wait, rather than frames give way."""
+        """Whether senders wait when a tenant is full. If not, frames are displaced."""
         return self._drop_policy is DropPolicy.BLOCK
 
     def is_full(self, tenant: TenantState) -> bool:
-        """Returns whether the tenant's senders are to wait."""
+        """Returns whether the tenant's senders must wait."""
         return self.blocks and tenant.waiting >= self._max_waiting
 
     def add(self, frame: TenantFrame, now: float, execution_s: float) -> list[TenantFrame]:
         """Adds a frame; returns older frames of its tenant that it displaces.
 
         Args:
-            frame: waits from now on.
+            frame: the frame that waits from now on.
             now: seconds of the steady clock.
-            execution_s: what one image takes its model, 0 if unknown.
+            execution_s: seconds that the model takes for one image; 0 if unknown.
         """
         tenant = frame.account.tenant
         patience_s = tenant.deadline_s or execution_s
@@ -107,25 +107,25 @@ class WaitingFrames:
         return displaced
 
     def configure(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> list[TenantFrame]:
-        """Changes the policy; returns the waiting frames that give way."""
+        """Changes the limit and the drop policy; returns the waiting frames that are displaced."""
         self._max_waiting, self._drop_policy = max_waiting, drop_policy
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
     def of_models(self, models: Collection[str]) -> list[Request]:
-        """Requests for one of these models, in order."""
+        """Returns the requests for these models, in order."""
         return [request for request in self._queue if request.model in models]
 
     def image_bytes(self, requests: Iterable[Request]) -> int:
-        """Bytes of the requests' images, as they came."""
+        """Returns the bytes of the requests' images in the form in which they came."""
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
-        """Removes requests that get their turn; returns their frames, by arrival."""
+        """Removes requests whose turn has come; returns their frames in the order of arrival."""
         requests = sorted(requests, key=lambda request: request.number)
         self._queue.remove(requests)
         frames = self._pop(requests)
-        for frame in frames:  # its camera is now behind all others
+        for frame in frames:  # moves the frame's camera behind all others
             turns = frame.account.turns
             turns.pop(frame.origin.source, None)
             turns[frame.origin.source] = None
@@ -140,12 +140,12 @@ class WaitingFrames:
         return self.take(list(self._queue))
 
     def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:
-        """Displaces the frames that are too many."""
+        """Removes and returns the tenant's frames beyond ``max_waiting``."""
         displaced: list[Request] = []
         while self._drop_policy is DropPolicy.LATEST and tenant_state.waiting > self._max_waiting + len(displaced):
             name = tenant_state.tenant.name
             counts = Counter(request.source for request in self._queue if request.tenant == name)
-            source, count = counts.most_common(1)[0]  # of equal ones, the first in order
+            source, count = counts.most_common(1)[0]  # if several cameras have the most, the first in order
             if count == 1:
                 break
             displaced.append(self._queue.remove_oldest(source))

@@ -1,4 +1,4 @@
-"""When a batch passed each station on its way."""
+"""The times at which a batch passed each station on its way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Timeline:
     delivered: float = 0.0
 
     def slices(self) -> dict[str, tuple[float, float]]:
-        """Start and end of the batch's time in each stage, in order."""
+        """Returns the start and end of the batch's time in each stage, in order."""
         return {
             "preprocess": (self.closed, self.preprocessed),
             "backbone": (self.backbone_start, self.backbone_end),

@@ -1,4 +1,4 @@
-"""What a backbone needs of a way to its head."""
+"""The interfaces through which a backbone reaches its head: transport, connection and slot pool."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ class OwnedPool(Protocol):
 
     @property
     def memory(self) -> str:
-        """What the slots lie in."""
+        """The kind of memory that holds the slots, as a text for users."""
 
     @property
     def segment(self) -> str:
-        """Name under which other processes find it; empty if they do not."""
+        """The name under which other processes find the pool; empty if they cannot use it."""
 
     @property
     def bytes(self) -> int:
         """Bytes of all slots."""
 
     def under(self, policy: Policy) -> OwnedPool | None:
-        """The same slots and leases under another memory policy; None if their memory has only its own."""
+        """The same slots and leases under another memory policy; None if their memory does not support it."""
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
 
     def views(self, lease: Lease, batch: int) -> Features:
-        """The CPU's views of the tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
+        """The CPU's views of the slot's tensors for the first ``batch`` images; each view is (batch, *shape)."""
 
     def publish(self, lease: Lease, now: float) -> None:
         """Lets a head read the slot."""
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
+        """Takes the slot back, unless a reader uses it or gave it back; returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back the slots that come back by themselves."""
+        """Takes back slots of expired leases, and slots that readers in other processes gave back or died with."""
 
     def close(self) -> None:
         """Frees the memory."""
@@ -61,43 +61,43 @@ Pool = TypeVar("Pool", bound=OwnedPool)
 
 
 class Connection(Protocol[Pool]):
-    """Memory that a head can reach, and a way to tell it of a batch."""
+    """An open connection to heads: makes memory that they can read, and tells them about batches."""
 
     @property
     def shared(self) -> bool:
-        """Whether the slots are memory that another process maps, too."""
+        """Whether the slots lie in memory that other processes can map."""
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> Pool:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Has the heads of this process prepare a partition, so that its first batch need not wait for that.
+        """Has the heads of this process prepare a partition, so that its first batch need not wait.
 
-        Heads of other processes do so with the first batch.
+        Heads of other processes prepare it when their first batch comes.
 
         Args:
             model: the model's name.
-            split_point: where it will be split.
-            batch_size: of full batches.
+            split_point: where the model will be split.
+            batch_size: size of full batches.
 
         Raises:
             ConfigurationError: a head cannot run the partition.
         """
 
     def send(self, handle: Handle, pool: Pool) -> int:
-        """Tells the heads of a batch; returns how many were told."""
+        """Tells the heads about a batch; returns how many heads were told."""
 
     def disconnect(self) -> None:
-        """Ends the way, once no batch will come back by it. Who opened the transport closes that."""
+        """Ends the connection. Call it when no batch is in flight. The owner of the transport closes the transport."""
 
 
 class Transport(Protocol):
-    """A kind of way from backbones to their head."""
+    """A way from backbones to their heads. Each model instance opens a connection."""
 
     def connect(self, released: Released, collect: Callable[[], None]) -> Connection[Any]:
-        """Opens the way for one model instance, on any thread.
+        """Opens a connection for one model instance. Any thread may call this.
 
         Args:
             released: called with each slot that a head gave back, on any thread.
-            collect: called when a reader in another process gave a slot back, on any thread: see ``OwnedPool.collect``.
+            collect: called on any thread when a reader in another process gave a slot back; see ``OwnedPool.collect``.
         """

@@ -1,4 +1,4 @@
-"""Blank batches before frames come: the first ones compile, choose kernels and pack weights."""
+"""Runs blank batches before frames come, because the first batches compile, choose kernels and pack weights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.split.model import SplitModel
 
-NUM_LANES = 2  # of a server that measures no costs: with more, each batch would take longer for little gain
+NUM_LANES = 2  # lanes of a server that measures no costs; with more, each batch would take longer for little gain
 
 
 class WarmUp:
-    """Runs blank batches of a model on new threads, with as many threads for its operations as later.
+    """Runs blank batches of a model on new threads, with the number of threads that its operations use later.
 
-    What is made for a number of threads would else be made anew while frames flow.
+    Otherwise, what an engine makes for a number of threads would be made again while frames flow.
 
     Args:
-        model: whose plans are warmed up.
-        num_threads: of the backbone's operations on a CPU; 0: all.
-        num_lanes: of the server; 0: none.
+        model: the model; its plans are warmed up.
+        num_threads: threads for the backbone's operations on a CPU; 0: all.
+        num_lanes: the server's number of lanes; 0: none.
     """
 
     def __init__(self, model: SplitModel, num_threads: int, num_lanes: int) -> None:
@@ -44,15 +44,15 @@ class WarmUp:
 
     @property
     def prepares_lanes(self) -> bool:
-        """Whether ``run_on_lanes`` makes anything. What torch needs on a lane, it has from all cores."""
+        """Whether ``run_on_lanes`` prepares anything. For torch, the run on all cores has prepared everything."""
         return self._engine is not Engine.TORCH
 
     def run(self, plan: Plan) -> None:
-        """Warms a plan up on all cores, or on the GPU. Raises what the model raises."""
+        """Warms up a plan on all cores, or on the GPU. Raises what the model raises."""
         self._run(1, self._on_all_cores, lambda: plan.warm_up(Stream(self._device), Stream(self._device)))
 
     def run_on_lanes(self, plan: Plan) -> None:
-        """Warms a plan up on all lanes, also while its batches are computed. Raises what the model raises."""
+        """Warms up a plan on all lanes. The plan may compute batches meanwhile. Raises what the model raises."""
         if self.prepares_lanes:
             self._run(self._num_lanes, self._on_lane, plan.warm_up_beside)
 
@@ -63,21 +63,23 @@ class WarmUp:
 
 
 def _set_up(engine: Engine, num_threads: int, num_lanes: int = 1) -> None:
-    """Prepares a thread as those that compute. An engine's own threads inherit its nice value."""
+    """Prepares a thread like the threads that compute. An engine's own threads inherit its nice value."""
     engine.use_threads(num_threads, num_lanes)
     give_way(BACKBONE)
 
 
 def count_lanes(model: SplitModel, num_threads: int, num_lanes: int = NUM_LANES) -> int:
-    """Returns on how many lanes a model's backbone can run; 1 if a batch must have all cores, or the GPU.
+    """Returns on how many lanes a model's backbone can run; 1 if each batch needs all cores, or the GPU.
 
-    torch has a team of threads for each thread that computes with several. More of them than cores hinder each other,
-    so torch has lanes only where each is one core. What torch.compile made is not run by two threads at once.
+    torch makes a team of threads for each thread that computes with several threads. If the teams have more threads
+    than there are cores, they slow each other. So torch uses lanes only if each lane is one core. Code made by
+    torch.compile is not run by two threads at once.
 
     Args:
-        model: on its device.
-        num_threads: of the backbone's operations; 0: all. Where it has not all of them, others count on the rest.
-        num_lanes: of the server.
+        model: the model, on its device.
+        num_threads: threads for the backbone's operations; 0: all. A backbone with fewer threads than cores gets no
+            lanes, because other programs count on the remaining cores.
+        num_lanes: the server's number of lanes.
     """
     config = model.execution_config
     has_all_cores = model.device.type == "cpu" and num_threads in (0, max_threads())

@@ -7,22 +7,22 @@ import math
 import threading
 from collections.abc import Hashable
 
-MAX_INTERVALS = 1000  # kept apart between two calls of ``seconds``
+MAX_INTERVALS = 1000  # the most intervals that are kept between two calls of ``seconds``
 
 
 class BusyTime:
-    """Counts the seconds in which at least one piece of work was under way; safe to use from any thread.
+    """Counts the seconds in which at least one piece of work was under way. Any thread may use it.
 
-    If pieces of work overlap, their common time counts once. Work that is not over yet counts from its beginning. So
-    between two calls of ``seconds``, the count never grows by more than the time that passed.
+    If pieces of work overlap, their common time counts once. Unfinished work counts from its beginning. Between two
+    calls of ``seconds``, the count never grows by more than the time that passed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Hashable, float] = {}  # when each piece of work that is not over began
         self._intervals: list[tuple[float, float]] = []  # disjoint and sorted: busy times that may still grow
-        self._settled_s = 0.0  # the sum of busy times that nothing changes any more
-        self._earliest = -math.inf  # no interval can begin before this: that time has been reported
+        self._settled_s = 0.0  # the sum of busy times that cannot change any more
+        self._earliest = -math.inf  # no interval can begin before this time, because earlier time has been reported
         self._reported_s = 0.0
 
     def begin(self, work: Hashable, now: float) -> None:
@@ -34,10 +34,11 @@ class BusyTime:
         """Notes that a piece of work is over; does nothing if the work did not begin.
 
         Args:
-            work: the same key that ``begin`` was given.
+            work: the key that ``begin`` was given.
             now: seconds of the same clock.
-            intervals: start and end of each time in which the work was under way. Without any, it was under way from
-                its beginning until now. Times outside of that are ignored, because another process may report them.
+            intervals: start and end of each time in which the work was under way. Without intervals, the work was under
+                way from its beginning until now. Times outside of that are ignored, because another process may have
+                reported them.
         """
         with self._lock:
             begun = self._open.pop(work, None)
@@ -45,12 +46,12 @@ class BusyTime:
                 return
             for start, end in intervals or [(begun, now)]:
                 self._add(max(start, begun), min(end, now))
-            if len(self._intervals) > MAX_INTERVALS:  # nobody calls ``seconds``
+            if len(self._intervals) > MAX_INTERVALS:  # true only if nobody calls ``seconds``
                 first_open = min(self._open.values(), default=math.inf)
                 self._settle_until(first_open)
 
     def seconds(self, now: float) -> float:
-        """Returns the count at ``now``, which may lie a little in the past. The count never falls."""
+        """Returns the count at ``now``. This time may lie a little in the past. The count never falls."""
         with self._lock:
             first_open = min(self._open.values(), default=math.inf)
             closed_until = min(first_open, now)
@@ -62,7 +63,7 @@ class BusyTime:
             return self._reported_s
 
     def _add(self, start: float, end: float) -> None:
-        """Adds an interval and merges it with those that it touches."""
+        """Adds an interval and merges it with the intervals that it touches."""
         if not start < end:
             return
         first = bisect.bisect_left(self._intervals, start, key=lambda interval: interval[1])

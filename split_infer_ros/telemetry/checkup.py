@@ -1,6 +1,6 @@
-"""Checks whether this machine has what the pipeline needs. Each finding says what to do about what is missing.
+"""Checks whether this machine has what the pipeline needs. Each finding about a missing thing gives advice.
 
-A check-up is run on machines where things do not work. Therefore nothing here needs ROS, and torch may be missing.
+Users run a check-up on machines where things do not work. Therefore nothing here needs ROS, and torch may be missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARED_MEMORY_BYTES = 256 * MB  # room for the image segments of a few nodes and
 RECEIVE_BUFFER_BYTES = 4 * MB
 OPEN_FILES = 1024
 
-# CUDA's name and ours of each attribute that decides which memory both processors can share.
+# The attributes that decide which memory both processors can share, each with CUDA's name and ours.
 GPU_ATTRIBUTES = (
     ("cudaDevAttrIntegrated", "integrated (shares the CPU's memory)"),
     ("cudaDevAttrManagedMemory", "managed memory"),
@@ -49,7 +49,7 @@ class Finding:
         level: how serious the finding is.
         what: the thing that was checked.
         found: the result of the check.
-        advice: what the user should do; empty if nothing.
+        advice: what the user should do; empty if there is nothing to do.
     """
 
     level: Level
@@ -93,7 +93,7 @@ def try_import(name: str) -> ModuleType | ImportError:
 
 
 def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
-    """Checks that torch and torchvision are installed and fit each other."""
+    """Checks that torch and torchvision are installed and fit together."""
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
         level = Level.NOTE if isinstance(torch, ModuleNotFoundError) else Level.PROBLEM  # not installed, or broken
@@ -107,7 +107,7 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
 
 
 def check_engines(onnx: Any, onnxruntime: Any, openvino: Any) -> list[Finding]:
-    """Checks which engines can execute models beside torch, and whether ONNX files can be read."""
+    """Checks which engines other than torch can execute models, and whether ONNX files can be read."""
     findings = []
     for name, module, use in (
         ("onnx", onnx, "no ONNX file can be read, and engine torch is the only one"),
@@ -151,7 +151,7 @@ def _gpu(torch: Any, runtime: Any, index: int) -> Finding:
 
 
 def check_shared_memory(folder: Path) -> Finding:
-    """Checks the room for shared memory, which Fast DDS and the transport ``shared_memory`` use."""
+    """Checks the room for shared memory. Fast DDS and the transport ``shared_memory`` use it."""
     what = f"Shared memory ({folder})"
     advice = f"mount it larger (mount -o remount,size=1G {folder}; of a container: --shm-size=1g or --ipc=host)."
     try:
@@ -204,7 +204,7 @@ def _socket_buffers(size: int) -> Finding:
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """Returns all findings and a conclusion, a line each."""
+    """Returns all findings and a conclusion as text. The conclusion is the last line."""
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     end = f"{problems} problem{'s' * (problems != 1)} to be solved first." if problems else "The pipeline can run."
     return "\n".join([*map(str, findings), end])

@@ -1,4 +1,4 @@
-"""Describes the machine and the versions of software that a measurement was made with."""
+"""Describes the machine and the software versions on which a measurement depends."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from typing import Any
 
 from split_infer_ros.runtime.device import Device
 
-# Extensions by which oneDNN chooses kernels, beyond what torch reports, as /proc/cpuinfo names them on x86-64 and ARM.
+# Extensions that decide which kernels oneDNN chooses, beyond those that torch reports. The names are those in
+# /proc/cpuinfo on x86-64 and ARM.
 _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
     r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme(2|fa64|[ibf]\d\w*)?"
 )
-# torch's name of the vector instructions that it uses on x86-64, the widest first, and the extensions that it asks for.
+# torch's names for the vector instructions that it uses on x86-64, widest first, and the extensions that each needs.
 _CAPABILITIES = {
     "AVX512": {"avx512vl", "avx512bw", "avx512dq", "fma"},
     "AVX2": {"avx2", "fma"},
     "DEFAULT": set[str](),
 }
-_CAPABILITY_LIMIT = "ATEN_CPU_CAPABILITY"  # a variable that torch reads
+_CAPABILITY_LIMIT = "ATEN_CPU_CAPABILITY"  # an environment variable that torch reads
 _TORCH_VERSION = re.compile(r"^__version__ = '([^']+)'", re.MULTILINE)
 _CUDA_VERSION = re.compile(r"^cuda\b.*= '([^']+)'", re.MULTILINE)
-_OTHER_DISTRIBUTIONS = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # of the same package
-_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # variables of the user; the first one that is set counts
+_OTHER_DISTRIBUTIONS = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # they hold the same package
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the user's environment variables; the first that is set counts
 
 
 def describe_machine() -> dict[str, Any]:
@@ -35,10 +36,10 @@ def describe_machine() -> dict[str, Any]:
 
     Returns:
         ``cpu``, ``instruction_set``, ``cores`` (that this process may use), ``memory_bytes``, ``gpu``,
-        ``gpu_memory_bytes``, ``system`` and ``versions``. The values for a GPU are None without one. ``versions`` has
-        those of python, torch, cuda and ros, or None for what is absent.
+        ``gpu_memory_bytes``, ``system`` and ``versions``. Without a GPU, the values for it are None. ``versions`` has
+        the versions of python, torch, cuda and ros; None for each that is absent.
     """
-    import torch  # only here and below: processes on a CPU may do without it
+    import torch  # only in functions, because a process on a CPU may lack torch
 
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
@@ -59,7 +60,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def gpu_name(device: str) -> str | None:
-    """Returns the model name of a device, given as torch names it (``cuda:0``); None for the CPU."""
+    """Returns the model name of a device; None for the CPU. ``device`` is torch's name, for example ``cuda:0``."""
     if Device(device).type == "cpu":
         return None
     import torch
@@ -68,16 +69,16 @@ def gpu_name(device: str) -> str | None:
 
 
 def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Returns the version of NVIDIA's driver; None without one."""
+    """Returns the version of NVIDIA's driver; None without a driver."""
     match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", version.read_text()) if version.exists() else None
     return match[1] if match else None
 
 
 @functools.cache
 def installed_torch() -> tuple[str | None, str | None]:
-    """Returns the version of torch and that of its CUDA, without importing torch; None for what is absent.
+    """Returns the versions of torch and of its CUDA, without importing torch; None for each that is absent.
 
-    Both stand in a file of torch's. The metadata of some wheels leaves out the part behind ``+``.
+    Both are read from a file of torch, because the metadata of some wheels leaves out the part behind ``+``.
     """
     try:
         distribution = metadata.distribution("torch")
@@ -90,7 +91,7 @@ def installed_torch() -> tuple[str | None, str | None]:
 
 
 def torch_versions(device: str) -> dict[str, str | None]:
-    """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU). Imports nothing."""
+    """Returns the releases of ``torch`` and ``cuda`` (None on the CPU) that run models on a device. Imports nothing."""
     version, cuda = installed_torch()
     return {"torch": version and release(version), "cuda": None if Device(device).type == "cpu" else cuda}
 
@@ -104,11 +105,11 @@ def package_version(package: str) -> str:
         return ""
 
 
-@functools.cache  # looking it up takes 0.25 ms, and a database has many records
+@functools.cache  # a look-up takes 0.25 ms, and a database has many records
 def engine_version(engine: str) -> str | None:
     """Returns the release of an engine's package, such as ``openvino``; None if it is not installed.
 
-    A process looks it up once. An engine that is installed later counts from the next process on.
+    A process looks the release up once. It does not notice an engine that is installed later.
     """
     for distribution in (engine, *_OTHER_DISTRIBUTIONS.get(engine, ())):
         try:
@@ -121,15 +122,15 @@ def engine_version(engine: str) -> str | None:
 def release(version: str) -> str:
     """Returns a version without its patch level: ``2.15+cu132`` for ``2.15.0+cu132``.
 
-    A patch fixes faults and keeps the kernels. Builds before a release give no such promise, so their version is
-    returned as it is.
+    A patch release fixes faults and keeps the kernels. Builds before a release may change kernels, so their version is
+    returned unchanged.
     """
     match = re.fullmatch(r"(\d+\.\d+)\.\d+(\+.*)?", version)
     return match[1] + (match[2] or "") if match else version
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns what decides which kernels run on the CPU. Processors with the same text run the same kernels.
+    """Returns a text that says what decides which kernels run on the CPU. The same text means the same kernels.
 
     An example is ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``. The text begins with the capability that torch
     uses, which ATEN_CPU_CAPABILITY can lower; on ARM it is DEFAULT. The processor's extensions that oneDNN uses follow
@@ -149,14 +150,14 @@ def _capability(flags: frozenset[str]) -> str:
 
 
 def onednn_limit() -> str:
-    """Returns the instruction set up to which the user lets oneDNN go, in upper case; empty if there is no limit."""
+    """Returns the widest instruction set that the user allows oneDNN, in upper case; empty without a limit."""
     return next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
 
 
 def cpu_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Returns the processor's extensions that decide which kernels run, such as ``avx512_bf16``, as Linux names them.
+    """Returns Linux's names of the processor's extensions that decide which kernels run, such as ``avx512_bf16``.
 
-    All processors of a machine have the same ones.
+    All processors of a machine have the same extensions.
     """
     return frozenset(flag for flag in _cpu_flags(cpuinfo) if _EXTENSIONS.fullmatch(flag))
 
@@ -177,7 +178,7 @@ def num_cores() -> int:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo"), board: Path = Path("/proc/device-tree/model")) -> str:
-    """Returns the processor's model name. If it has none, as on ARM boards, returns the board's."""
+    """Returns the processor's model name. If there is none, as on ARM boards, returns the board's model name."""
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
             key, _, value = line.partition(":")

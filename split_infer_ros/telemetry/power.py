@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from split_infer_ros.telemetry.sensors import Reading, Unit
 
-WHOLE_BOARD = ("VDD_IN", "POM_5V_IN", "5V_IN")  # names, on several Jetson boards, of the rail that feeds all others
+WHOLE_BOARD = ("VDD_IN", "POM_5V_IN", "5V_IN")  # the rail that feeds all others; its name differs by Jetson board
 
 
 def total_watts(readings: Sequence[Reading]) -> float:
     """Returns the power of everything that the sensors cover; NaN without a power sensor.
 
-    If the board has a sensor at its input, that sensor's power is the total. Otherwise it is the sum of all GPUs and
-    rails.
+    If the board has a sensor at its input, the total is that sensor's power. Otherwise the total is the sum over all
+    GPUs and rails.
     """
     watts = {reading.name: reading.value for reading in readings if reading.unit is Unit.WATT}
     whole_board = [value for name, value in watts.items() if name in WHOLE_BOARD]
@@ -22,7 +22,7 @@ def total_watts(readings: Sequence[Reading]) -> float:
 
 
 class MeanPower:
-    """Averages power since the last call of ``take``, with straight lines between the readings."""
+    """Averages power since the last call of ``take``. Between two readings, power is taken to change linearly."""
 
     def __init__(self) -> None:
         self._latest_s = self._latest_watts = math.nan

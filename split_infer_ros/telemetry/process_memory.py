@@ -1,4 +1,4 @@
-"""How much memory this process has."""
+"""Reads how much memory this process uses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of a process. A number is 0 if the system does not tell it.
+    """Memory of a process. A number is 0 if the system does not report it.
 
     Attributes:
-        resident_bytes: what is in RAM, with files and shared memory that other processes may have as well.
-        anonymous_bytes: the part of it that belongs to no file: the heap, stacks, and what was written to in private
-            mappings. This is what the process costs the machine.
+        resident_bytes: memory in RAM, including files and shared memory that other processes may also use.
+        anonymous_bytes: the part of ``resident_bytes`` that belongs to no file: the heap, stacks, and written pages of
+            private mappings. This is what the process costs the machine.
     """
 
     resident_bytes: int
@@ -23,10 +23,10 @@ class ProcessMemory:
 
 
 def process_memory(status: Path = Path("/proc/self/status")) -> ProcessMemory:
-    """Returns the memory that this process has now.
+    """Returns the memory that this process uses now.
 
     Args:
-        status: where Linux tells it. Unlike ``smaps_rollup``, it is read without looking at each page.
+        status: the file in which Linux reports it. Unlike for ``smaps_rollup``, Linux need not look at each page.
     """
     try:
         lines = status.read_text().splitlines()
@@ -37,6 +37,6 @@ def process_memory(status: Path = Path("/proc/self/status")) -> ProcessMemory:
 
 
 def _bytes(text: str) -> int:
-    """Returns the bytes of a text such as ``1234 kB``; 0 if it is none."""
+    """Returns the bytes that a text such as ``1234 kB`` states; 0 for any other text."""
     number, _, unit = text.strip().partition(" ")
     return int(number) * _KIB if number.isdigit() and unit == "kB" else 0

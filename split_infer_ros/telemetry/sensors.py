@@ -1,4 +1,4 @@
-"""Reads the power and temperature sensors that this machine has. A sensor that is missing is absent, not zero."""
+"""Reads the power and temperature sensors that this machine has. A missing sensor has no reading, not a zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Unit(enum.Enum):
-    """What a sensor measures in."""
+    """The unit in which a sensor measures."""
 
     WATT = "W"
     CELSIUS = "C"
@@ -24,9 +24,9 @@ class Reading:
     """The value of one sensor.
 
     Attributes:
-        name: of the sensor, such as ``GPU 0`` or a rail of the board.
-        value: in ``unit``.
-        unit: of the value.
+        name: the name of the sensor, such as ``GPU 0`` or a rail of the board.
+        value: the value in ``unit``.
+        unit: the unit of the value.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Sensors:
 
         Args:
             system: the folder where Linux shows its sensors.
-            nvml: NVIDIA's binding of its management library; None to import it if it is installed.
+            nvml: NVIDIA's binding of its management library; None: the installed one, if there is one.
         """
         sensors = (*_gpu_sensors(nvml or _import_nvml()), *_rails(system), *_zones(system))
         return cls([sensor for sensor in sensors if _read(sensor) is not None])
 
     def read(self) -> list[Reading]:
-        """Returns the current readings, without those of sensors that no longer answer."""
+        """Returns the current readings. Sensors that no longer answer are left out."""
         return [reading for reading in map(_read, self._sensors) if reading is not None]
 
 

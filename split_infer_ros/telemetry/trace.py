@@ -1,4 +1,4 @@
-"""Writes a trace of what ran when, for Perfetto and chrome://tracing."""
+"""Writes a trace that shows when each stage ran, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from split_infer_ros.runtime.user_files import user_path
 
 _log = logging.getLogger(__name__)
 
-MAX_BYTES = 500_000_000  # about a day of batches; the trace ends there, so it cannot fill the disk
+MAX_BYTES = 500_000_000  # about a day of batches; the trace ends at this size, so that it cannot fill the disk
 
 
 class TraceFile:
     """Writes Chrome's trace event format: a JSON array with one event a line.
 
-    Viewers accept the array without its closing bracket, so a file that was cut off can still be opened.
+    Viewers accept the array without its closing bracket, so they can open a file that was cut off.
 
     Args:
-        file: open for writing.
+        file: a file that is open for writing.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -38,7 +38,7 @@ class TraceFile:
         """Begins a trace.
 
         Args:
-            path: of the file. An existing file is replaced.
+            path: the path of the file. An existing file is replaced.
 
         Raises:
             ConfigurationError: the file cannot be written.
@@ -55,11 +55,11 @@ class TraceFile:
         """Writes one slice, from any thread.
 
         Args:
-            row: where the slice is shown.
-            name: of the slice.
-            start: seconds of any clock.
-            end: seconds of the same clock.
-            facts: shown with the slice.
+            row: the name of the row that shows the slice.
+            name: the name of the slice.
+            start: when the slice begins, in seconds of any clock.
+            end: when it ends, in seconds of the same clock.
+            facts: facts that are shown with the slice.
         """
         with self._lock:
             if row not in self._rows:
@@ -71,13 +71,13 @@ class TraceFile:
             self._write({"ph": "X", "name": name, "pid": 1, "tid": self._rows[row], **times, "args": facts})
 
     def slices(self, rows: Mapping[str, tuple[float, float]], name: str, prefix: str = "", **facts: Any) -> None:
-        """Writes a slice of the same name in several rows.
+        """Writes slices with the same name in several rows.
 
         Args:
-            rows: the start and end of the slice in each row, in seconds.
-            name: of the slices.
-            prefix: put before the rows' names.
-            facts: shown with each slice.
+            rows: start and end of the slice in each row, in seconds, by the row's name.
+            name: the name of the slices.
+            prefix: text in front of the rows' names.
+            facts: facts that are shown with each slice.
         """
         for row, (start, end) in rows.items():
             self.slice(f"{prefix}{row}", name, start, end, **facts)
@@ -102,5 +102,5 @@ class TraceFile:
             self._close_file()
 
     def _close_file(self) -> None:
-        with suppress(OSError):  # closing flushes once more, and fails if the disk is full; the file is closed anyway
+        with suppress(OSError):  # close() flushes, which fails if the disk is full; the file is closed in any case
             self._file.close()

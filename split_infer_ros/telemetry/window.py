@@ -9,11 +9,11 @@ import numpy as np
 
 
 class Window:
-    """Keeps recent samples; safe to use from any thread.
+    """Keeps recent samples. Any thread may use it.
 
     Args:
         seconds: how long a sample counts.
-        max_samples: how many samples are kept at most, the newest ones.
+        max_samples: the most samples that are kept. Older samples are dropped.
     """
 
     def __init__(self, seconds: float = 10.0, max_samples: int = 10_000) -> None:

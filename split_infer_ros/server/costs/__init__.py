@@ -1,1 +1,1 @@
-"""What executions cost on this machine: measured between frames, and kept."""
+"""Measures what executions cost on this machine, between frames, and keeps the costs."""

@@ -1,4 +1,4 @@
-"""The keys under which the database keeps what executions cost."""
+"""The keys under which the database keeps the costs of executions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from split_infer_ros.measurements.record import Record
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import engine_version
 
-CostKey = tuple[tuple[str, int], ...]  # like a Combination, but with what a model is in place of its name
+CostKey = tuple[tuple[str, int], ...]  # like a Combination, but with a description of each model in place of its name
 
 
 def engine_text_of(model: SplitModel) -> str:
-    """Returns the end of a variant's name: what is not torch or not fp32, with the version of the engine."""
+    """Returns the end of a variant's name: an engine other than torch, with its version, and a precision but fp32."""
     config = model.execution_config
     end = ""
     if config.engine is not Engine.TORCH:
@@ -23,7 +23,7 @@ def engine_text_of(model: SplitModel) -> str:
 
 
 def cost_key_of(record: Record) -> CostKey:
-    """Returns the key of a record's cost; empty if the record's config has another format."""
+    """Returns the cost key of a record; empty if the record's config has another format."""
     try:
         return tuple((str(model), int(count)) for model, count in record.config["batches"])
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Measures what executions cost, one execution at a time, so that frames can be served in between."""
+"""Measures the costs of executions, one execution at a time, so that frames can be served in between."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from split_infer_ros.server.schedule.execution_costs import Combination, Executi
 from split_infer_ros.server.schedule.graph_policy import MAX_FORESEEN, foreseen_combinations
 from split_infer_ros.server.schedule.scheduler import Rules
 
-MIN_ROUNDS = 3  # samples of each execution
-MAX_ROUNDS = 9  # samples of an execution whose samples disagree
+MIN_ROUNDS = 3  # the fewest samples of an execution
+MAX_ROUNDS = 9  # the most samples, if they disagree
 
 Clock = Callable[[], float]
 
@@ -25,12 +25,12 @@ class Measurement:
 
     Attributes:
         table: the cost table that gets the result.
-        combination: what is executed.
+        combination: the models and batch sizes that are executed.
         steps: runs one execution at each step.
-        samples_s: seconds of the executions so far.
-        failure: the exception that ended the measurement; None so far.
-        is_required: whether a failure means that the combination cannot be served. It is False for a combination that
-            was served before, and is only to be recorded.
+        samples_s: the seconds of the executions so far.
+        failure: the exception that ended the measurement; None if there was none.
+        is_required: whether a failure means that the combination cannot be served. False for a combination that was
+            served before and is run again only to be recorded.
     """
 
     table: CostTable
@@ -47,13 +47,13 @@ class Measurement:
 
 
 class CostMeasurer:
-    """Chooses what to measure of the loaded models, and measures it; only ``step`` needs no lock.
+    """Chooses which executions of the loaded models to measure, and measures them. Only ``step`` needs no lock.
 
-    A runner that records graphs also rehearses. It runs what is known from earlier days, and what the scheduler may
-    fuse, so that these executions are recorded before frames need them.
+    If a runner records graphs, the measurer also rehearses. It runs executions with costs from earlier days, and
+    executions that the scheduler may fuse. So they are recorded before frames need them.
 
     Args:
-        modes: for each execution mode its runner and its cost table; all tables have the same models.
+        modes: the runner and the cost table of each execution mode. All tables have the same models.
         clock: returns seconds.
     """
 
@@ -66,10 +66,10 @@ class CostMeasurer:
         self.done = True
 
     def restart(self, rules: Rules) -> None:
-        """Chooses anew, because models or rules changed.
+        """Starts to choose again, because models or rules changed.
 
         Args:
-            rules: by which the scheduler will combine requests.
+            rules: how the scheduler will combine requests.
         """
         self._current = None
         self._rules = rules
@@ -80,10 +80,10 @@ class CostMeasurer:
         self.done = False
 
     def next_measurement(self, is_idle: bool = False) -> Measurement | None:
-        """Returns the measurement that the next step belongs to; None if there is nothing to measure.
+        """Returns the measurement for the next step; None if there is nothing to measure.
 
         Args:
-            is_idle: whether no frames come. If so, a combination that ran without being recorded may be recorded.
+            is_idle: whether no frames come. A combination that ran without a graph may then be recorded.
         """
         if self._current is None and not self.done:
             self._current = self._next_missing()
@@ -93,7 +93,7 @@ class CostMeasurer:
         return self._current
 
     def step(self, measurement: Measurement) -> bool:
-        """Runs one more execution; returns True if the measurement needs no more."""
+        """Runs one more execution; returns True if the measurement needs no more executions."""
         try:
             next(measurement.steps)
         except StopIteration:
@@ -104,7 +104,7 @@ class CostMeasurer:
         return measurement.has_enough_samples
 
     def finish(self, measurement: Measurement) -> bool:
-        """Adds the result to its cost table; returns False if it does not count, because models changed meanwhile."""
+        """Adds the result to its cost table; returns False if models changed meanwhile, so that it does not count."""
         if measurement is not self._current:
             return False
         self._current = None
@@ -116,7 +116,7 @@ class CostMeasurer:
         return True
 
     def _next_missing(self) -> Measurement | None:
-        """Begins what is missing, batches of one model first and stacks last, then what is to be rehearsed."""
+        """Begins the next missing measurement, batches of one model first and stacks last. Then begins rehearsals."""
         missing = []
         for runner, table in self._modes:
             combination = table.next_to_measure()
@@ -144,7 +144,7 @@ class CostMeasurer:
                 yield combination
 
     def _next_unrecorded(self) -> Measurement | None:
-        """Begins to record a combination that ran without being recorded."""
+        """Begins to record a combination that ran without a graph."""
         for runner, table in self._modes:
             combination = None if runner.graphs is None else runner.graphs.most_missed
             if combination is not None and all(name in table.models for name, _ in combination):

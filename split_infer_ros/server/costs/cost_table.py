@@ -1,4 +1,4 @@
-"""The measured costs of executions in one execution mode, kept in the database under what the models are."""
+"""The measured costs of executions in one execution mode. The database keeps them under descriptions of the models."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from split_infer_ros.split.model import SplitModel
 if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
-MAX_EXECUTION_S = 0.25  # a longer execution is not measured: beyond, costs grow in proportion anyway
-MAX_FUSED = 128  # combinations of several models that are considered, those of the fewest models first
-FUSION_BUDGET_S = 2.0  # spent on timing combinations of several models each time that a model is added
+MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
+MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
+FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, each time that a model is added
 
 
 class CostTable:
@@ -44,11 +44,11 @@ class CostTable:
 
     Args:
         key: the device and the versions under which costs are kept.
-        database: costs are loaded from it and kept in it.
+        database: keeps costs. They are loaded from it.
         max_batch_size: the largest batch that is measured; may be replaced.
         graphs: whether executions are recorded as graphs.
-        num_lanes: 0 if an execution has all cores, or the GPU. Otherwise each execution has one core, and as many run
-            concurrently. Models are not fused then.
+        num_lanes: 0 if an execution has all cores, or the GPU. Otherwise each execution has one core, ``num_lanes``
+            executions run concurrently, and models are not fused.
     """
 
     def __init__(self, key: Key, database: Database, *, max_batch_size: int, graphs: bool, num_lanes: int = 0) -> None:
@@ -71,9 +71,9 @@ class CostTable:
         return {**self._timed, **self._stacks}
 
     def load_costs(self) -> None:
-        """Takes costs from the database; safe while other threads use the table.
+        """Takes costs from the database. Other threads may use the table meanwhile.
 
-        Costs whose samples disagree come from a busy machine. They are not taken, so they are measured again.
+        If the samples of a cost disagree, the machine was busy. Such a cost is not taken, so it is measured again.
         """
         for record in self._database.find(self._key, self._task()):
             cost_key = cost_key_of(record)
@@ -81,33 +81,33 @@ class CostTable:
                 self._measured_s[cost_key] = record.median_s
 
     def add_model(self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None = None) -> None:
-        """Adds a model. Its costs depend on its engine and precision as well.
+        """Adds a model. Its costs also depend on its engine and precision.
 
         Args:
-            name: unique in this table.
+            name: a name that is unique in this table.
             model: the model.
-            variant: what the costs depend on besides the model, as ``Plan.cost_key`` says it.
-            pixels: the form of its images, if its backbone normalises them.
+            variant: what the costs depend on besides the model; see ``Plan.cost_key``.
+            pixels: the form of the images, if the backbone normalises them.
         """
         self._models[name], self._variants[name] = model, variant + engine_text_of(model)
         self._timed[name] = model if pixels is None else PixelModel(model.image_shape[1:], pixels)
         self._fusion_budget_s = 0.0 if self._num_lanes else FUSION_BUDGET_S
 
     def remove_model(self, name: str) -> None:
-        """Removes a model and its failures; its costs stay for a later ``add_model``."""
+        """Removes a model and its failures. Its costs stay for a later ``add_model``."""
         del self._models[name], self._variants[name], self._timed[name]
         self._failed = {combination for combination in self._failed if name not in dict(combination)}
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Replaces the stacks, whose members were added, by exactly these."""
+        """Replaces the stacks by exactly these. Their members must have been added."""
         gone = self._stacks.keys() - {stack.name for stack in stacks}
         self._failed = {combination for combination in self._failed if not gone & dict(combination).keys()}
         self._stacks = {stack.name: stack for stack in stacks}
 
     def stack_pays(self, members: Sequence[str]) -> bool | None:
-        """Returns whether these models cost clearly less as one network than one after the other, at any batch size.
+        """Returns whether these models cost clearly less as one network than one after the other, at some batch size.
 
-        It is None as long as that is not known, and something is to be measured.
+        Returns None while this is not known and measurements are missing.
 
         Args:
             members: names of added models of one architecture.
@@ -126,7 +126,7 @@ class CostTable:
         return combination[0][0] in self._stacks
 
     def is_ready(self, name: str) -> bool:
-        """Returns whether all batches of the model are measured."""
+        """Returns whether the model was added and all its batches are measured."""
         return name in self._models and next(self._batches_to_measure(name), None) is None
 
     def has_failed(self, name: str) -> bool:
@@ -134,7 +134,7 @@ class CostTable:
         return combination_of({name: 1}) in self._failed
 
     def next_to_measure(self) -> Combination | None:
-        """Returns what is to be measured next, batches of one model first and stacks last; None if enough is known."""
+        """Returns the next combination to measure, batches of one model first, stacks last; None if enough is known."""
         for name in self._models:
             for batch in self._batches_to_measure(name):
                 return batch
@@ -151,7 +151,7 @@ class CostTable:
         return None
 
     def add_measured(self, combination: Combination, samples_s: Sequence[float]) -> None:
-        """Adds the cost of an execution, the median of the samples, and keeps the samples in the database."""
+        """Adds the median of the samples as the cost of an execution, and keeps the samples in the database."""
         if len(combination) > 1:
             self._fusion_budget_s -= sum(samples_s)
         cost_key = self._cost_key(combination)
@@ -161,11 +161,11 @@ class CostTable:
         self._database.keep([record], "the cost of an execution is")
 
     def add_failed(self, combination: Combination) -> None:
-        """Notes that an execution cannot run; it is not measured again."""
+        """Notes that an execution cannot run. It is not measured again."""
         self._failed.add(combination)
 
     def costs(self) -> ExecutionCosts:
-        """Returns the costs of those models of which at least one batch was measured."""
+        """Returns the costs of all models with at least one measured batch."""
         alone_s: dict[str, dict[int, float]] = {}
         for name in self._models:
             batches_s = {size: self._find_s({name: size}) for size in self._batch_sizes()}
@@ -190,7 +190,7 @@ class CostTable:
         return replace(costs, fused_s=fused_s)
 
     def _batches_to_measure(self, name: str) -> Iterator[Combination]:
-        """Yields the smallest batch size of the model that is missing and expected to be short, if there is one."""
+        """Yields the model's smallest batch size without a cost, if that batch is expected to be short."""
         expected_s = 0.0
         for size in self._batch_sizes():
             batch = combination_of({name: size})
@@ -208,9 +208,9 @@ class CostTable:
         return sum(costs.batch_s(name, count) for name, count in combination) <= MAX_EXECUTION_S
 
     def _stack_sizes(self, members: Sequence[str]) -> Iterator[int]:
-        """Yields the numbers of images of each member that are measured: as many as one decision may need.
+        """Yields the numbers of images of each member that are measured, up to the most that one decision may need.
 
-        Long executions are left out. All members have the same architecture, so the first one tells for all.
+        Long executions are left out. All members have the same architecture, so the costs of the first decide.
         """
         for size in range(1, math.ceil(self.max_batch_size / len(members)) + 1):
             alone_s = self._find_s({members[0]: size})
@@ -235,7 +235,7 @@ class CostTable:
         return tuple(sorted((self._kind_of(name), count) for name, count in combination))
 
     def _kind_of(self, name: str) -> str:
-        """Returns what a model or a stack is, whatever its name."""
+        """Returns a description of a model or a stack that does not depend on its name."""
         if name in self._stacks:
             return self._stack_kind(list(self._stacks[name].members))
         return f"{self._models[name].fingerprint} at {self._variants[name]}"
@@ -244,7 +244,7 @@ class CostTable:
         return f"{len(members)} as one network: {self._kind_of(members[0])}"
 
     def _task(self) -> dict[str, Any]:
-        """Returns the records' task. It is the same for all models; ``config`` names the models and batch sizes."""
+        """Returns the task of the records. It is the same for all models. ``config`` names models and batch sizes."""
         threads = {"threads": 1, "lanes": self._num_lanes} if self._num_lanes else {"threads": max_threads()}
         return {"stage": "execution", **threads, "graphs": self._graphs}
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class CostTables:
-    """The costs of the loaded models in every execution mode. Those of lanes count only for models that have lanes.
+    """The costs of the loaded models in every execution mode. Costs on lanes exist only for models that have lanes.
 
     Args:
         key: the device and the versions under which costs are kept.
-        database: costs are loaded from it and kept in it.
+        database: keeps costs. They are loaded from it.
         max_batch_size: the largest batch that is measured.
         graphs: whether executions are recorded as graphs.
-        num_lanes: one a core; 0 if all cores, or the GPU, are the only execution mode.
+        num_lanes: number of lanes, one a core; 0 if all cores, or the GPU, are the only execution mode.
 
     Attributes:
         whole: costs on all cores, or on the GPU.
@@ -46,17 +46,17 @@ class CostTables:
             table.max_batch_size = max_batch_size
 
     def load_costs(self) -> None:
-        """Takes costs from the database; safe while other threads use the tables."""
+        """Takes costs from the database. Other threads may use the tables meanwhile."""
         for table in self._tables:
             table.load_costs()
 
     def add_model(
         self, name: str, model: SplitModel, variant: str, pixels: PixelInput | None, *, has_lanes: bool
     ) -> None:
-        """Adds a model, or one whose plan is another now; ``CostTable.add_model`` explains the other arguments.
+        """Adds a model, or replaces one that has a new plan. ``CostTable.add_model`` explains the other arguments.
 
         Args:
-            has_lanes: whether it can be computed on lanes. If not, what that costs is not measured.
+            has_lanes: whether the model can be computed on lanes. If not, costs on lanes are not measured.
         """
         self.whole.add_model(name, model, variant, pixels)
         if self.lane is not None and has_lanes:
@@ -65,7 +65,7 @@ class CostTables:
             self.lane.remove_model(name)
 
     def remove_model(self, name: str) -> None:
-        """Removes a model; its costs stay for a later ``add_model``."""
+        """Removes a model. Its costs stay for a later ``add_model``."""
         for table in self._tables:
             if name in table.models:
                 table.remove_model(name)
@@ -76,7 +76,7 @@ class CostTables:
             table.set_stacks(stacks)
 
     def stack_pays(self, members: Sequence[str]) -> bool | None:
-        """Returns whether a stack of these models saves time in an execution mode; None as long as it may."""
+        """Returns whether a stack of these models saves time in any execution mode; None while this is not known."""
         verdicts = [table.stack_pays(members) for table in self._tables]
         if True in verdicts:
             return True
@@ -91,7 +91,7 @@ class CostTables:
         return any(table.has_failed(name) for table in self._tables)
 
     def costs(self) -> ExecutionModes:
-        """Returns the costs of those models of which at least one batch was measured."""
+        """Returns the costs of all models with at least one measured batch."""
         whole = self.whole.costs()
         if self.lane is None:
             return ExecutionModes(whole)

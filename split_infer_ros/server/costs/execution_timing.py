@@ -1,4 +1,4 @@
-"""Times executions: batches of one model, and batches of several models as one execution."""
+"""Times executions. An execution is a batch of one model, or batches of several models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from split_infer_ros.server.execution.merge_runner import Inputs, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 
 FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are timed as one execution
-WARM_UPS = 2  # executions that do not count: kernels are chosen and weights are packed
-MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4  # of a median above the fastest sample; beyond, the machine was busy
+WARM_UPS = 2  # executions that are not timed, because they choose kernels and pack weights
+# How far the median may lie above the fastest sample: a share of it, plus seconds. Beyond, the machine was busy.
+MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4
 
 
 class TimedModel(Protocol):
-    """A model whose executions are timed: a ``SplitModel``, or several as one ``StackedModel``."""
+    """A model that is timed: a ``SplitModel``, or several models as one ``StackedModel``."""
 
     def blank_images(self, batch_size: int) -> Images:
         """Returns black images as the backbone takes them."""
@@ -27,11 +28,11 @@ class TimedModel(Protocol):
 
 
 class PixelModel:
-    """A model whose backbone normalises images itself, as it is timed.
+    """Stands for a timed model with a backbone that normalises images itself.
 
     Args:
-        size: height and width of its images.
-        pixels: their form.
+        size: height and width of the images.
+        pixels: the form of the images.
     """
 
     def __init__(self, size: tuple[int, int], pixels: PixelInput) -> None:
@@ -47,7 +48,7 @@ class GraphStore(Protocol):
 
     @property
     def most_missed(self) -> Combination | None:
-        """The combination that ran most often without being recorded; None if there is none."""
+        """The combination that ran most often without a graph; None if there is none."""
 
     def has_room(self, combination: Combination) -> bool:
         """Returns whether the combination can be recorded without evicting another one."""
@@ -55,7 +56,7 @@ class GraphStore(Protocol):
 
 
 class ExecutionRunner(Protocol):
-    """Runs executions; a ``MergeRunner``, or several of them at once."""
+    """Runs executions. It is a ``MergeRunner``, or several of them that run at the same time."""
 
     @property
     def graphs(self) -> GraphStore | None:
@@ -71,10 +72,10 @@ class ExecutionRunner(Protocol):
 
 
 def fusable_combinations(parameters: Mapping[str, int]) -> Iterable[Combination]:
-    """Yields what may run as one execution: several models of one size class (§II-B), the fewest models first.
+    """Yields combinations that may run as one execution: several models of one size class (§II-B), fewest models first.
 
     Args:
-        parameters: the number of parameters of each model that is loaded.
+        parameters: the number of parameters of each loaded model.
     """
     if not parameters:
         return
@@ -99,12 +100,12 @@ def time_execution(
     add_sample: Callable[[float], object],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[None]:
-    """Runs a combination ``WARM_UPS`` + ``rounds`` times on blank images, and yields after each time.
+    """Runs a combination ``WARM_UPS`` + ``rounds`` times on blank images, and yields after each run.
 
     Args:
-        models: by name, at least those of the combination.
-        runner: has these models loaded.
-        combination: what is run.
+        models: models by name, at least those of the combination.
+        runner: runs the combination; it has loaded these models.
+        combination: the models and batch sizes to run.
         rounds: how many executions are timed.
         add_sample: receives the seconds of each timed execution.
         clock: returns seconds.
@@ -121,7 +122,7 @@ def time_execution(
 
 
 def samples_agree(samples_s: Sequence[float]) -> bool:
-    """Returns whether half of the samples are about as fast as the fastest one. On a busy machine they are not.
+    """Returns whether half of the samples are about as fast as the fastest one. If not, the machine was busy.
 
     Args:
         samples_s: at least one sample, in seconds.

@@ -1,1 +1,1 @@
-"""What runs on the device: backbones, merged, fused or recorded as CUDA graphs."""
+"""Runs backbones on the device, merged, fused or recorded as CUDA graphs."""

@@ -1,4 +1,4 @@
-"""All lanes of a CPU at work at the same time, to measure what an execution costs on a lane."""
+"""Runs all lanes of a CPU at the same time, to measure what an execution costs on a lane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ConcurrentLanes:
         lanes: a runner for each lane, with one thread each. ``close`` closes them.
     """
 
-    graphs = None  # a CPU records none
+    graphs = None  # a CPU records no graphs
 
     def __init__(self, lanes: Sequence[MergeRunner]) -> None:
         self._lanes = lanes
@@ -25,10 +25,10 @@ class ConcurrentLanes:
         """Does nothing, because a CPU records no graphs."""
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Runs the execution on all lanes to the end of the last; returns one lane's results, which all have.
+        """Runs the execution on all lanes, and waits until all are done. All have the same results, so one is returned.
 
         Raises:
-            Exception: what a model raised, once all lanes are done.
+            Exception: an error of a model, raised once all lanes are done.
         """
         runs = [self._threads.submit(lane.run, inputs) for lane in self._lanes]
         wait(runs)

@@ -1,4 +1,4 @@
-"""Batches that are computed as one, on their way from a decision to their heads."""
+"""An execution: batches that are computed together, on their way from a decision to their heads."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """Batches of different models that are computed as one.
+    """Batches of different models that are computed together. It may have a single batch.
 
     Attributes:
-        batches: at least one, in their order.
+        batches: the batches in their order, at least one.
         scheduled: the decision, with the lane.
-        stack: computes all batches as one network; None if each model computes its own.
-        before: executions with frames of the same sources, which are handed over first.
+        stack: computes all batches as one network; None if each model computes its own batch.
+        before: executions with frames of the same sources. They are handed over first.
         failed: the batches that are lost, and why.
-        began: when it was given to the device, in seconds of the steady clock.
-        done: from here on the features are in the slots.
-        is_over: its batches are handed over or lost.
+        began: when the execution was given to the device, in seconds of the steady clock.
+        done: the fence after which the features are in the slots.
+        is_over: whether all batches are handed over or lost.
     """
 
     batches: Sequence[Batch]

@@ -1,4 +1,4 @@
-"""The recorded graphs of a GPU: each runs the batches of one combination of models with a single launch."""
+"""The recorded graphs of a GPU. Each runs the batches of one combination of models with a single launch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class GraphRecorder(Protocol):
-    """Records a combination from an example of each input."""
+    """Records a combination, given an example of each input."""
 
     def __call__(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph: ...
 
 
 class ForkedGraphs:
-    """Graphs that fork over their models' streams, as many as fit into a bound of memory.
+    """Graphs that fork over the streams of their models. Their memory is limited.
 
     ``graph_policy`` decides which graphs are kept.
 
     Args:
-        model_streams: over which the graphs fork.
-        max_bytes: of GPU memory that all graphs may keep.
+        model_streams: the streams over which the graphs fork.
+        max_bytes: the most bytes of GPU memory that all graphs may keep.
         record: records a graph; tests replace it.
     """
 
@@ -41,8 +41,8 @@ class ForkedGraphs:
         self._max_bytes = max_bytes
         self._graphs: OrderedDict[Combination, RecordedGraph] = OrderedDict()  # the least recently used first
         self._misses: Counter[Combination] = Counter()
-        self._refused: set[Combination] = set()  # cannot be recorded, or there is no memory for them
-        self._failed: set[Combination] = set()  # a recording failed once; something else may have spoilt it
+        self._refused: set[Combination] = set()  # combinations that cannot be recorded, or that have no memory
+        self._failed: set[Combination] = set()  # combinations that failed once; something else may have spoilt them
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -52,26 +52,26 @@ class ForkedGraphs:
 
     @property
     def bytes(self) -> int:
-        """The GPU memory that all graphs keep."""
+        """Bytes of GPU memory that all graphs keep."""
         return sum(graph.bytes for graph in self._graphs.values())
 
     @property
     def most_missed(self) -> Combination | None:
-        """The combination that ran most often without being recorded; None if there is none."""
+        """The combination that ran most often without a graph; None if there is none."""
         return self._misses.most_common(1)[0][0] if self._misses else None
 
     def has_room(self, combination: Combination) -> bool:
-        """Returns whether a graph can be kept without evicting one; it should take what its single models' take."""
+        """Returns whether a graph can be kept without evicting one, if it takes as much as its models' own graphs."""
         single_bytes = [self._graphs[single,].bytes for single in combination if (single,) in self._graphs]
         return self.bytes + sum(single_bytes) <= self._max_bytes
 
     def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
-        """Runs one execution, with a single launch if its combination is recorded; records nothing.
+        """Runs one execution, with a single launch if its combination is recorded. Records nothing.
 
         The results lie in a graph's memory until these models run again.
 
         Args:
-            models: by name.
+            models: the backbones by name.
             inputs: (n, 3, h, w) for each model; see ``padded_combination``.
         """
         counts = {model: len(images) for model, images in inputs.items()}
@@ -87,14 +87,14 @@ class ForkedGraphs:
         return self._model_streams.run({model: replayed.get(model, models[model]) for model in inputs}, inputs)
 
     def prepare(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> None:
-        """Records a combination, if that is possible and there is memory for it; takes tenths of a second.
+        """Records a combination, if that is possible and there is enough memory. This takes tenths of a second.
 
         Args:
-            models: by name.
+            models: the backbones by name.
             inputs: (n, 3, h, w) for each model of the combination.
 
         Raises:
-            Exception: what a model raised that cannot run at all.
+            Exception: the error of a model that cannot run at all.
         """
         combination = padded_combination({model: len(images) for model, images in inputs.items()})
         if combination in self._graphs:
@@ -103,7 +103,7 @@ class ForkedGraphs:
         if combination in self._refused:
             return
         del self._misses[combination]
-        self._refused.add(combination)  # until it is recorded
+        self._refused.add(combination)  # removed once the combination is recorded
         if not all(can_be_recorded(models[model]) for model, _ in combination):
             return
         examples = {model: blank_like(inputs[model], size) for model, size in combination}
@@ -112,7 +112,7 @@ class ForkedGraphs:
         except (CaptureError, OutOfMemory) as error:
             if isinstance(error, CaptureError) and combination not in self._failed:
                 self._failed.add(combination)
-                self._refused.remove(combination)  # it is tried once more, when it ran again without a graph
+                self._refused.remove(combination)  # recording is tried once more, after another run without a graph
                 return
             names = " and ".join(model for model, _ in combination)
             _LOG.warning("%s: runs without a CUDA graph for this combination, more slowly: %s", names, error)
@@ -135,7 +135,7 @@ class ForkedGraphs:
         kept_misses = {combination: count for combination, count in self._misses.items() if not is_removed(combination)}
         self._misses = Counter(kept_misses)
         if models:
-            self._refused.clear()  # there may be memory now
+            self._refused.clear()  # there may be enough memory now
             self._failed.clear()
             self._model_streams.remove_models(models)
 
@@ -147,6 +147,6 @@ class ForkedGraphs:
 
 
 def _replayed_model(graph: RecordedGraph) -> Backbone:
-    """Returns a backbone that launches the graph of a single model, in the stream in which it is called."""
+    """Returns a backbone that launches the graph of a single model in the current stream."""
     name = next(iter(graph.inputs))
     return lambda images: graph.run({name: images})[name]

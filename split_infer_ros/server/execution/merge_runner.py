@@ -1,11 +1,11 @@
-"""Runs what the scheduler decided: the batches of several models as one execution.
+"""Runs the batches of several models as one execution, as the scheduler decided.
 
 On a CPU, the models share the cores. On a GPU, one CUDA graph forks the models over streams and joins them.
 
-The paper rewrites kernels (PTX) so that one launch does the work of several. Here, kernels stay as they are. Merging
-reads a model's weights once for all images of a batch, and one graph launches the kernels of all models. Where one
-model does not fill the GPU, kernels of several models run concurrently. Models of one architecture can run as one
-network, a ``StackedModel``, whose kernels each do the work of all of them.
+The paper rewrites kernels (PTX) so that one launch does the work of several. Here, kernels stay unchanged. With
+merging, a model's weights are read once for all images of a batch, and one graph launches the kernels of all models. If
+one model does not fill the GPU, kernels of several models run concurrently. Models of one architecture can run as one
+network, a ``StackedModel``. Each of its kernels does the work of all these models.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from split_infer_ros.server.schedule.core_sharing import CoreShare, share_cores
 if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
-Inputs = Mapping[str, Images]  # float (n, 3, h, w) of each model's own size and dtype, on the device
+Inputs = Mapping[str, Images]  # images by model: float (n, 3, h, w) on the device, with the model's size and dtype
 Outputs = dict[str, Features]
 StoreFeatures = Callable[[str, Features], object]
 Compute = Callable[[str, Backbone, Images], object]
@@ -43,7 +43,7 @@ class LaunchedExecution:
     """An execution that was given to the device.
 
     Attributes:
-        done: reached once all features are stored, except those of models that failed.
+        done: the fence after which all features are stored, except those of models that failed.
         failed: the models whose batches are lost, and why.
     """
 
@@ -52,18 +52,19 @@ class LaunchedExecution:
 
 
 class MergeRunner:
-    """Runs the loaded models, all on one device; one thread uses it.
+    """Runs the loaded models, all on one device. Only one thread may use it.
 
     Args:
-        device: where the models run.
-        graph_bytes: the GPU memory that recorded graphs may take. With None nothing is recorded, and each kernel is
+        device: the device on which the models run.
+        graph_bytes: bytes of GPU memory that recorded graphs may take. None: nothing is recorded, and each kernel is
             launched by itself.
-        num_threads: of an execution on a CPU; None for all cores. Runners of one thread each may work concurrently.
+        num_threads: threads of an execution on a CPU; None: all cores. Runners of one thread each may work
+            concurrently.
         num_lanes: how many runners, this one included, may run the same models at the same time.
 
     Attributes:
         graphs: the recorded graphs; None if nothing is recorded.
-        stream: in which executions run.
+        stream: the stream in which executions run.
     """
 
     def __init__(
@@ -106,10 +107,10 @@ class MergeRunner:
         """Replaces the models by exactly these.
 
         Args:
-            backbones: by the model's name; each maps (n, 3, h, w) to the features at its split point.
+            backbones: the backbones by the model's name. Each maps (n, 3, h, w) to the features at its split point.
             image_s: the seconds that an image of each model takes on one core. They decide how models share cores.
-            engines: what executes each model; torch those that are not named.
-            num_threads: how many each model uses alone on a CPU; all threads of the runner if 0 or not named.
+            engines: the engine of each model; torch for models that are not named.
+            num_threads: how many threads each model uses alone on a CPU; all threads of the runner if 0 or not named.
         """
         removed = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
         if self.graphs is not None:
@@ -118,17 +119,17 @@ class MergeRunner:
         self._model_threads = dict(num_threads)
 
     def set_threads(self, model: str, num_threads: int | None = None) -> None:
-        """Sets how many threads the calling thread uses for a model, by the model's engine.
+        """Sets how many threads the model's engine uses for the calling thread.
 
         Args:
-            model: what is pre-processed or computed next.
-            num_threads: on a CPU; None for those that it uses alone.
+            model: the model that is pre-processed or computed next.
+            num_threads: number of threads on a CPU; None: the number that the model uses alone.
         """
         count = num_threads or self._model_threads.get(model) or self._num_threads
         self._engines.get(model, Engine.TORCH).use_threads(count, self._num_lanes)
 
     def prepare(self, inputs: Inputs) -> None:
-        """Records the execution, if executions are recorded and there is memory for it; takes tenths of a second."""
+        """Records the execution, if executions are recorded and memory suffices. This takes tenths of a second."""
         if self.graphs is not None:
             with inference_mode(), self.stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
@@ -143,7 +144,7 @@ class MergeRunner:
             stack: computes all these models as one network; None if each model computes its own batch.
 
         Raises:
-            Exception: what a model raised, once the others are done.
+            Exception: the error of a model, raised once the other models are done.
         """
         outputs: Outputs = {}
         launched = self.launch(inputs, outputs.__setitem__, stack=stack)
@@ -160,16 +161,16 @@ class MergeRunner:
         compute: Compute | None = None,
         stack: StackedModel | None = None,
     ) -> LaunchedExecution:
-        """Launches one execution. On a CPU it is done when this returns; on a GPU it may still run.
+        """Launches one execution. On a CPU, it is done when this returns. On a GPU, it may still run.
 
         Args:
-            inputs: a batch of each model that takes part; the caller keeps them until the execution is done.
+            inputs: a batch of each model that takes part. The caller keeps them until the execution is done.
             store_features: called with each model and its features while they are valid. On a CPU it is called on the
                 thread that computed them, and on a GPU within the execution's stream.
             wait_for: fences of the work that writes the inputs.
-            compute: called on a CPU instead, with each model, its backbone and its images. It runs the backbone and
-                stores the features, which saves a copy where the backbone can write them to their place itself. It is
-                not called for a stack.
+            compute: called on a CPU in place of ``store_features``, with each model, its backbone and its images. It
+                runs the backbone and stores the features. This saves a copy if the backbone can write the features to
+                their place itself. It is not called for a stack.
             stack: computes all these models as one network; None if each model computes its own batch.
         """
         if self.stream.is_asynchronous:
@@ -221,7 +222,7 @@ class MergeRunner:
                     backbones = {model: self._backbones[model] for model in inputs}
                     for model, features in launcher.run(backbones, inputs).items():
                         store_features(model, features)
-                except Exception as error:  # one launch for all: no model has its results
+                except Exception as error:  # there is one launch for all models, so no model has results
                     failed = dict.fromkeys(inputs, error)
         return LaunchedExecution(self.stream.fence(), failed)
 
@@ -231,7 +232,7 @@ class MergeRunner:
                 try:
                     self.set_threads(model, share.num_threads)
                     compute(model, self._backbones[model], inputs[model])
-                except Exception as error:  # the next models of this share still run
+                except Exception as error:  # the next models of this share must still run
                     failed[model] = error
 
 
@@ -241,14 +242,14 @@ def _run_stack(
     """Runs a stack on the batches of its members; returns the models that failed, and why.
 
     Args:
-        stack: whose members have batches.
-        inputs: the batches.
+        stack: the stack.
+        inputs: the batches of its members.
         store_features: called with each of these models and its features.
-        run: the stack's backbone.
+        run: runs the stack's backbone.
     """
     try:
         for model, features in stack.run({model: as_tensor(images) for model, images in inputs.items()}, run).items():
             store_features(model, features)
-    except Exception as error:  # one network for all: no model has its results
+    except Exception as error:  # there is one network for all models, so no model has results
         return dict.fromkeys(inputs, error)
     return {}

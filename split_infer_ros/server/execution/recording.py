@@ -1,4 +1,4 @@
-"""Records the backbone of a plan as CUDA graphs, and says which backbones can be recorded and what inputs take."""
+"""Records the backbone of a plan as CUDA graphs. Tells which backbones can be recorded, and how large inputs are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 def can_be_recorded(backbone: Backbone) -> bool:
     """Returns whether a backbone on a GPU may be recorded as a CUDA graph.
 
-    Another engine than torch waits for its inputs. Streamed weights come from the CPU, and so do the results of
-    operators that are placed there. Trying to record any of these would only fail.
+    An engine other than torch waits for its inputs. Streamed weights come from the CPU, and so do the results of
+    operators that are placed there. An attempt to record any of these would fail.
     """
     plain = backbone.inner if isinstance(backbone, PooledBackbone) else backbone
     if isinstance(plain, StreamedPartition) or has_engine_part(plain):
         return False
-    if not is_module(plain):  # nothing is placed
+    if not is_module(plain):  # only modules have placed operators
         return True
     from split_infer_ros.operator_placement.placed_graph import has_copies  # only here: it imports torch
 
@@ -36,7 +36,7 @@ def can_be_recorded(backbone: Backbone) -> bool:
 
 
 def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
-    """Returns the bytes of one image in a graph's input; 0 if the settings let nothing be recorded."""
+    """Returns the bytes of one image in a graph's input; 0 if nothing is recorded with these settings."""
     is_recorded = model.device.type == "cuda" and settings.cuda_graphs
     is_recorded = is_recorded and settings.weights_residency is Residency.RESIDENT
     return math.prod(model.entry.image_shape) * model.dtype.itemsize if is_recorded else 0

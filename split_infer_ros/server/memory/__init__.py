@@ -1,1 +1,1 @@
-"""Which memory features and images lie in, and whether there is enough of it."""
+"""Checks whether there is enough memory for features, images and weights."""

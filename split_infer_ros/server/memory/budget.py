@@ -1,4 +1,4 @@
-"""Checks the memory that a plan takes against the user's budget."""
+"""Checks the memory of a plan against the user's budget, and that of weights against the GPU's free memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from split_infer_ros.split.split_points import SplitPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBudget:
-    """What a plan takes of the user's memory budget.
+    """The part of the user's memory budget that a plan takes.
 
     Attributes:
-        settings: with the budget, the plan's batch size and its number of slots.
-        split_point: whose features the slots hold.
-        place: the memory policy, and where the backbone runs.
-        input_bytes: of one resized image.
-        graph_input_bytes: of one image in a graph's input; 0 if nothing is recorded.
-        taken_bytes: of the budget, the part that other models have.
+        settings: the settings, with the budget, the batch size and the number of slots.
+        split_point: the split point of the features in the slots.
+        place: the memory policy, and the device on which the backbone runs.
+        input_bytes: bytes of one resized image.
+        graph_input_bytes: bytes of one image in a graph's input; 0 if nothing is recorded.
+        taken_bytes: the part of the budget that other models use.
     """
 
     settings: StageSettings
@@ -35,10 +35,9 @@ class PlanBudget:
 
     @property
     def needed_bytes(self) -> int:
-        """The memory that the plan takes: slots, staging, and on a GPU image buffers and inputs of graphs.
+        """Bytes that the plan takes on both sides: slots, staging, and on a GPU image buffers and inputs of graphs.
 
-        It is that of both sides together. Image buffers are counted with their size for one image of 640x480. Each slot
-        has an input for graphs.
+        Image buffers are counted with their size for one image of 640x480. Each slot has an input for graphs.
         """
         settings, policy = self.settings, self.place.policy
         slot_bytes = Layout(self.split_point.tensors, settings.batch_size).slot_bytes
@@ -50,7 +49,7 @@ class PlanBudget:
 
     @property
     def image_buffers_bytes(self) -> float:
-        """The bytes of the budget that are left for image buffers on a GPU."""
+        """Bytes of the budget that are left for image buffers on a GPU."""
         counted = NUM_IMAGE_BUFFERS * image_buffer_bytes(self.place.policy)
         return self.settings.memory_budget_bytes - self.taken_bytes - self.needed_bytes + counted
 
@@ -95,10 +94,10 @@ def check_weights(name: str, *, parameters: int, item_bytes: int, free_bytes: in
     """Refuses a backbone whose weights do not fit into the GPU's free memory.
 
     Args:
-        name: of the model.
+        name: the name of the model.
         parameters: number of the backbone's parameters.
-        item_bytes: bytes of a parameter.
-        free_bytes: the GPU's free memory.
+        item_bytes: bytes of one parameter.
+        free_bytes: bytes of the GPU's free memory.
 
     Raises:
         ConfigurationError: the weights do not fit. The message says what would fit.

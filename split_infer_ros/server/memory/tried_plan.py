@@ -1,4 +1,4 @@
-"""The memory that one of several models takes: its weights, and a plan that was tried with blank images."""
+"""Checks that a model has room beside other models: for its weights, and for a plan that blank images try."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from split_infer_ros.split.model import SplitModel
 
 
 def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: str) -> None:
-    """Checks that a GPU has room for the weights of models' backbones; on a CPU nothing is checked.
+    """Checks that a GPU has room for the weights of the models' backbones. On a CPU, nothing is checked.
 
     Args:
         key: the name under which the scheduler knows the model, or the stack of these models.
-        models: at least one, all on one device and in one precision.
+        models: at least one model. All are on one device and in one precision.
         split_point: where the backbones end.
 
     Raises:
@@ -39,13 +39,13 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
     """Makes slots and staging for these settings, and tries them with blank images.
 
     Args:
-        instance: the model's; it keeps nothing of the plan.
-        settings: of slots and staging.
-        taken_bytes: of the memory budget, what other models have.
+        instance: the model's instance. It does not use the plan yet.
+        settings: the settings of slots and staging.
+        taken_bytes: the part of the memory budget that other models use.
         warm_up: runs the blank images.
 
     Raises:
-        ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
+        ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
     """
     try:
         plan = instance.make_plan(settings, taken_bytes)

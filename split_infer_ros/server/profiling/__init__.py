@@ -1,1 +1,1 @@
-"""The times of a model's partitions at its split points, measured and stored."""
+"""Measures and stores the times of a model's partitions at its split points."""

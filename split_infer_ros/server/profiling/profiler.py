@@ -1,7 +1,7 @@
 """Measures the profile of a model: the stages of every split point alone, and the best split points as pipelines.
 
-How much two stages slow each other down does not follow from their times alone. So the pipeline itself runs too. It
-runs first at the split point whose stages are best balanced, which shows how much they slow each other down. Then it
+The times of two stages alone do not tell how much the stages slow each other down. So the pipeline itself runs too. It
+first runs at the split point with the best-balanced stages, which shows how much they slow each other down. Then it
 runs at the most promising split points, several times, because the speed of a machine varies.
 """
 
@@ -30,12 +30,12 @@ from split_infer_ros.split.profile_samples import (
 )
 from split_infer_ros.split.stage_timer import StageTimer
 
-MAX_BATCHES = 500  # that one run of a pipeline times
+MAX_BATCHES = 500  # the most batches that one run of a pipeline times
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
 
 
 def ignore(line: str) -> None:
-    """Reports progress to nobody."""
+    """Ignores a line of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Effort:
     """How much is measured.
 
     Attributes:
-        rounds: samples of each stage alone.
-        warm_up: batches that a pipeline runs before any is timed.
-        batches: how many batches of a pipeline are timed, at least.
-        seconds: how long a pipeline is timed. After ``MAX_BATCHES`` batches it ends in any case.
-        runs: how many pipelines run at each batch size, at least, unless the best split point is known earlier.
-        repeats: after so many runs, a split point that is nearly the best counts as known.
-        max_s: how long the pipelines of one batch size run in total. After that, only ``runs`` are completed.
+        rounds: number of samples of each stage alone.
+        warm_up: number of batches that a pipeline runs before batches are timed.
+        batches: the fewest batches of a pipeline that are timed.
+        seconds: how long a pipeline is timed. It ends after ``MAX_BATCHES`` batches in any case.
+        runs: the fewest pipelines that run at each batch size, unless the best split point is known earlier.
+        repeats: number of runs after which a split point that is nearly the best counts as known.
+        max_s: seconds that the pipelines of one batch size may take in total. Later ones run only to complete ``runs``.
     """
 
     rounds: int = 3
@@ -65,11 +65,11 @@ class Profiler:
     """Measures one model.
 
     Args:
-        model: on its device.
-        image: one like those that the cameras send; a blank one of 640x480 pixels if None.
+        model: the model, on its device.
+        image: an image like those of the cameras; a blank one of 640x480 pixels if None.
         limits: what post-processing keeps.
         effort: how much to measure.
-        say: is called with each line of progress.
+        say: called with each line of progress.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Profiler:
         self._samples.clear()
         for batch_size in batch_sizes:
             self._say(f"batch {batch_size}: each stage alone")
-            with ThreadPoolExecutor(1) as executor:  # its number of threads and its helper threads end with it
+            with ThreadPoolExecutor(1) as executor:  # the thread's settings and helper threads end with the thread
                 alone = executor.submit(self._timer.measure, batch_size)
             self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
         self._run_most_balanced(max(batch_sizes))
@@ -116,7 +116,7 @@ class Profiler:
         )
 
     def _run_most_balanced(self, batch_size: int) -> None:
-        """Runs the pipeline whose stages take the most similar times, where they slow each other down the most."""
+        """Runs the pipeline with the most similar stage times, because its stages slow each other down the most."""
         points = [point for point in self._profile().points if point.batch_size == batch_size]
         self._run(min(points, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s))))
 
@@ -131,9 +131,9 @@ class Profiler:
             runs[point.split_point] = runs.get(point.split_point, 0) + 1
 
     def _run(self, point: ProfilePoint) -> None:
-        """Runs a saturated pipeline at that split point and keeps how long a batch takes.
+        """Runs a saturated pipeline at that split point and keeps the time of each batch.
 
-        Of several runs, the fastest is kept. A disturbance can only make a run slower.
+        The fastest of several runs is kept, because a disturbance can only make a run slower.
         """
         self._say(f"batch {point.batch_size}: a pipeline that is split at {point.split_point}")
         size = point.batch_size

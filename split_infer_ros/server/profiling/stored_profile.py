@@ -1,4 +1,4 @@
-"""Gets the profile of a model on this machine: from the database, or else by measuring it."""
+"""Gets the profile of a model on this machine from the database, or measures it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from split_infer_ros.split.profile_samples import from_records, make_profile, to
 
 
 def profile_finder(model: SplitModel, database: Database, say: Callable[[str], object]) -> FindProfile:
-    """Returns what finds the profile of a model in the database, or measures it.
+    """Returns a function that finds the profile of a model in the database, or measures it.
 
     Args:
-        model: on its device.
-        database: where profiles are.
-        say: is called with each line of progress.
+        model: the model, on its device.
+        database: keeps the profiles.
+        say: called with each line of progress.
     """
 
     def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
@@ -52,21 +52,21 @@ def profile_model(
 ) -> Profile:
     """Returns the profile of a model on this machine.
 
-    Batch sizes that the database has are read from it. The others are measured and stored.
+    Batch sizes in the database are read from it. The others are measured and stored.
 
     Args:
-        model: on its device.
-        batch_sizes: those that are needed.
-        database: the user's own if None.
-        image: one like those that the cameras send; a blank one of 640x480 pixels if None.
+        model: the model, on its device.
+        batch_sizes: the batch sizes that the profile must have.
+        database: keeps the profiles; the user's own if None.
+        image: an image like those of the cameras; a blank one of 640x480 pixels if None.
         limits: what post-processing keeps.
         effort: how much to measure.
-        remeasure: whether to measure even what the database has.
-        may_measure: whether to measure what the database lacks.
-        say: is called with each line of progress.
+        remeasure: whether to measure batch sizes that the database already has.
+        may_measure: whether to measure batch sizes that the database lacks.
+        say: called with each line of progress.
 
     Raises:
-        ConfigurationError: the memory is too small for a batch size, or one is not in the database and may not be
+        ConfigurationError: the memory is too small for a batch size, or the database lacks a batch size that may not be
             measured.
     """
     database = database or Database()

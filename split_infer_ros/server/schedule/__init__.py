@@ -1,1 +1,1 @@
-"""What waits and what runs next: pure policies over numbers, without a clock."""
+"""Orders what waits and decides what runs next. All are pure policies over numbers, without a clock."""

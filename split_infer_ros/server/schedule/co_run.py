@@ -1,7 +1,7 @@
-"""Finds two executions among the requests that wait which are co-run, under two memory policies (§IV-B).
+"""Finds two executions for a co-run among the requests that wait, each under its own memory policy (§IV-B).
 
 The executions that wait are the tasks of the paper's scheduler (``memory_cost.release``). A task may get another policy
-each time: its neighbours in the queue decide.
+each time, because its neighbours in the queue decide.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules, decide
 
-MAX_EXECUTIONS = 32  # that are looked at, so that a decision is quick however many requests wait
+MAX_EXECUTIONS = 32  # the most executions that are considered, so that a decision is quick if many requests wait
 
 
 @dataclass(frozen=True, slots=True)
 class CoRunPair:
     """Two batches of two models that are co-run, each under its own memory policy.
 
-    The batch under device memory is launched first. It is computed while the pages for the other one's images are
+    The batch under device memory is launched first. It is computed while the pages for the other batch's images are
     mapped.
     """
 
@@ -41,12 +41,12 @@ class CoRunPair:
 
 @dataclass(frozen=True)
 class CoRunCriteria:
-    """By what ``find_pair`` judges whether two batches may be co-run.
+    """The facts from which ``find_pair`` judges whether two batches may be co-run.
 
     Attributes:
         constants: the machine's constants of the overhead model.
         legal: the policies that may be used.
-        task_of: describes what a batch does with memory.
+        task_of: returns the memory task of a batch.
     """
 
     constants: MachineConstants
@@ -63,19 +63,19 @@ def find_pair(
     rules: Rules,
     criteria: CoRunCriteria,
 ) -> CoRunPair | None:
-    """Returns the decided batch and a later one of the queue as a pair, if the two are to be co-run; None otherwise.
+    """Returns the decided batch and a later batch of the queue as a pair, if a co-run of the two pays; None otherwise.
 
-    Each of the two must be a whole execution, because fused models fill the GPU without a neighbour. It must be its
-    model's first, because no frame overtakes an earlier one of its tenant. No request misses a deadline because
-    of the pair, nor does an execution end later than if all ran under device memory.
+    Each batch must be a whole execution, because fused models fill the GPU without a neighbour. Each must be the first
+    of its model, because no frame overtakes an earlier one of its tenant. No request misses a deadline because of the
+    pair. No execution ends later than if all ran under device memory.
 
     Args:
         decision: what ``decide`` returned for the same arguments.
         queue: requests in order.
-        costs: of every model in the queue.
+        costs: the costs of every model in the queue.
         now: seconds of the steady clock.
         rules: how requests may be combined.
-        criteria: by what a pair is judged.
+        criteria: the facts from which a pair is judged.
     """
     if len(decision.batches) != 1:
         return None
@@ -97,7 +97,7 @@ def find_pair(
 def _executions(
     decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules
 ) -> list[tuple[RequestBatch, ...]]:
-    """Returns the executions of all requests in their order, the decided one first, up to the last model's first."""
+    """Returns executions in their order, the decided one first, until each model of the queue has one."""
     executions: list[tuple[RequestBatch, ...]] = []
     remaining = list(queue)
     unseen = {request.model for request in queue}
@@ -113,7 +113,7 @@ def _executions(
 
 
 def _partners(executions: Sequence[tuple[RequestBatch, ...]]) -> list[int]:
-    """Returns the places of executions that are one batch, and the first one of a model."""
+    """Returns the places of executions with one batch that are the first of their model. Place 0 is left out."""
     seen: set[str] = set()
     partners = []
     for index, execution in enumerate(executions):
@@ -125,7 +125,7 @@ def _partners(executions: Sequence[tuple[RequestBatch, ...]]) -> list[int]:
 
 
 def _task_of(execution: tuple[RequestBatch, ...], costs: ExecutionCosts, criteria: CoRunCriteria) -> Task:
-    """Returns what an execution does with memory. Fused models are not co-run, so only their time counts."""
+    """Returns the memory task of an execution. Fused models are not co-run, so only their time counts."""
     if len(execution) == 1:
         return criteria.task_of(execution[0])
     execution_s = costs.execution_s({batch.model: len(batch.requests) for batch in execution})
@@ -137,8 +137,8 @@ def _latest_ms(
 ) -> list[float]:
     """Returns when each execution must have ended, in ms from now.
 
-    That is when it ends under device memory, or earlier if a request's deadline is. A deadline that would be missed
-    without a pair as well does not count.
+    This is when it ends under device memory, or the deadline of one of its requests if that is earlier. A deadline that
+    would also be missed without a pair does not count.
     """
     latest_ms, end_ms = device_ends_ms(tasks, criteria.constants), 0.0
     for index, (execution, task) in enumerate(zip(executions, tasks, strict=True)):

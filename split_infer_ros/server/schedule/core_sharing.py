@@ -11,8 +11,8 @@ class CoreShare:
     """Models that run one after the other on the same cores.
 
     Attributes:
-        models: their names, in the order in which they run.
-        num_threads: how many cores they have, one thread each.
+        models: the names of the models, in the order in which they run.
+        num_threads: number of cores, with one thread each.
     """
 
     models: tuple[str, ...]
@@ -20,14 +20,14 @@ class CoreShare:
 
 
 def share_cores(work_s: Mapping[str, float], num_threads: int) -> tuple[CoreShare, ...]:
-    """Returns shares that end at about the same time, the one with the most work first.
+    """Returns shares that end at about the same time. The share with the most work comes first.
 
     With more models than cores, each model goes to the share with the least work, the longest model first. With more
     cores than models, each further core goes to the share that would take the longest.
 
     Args:
         work_s: the seconds that each model's batch takes on one core.
-        num_threads: how many cores there are, at least 1.
+        num_threads: number of cores, at least 1.
     """
     num_shares = min(num_threads, len(work_s))
     models: list[list[str]] = [[] for _ in range(num_shares)]

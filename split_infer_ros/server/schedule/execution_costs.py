@@ -1,4 +1,4 @@
-"""What executions cost, by measurement: batches of one model, and fused batches of several models."""
+"""The measured costs of executions: of batches of one model, and of fused batches of several models."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from functools import cached_property
 
 from split_infer_ros.server.schedule.graph_sizes import padded_size
 
-NOISE_MARGIN = 0.03  # relative; measurements differ by this much anyway, so a smaller gain does not count
+NOISE_MARGIN = 0.03  # relative; repeated measurements differ by this much, so a smaller gain does not count
 
-Combination = tuple[tuple[str, int], ...]  # models and how many images of each, sorted by name
+Combination = tuple[tuple[str, int], ...]  # models and the number of images of each, sorted by name
 
 
 def combination_of(counts: Mapping[str, int]) -> Combination:
-    """Returns the hashable form of one execution: its models and how many images of each, sorted by name."""
+    """Returns the hashable form of one execution: its models and the number of images of each, sorted by name."""
     return tuple(sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class StackCosts:
-    """What models of one architecture cost that run as one network.
+    """The costs of a stack: models of one architecture that run as one network.
 
     Attributes:
         members: the names of the models.
-        seconds: of one execution, by the number of images of each member; at least one size.
+        seconds: the seconds of one execution, by the number of images of each member; at least one size.
     """
 
     members: tuple[str, ...]
@@ -39,7 +39,7 @@ class StackCosts:
         return min(seconds / (size * len(self.members)) for size, seconds in self.seconds.items())
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds of the smallest execution that serves these batches; infinite if there is none."""
+        """Returns the seconds of the fastest measured execution that serves these batches; infinite if none does."""
         size = max(counts.values(), default=0)
         if not size or not counts.keys() <= set(self.members):
             return math.inf
@@ -48,17 +48,17 @@ class StackCosts:
 
 @dataclass(frozen=True)
 class ExecutionCosts:
-    """Costs of the models that are loaded, as far as they are known.
+    """Costs of the loaded models, as far as they are known.
 
     Attributes:
         parameters: the number of parameters of each model.
-        alone_s: for each model, the seconds that a batch takes, by batch size; at least one size a model.
-        fused_s: the seconds that fused batches of several models take, as far as they were measured.
-        stacks: what stacks cost, by name, as far as they were measured. A model is in one stack at most.
-        pads: whether a batch is padded to the size of a recorded graph, and costs what that size costs.
+        alone_s: for each model, the seconds of a batch by batch size; at least one size for each model.
+        fused_s: the seconds of fused batches of several models, as far as they were measured.
+        stacks: the costs of stacks by name, as far as they were measured. A model is in at most one stack.
+        pads: whether a batch is padded to the size of a recorded graph, and therefore costs what that size costs.
 
     Raises:
-        ValueError: a model has no costs, or one that is no positive number of seconds.
+        ValueError: a model has no costs, or a cost is not a positive number of seconds.
     """
 
     parameters: Mapping[str, int]
@@ -79,10 +79,10 @@ class ExecutionCosts:
     def batch_s(self, model: str, count: int) -> float:
         """Returns the seconds of one batch; 0 if no costs of the model are known.
 
-        A size that was not measured is interpolated linearly between its neighbours. Beyond the largest measured size
-        the cost grows in proportion.
+        The cost of a size that was not measured is interpolated linearly between its neighbours. Beyond the largest
+        measured size, the cost grows in proportion.
         """
-        cached = self._batches_s.get(model)  # the scheduler asks for the same sizes again and again
+        cached = self._batches_s.get(model)  # cached, because the scheduler often asks for the same sizes
         if cached is None:
             return 0.0
         seconds = cached.get(count)
@@ -92,10 +92,10 @@ class ExecutionCosts:
         return seconds
 
     def best_batch_size(self, model: str, max_batch_size: int) -> int:
-        """Returns the smallest batch size whose cost an image is within ``NOISE_MARGIN`` of the lowest one.
+        """Returns the smallest batch size that costs the least for each image, within ``NOISE_MARGIN``.
 
-        A larger batch would save nothing, and would delay the results of the images that are done. It is the largest
-        size if no costs of the model are known.
+        A larger batch would save nothing, and would delay results. If no costs of the model are known, the result is
+        ``max_batch_size``.
         """
         cached = self._best_batch_sizes.get(model)
         if cached is None:
@@ -108,20 +108,20 @@ class ExecutionCosts:
         return best
 
     def best_image_s(self, model: str) -> float:
-        """Returns the lowest measured cost of one image, in seconds; in its stack, if that is less."""
+        """Returns the lowest measured cost of one image, in seconds: alone or in the model's stack."""
         alone_s = min(seconds / size for size, seconds in self.alone_s[model].items())
         stack = self.stack_of(model)
         return min(alone_s, self.stacks[stack].best_image_s) if stack else alone_s
 
     def stack_of(self, model: str) -> str:
-        """Returns the name of the stack that the model is in; empty if it is in none."""
+        """Returns the name of the model's stack; empty if the model is in no stack."""
         return self._stack_names.get(model, "")
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds of one execution of these batches, each model by its own network.
+        """Returns the seconds of one execution of these batches, if each model computes its own network.
 
-        If the combination was not measured, this is an estimate from what fusing the same models gained at other
-        batch sizes.
+        If the combination was not measured, the result is an estimate. It uses the gain from fusing the same models at
+        other batch sizes.
         """
         if self.pads:
             counts = {model: padded_size(count, len(counts)) for model, count in counts.items()}
@@ -136,12 +136,12 @@ class ExecutionCosts:
         return apart_s * self._fusion_ratios.get(frozenset(counts), 1.0)
 
     def shortest_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds in which these batches are done: one after the other, or in a stack if that is sooner."""
+        """Returns the shortest time for these batches, in seconds: one after the other, or in a stack."""
         apart_s = sum(self.batch_s(model, count) for model, count in counts.items())
         return min([apart_s, *(stack.execution_s(counts) for stack in self.stacks.values())])
 
     def is_small(self, model: str) -> bool:
-        """Returns whether the model has fewer parameters than the mean of the models that are loaded (§II-B)."""
+        """Returns whether the model has fewer parameters than the mean of the loaded models (§II-B)."""
         return model in self._small
 
     @cached_property
@@ -167,7 +167,7 @@ class ExecutionCosts:
 
     @cached_property
     def _fusion_ratios(self) -> Mapping[frozenset[str], float]:
-        """For each set of models, the median of measured fused cost over the cost of its batches one by one."""
+        """For each set of models, the median ratio of the measured fused cost to the cost of separate batches."""
         ratios: dict[frozenset[str], list[float]] = {}
         for combination, seconds in self.fused_s.items():
             apart_s = sum(self.batch_s(model, count) for model, count in combination)

@@ -1,9 +1,9 @@
-"""The two execution modes of a CPU, one execution on all cores or one on each lane, and which mode is better.
+"""Compares the two execution modes of a CPU: one execution on all cores, or one execution on each lane.
 
-Cores that share every operation wait for each other some fifty times a network. All of them also wait for memory while
-a large matrix is read. Lanes do not wait for each other, and while one reads, another computes. A single request,
-however, is done sooner on all cores. The costs of both modes are therefore measured, and those of lanes while all lanes
-are at work.
+Cores that share every operation wait for each other some fifty times in a network. All of them also wait for memory
+while a large matrix is read. Lanes do not wait for each other, and while one reads, another computes. But a single
+request is done sooner on all cores. Therefore the costs of both modes are measured. Costs of lanes are measured while
+all lanes are at work.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from split_infer_ros.server.schedule.request import Request
 
 @dataclass(frozen=True)
 class ExecutionModes:
-    """What executions cost in each execution mode.
+    """The costs of executions in each execution mode.
 
     Attributes:
         whole: costs on all cores, or on the GPU.
-        num_lanes: 0 if there is one mode only: on a GPU, and on a single core.
+        num_lanes: number of lanes; 0 if there is only one mode, as on a GPU and on a single core.
         lane: costs on one lane, while all lanes are at work.
     """
 
@@ -37,7 +37,7 @@ class ExecutionModes:
 
     @cached_property
     def lanes_serve_more(self) -> bool:
-        """Whether all lanes together serve more images a second than all cores do, each in its best batch sizes."""
+        """Whether all lanes together serve more images a second than all cores do, both with their best batch sizes."""
         models = self.whole.alone_s.keys() & self.lane.alone_s.keys()
         whole_image_s = sum(map(self.whole.best_image_s, models))
         lane_image_s = sum(map(self.lane.best_image_s, models))
@@ -46,9 +46,9 @@ class ExecutionModes:
     def all_cores_finish_sooner(self, waiting: Sequence[Request], *, more_arrive: bool = False) -> bool:
         """Returns whether these requests are done sooner on all cores, one execution at a time, than on idle lanes.
 
-        This is so if there are fewer requests than lanes, or if one request takes as long as all others together. If
-        more requests arrive meanwhile, lanes do not become idle behind the longest request. Only throughput counts
-        then.
+        This is usual if there are fewer requests than lanes, or if one request takes as long as all others together. If
+        more requests arrive meanwhile, lanes do not become idle behind the longest request. Then only throughput
+        counts.
 
         Args:
             waiting: at least one request.

@@ -1,8 +1,8 @@
-"""Decides which combinations are recorded as graphs ahead, which graphs serve a combination, and which are evicted.
+"""Decides which combinations are recorded as graphs in advance, which graphs serve one, and which are evicted.
 
 Recording delays all frames that wait, so nothing is recorded while frames wait. Combinations that the scheduler may
-decide on are recorded ahead. Any other combination uses the graphs of its single models, and is recorded once no frames
-come.
+choose are recorded in advance. Any other combination uses the graphs of its single models, and is recorded when no
+frames come.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, Combin
 from split_infer_ros.server.schedule.graph_sizes import padded_size
 from split_infer_ros.server.schedule.scheduler import Rules
 
-MAX_FORESEEN = 32  # combinations that are recorded ahead, at some tenths of a second each
+MAX_FORESEEN = 32  # the most combinations that are recorded in advance; each takes some tenths of a second
 
 
 def padded_combination(counts: Mapping[str, int]) -> Combination:
-    """Returns the combination whose graph serves this many images of each model."""
+    """Returns the combination of the graph that serves these numbers of images of the models."""
     return combination_of({model: padded_size(count, len(counts)) for model, count in counts.items()})
 
 
 def graphs_for(counts: Mapping[str, int], recorded: Collection[Combination]) -> tuple[Combination, ...]:
-    """Returns the graphs that serve an execution concurrently; a model without a graph launches kernel by kernel.
+    """Returns the graphs that serve an execution concurrently. A model without a graph launches kernel by kernel.
 
-    This is the combination's own graph, or else those of its single models. They fill the GPU as well, with one launch
-    each instead of one launch for all.
+    The result is the combination's own graph, or else the graphs of its single models. Those also fill the GPU, but
+    need one launch each.
 
     Args:
-        counts: the images of each model.
+        counts: the number of images of each model.
         recorded: the combinations that have graphs.
     """
     combination = padded_combination(counts)
@@ -36,7 +36,7 @@ def graphs_for(counts: Mapping[str, int], recorded: Collection[Combination]) -> 
         return (combination,)
     serving = []
     for model, count in counts.items():
-        sizes = (padded_size(count), padded_size(count, 2))  # its own size, or the next power of two
+        sizes = (padded_size(count), padded_size(count, 2))  # the batch's own size, or the next power of two
         serving += [((model, size),) for size in sizes if ((model, size),) in recorded][:1]
     return tuple(serving)
 
@@ -46,14 +46,14 @@ def graphs_to_evict(
 ) -> tuple[Combination, ...] | None:
     """Returns the graphs to evict for a new one; None if there is no room for it.
 
-    Graphs of several models are evicted first. A new graph of several models evicts no graph of a single model: it
-    saves a few launches only. A single model's graph serves in every combination that is not recorded.
+    Graphs of several models are evicted first. A new graph of several models evicts no graph of a single model, because
+    it only saves a few launches. The graph of a single model serves every combination that is not recorded.
 
     Args:
         graph_bytes: the bytes of each graph, the least recently used graph first.
         new: the combination of the new graph.
-        new_bytes: of the new graph.
-        max_bytes: of all graphs.
+        new_bytes: the bytes of the new graph.
+        max_bytes: the most bytes of all graphs.
     """
     excess = sum(graph_bytes.values()) + new_bytes - max_bytes
     candidates = [combination for combination in graph_bytes if len(combination) > 1]
@@ -74,8 +74,8 @@ def foreseen_combinations(costs: ExecutionCosts, rules: Rules) -> Iterator[Combi
     Models are fused only if a measurement showed that this saves time.
 
     Args:
-        costs: of all models.
-        rules: by which requests will be combined.
+        costs: the costs of all models.
+        rules: how requests will be combined.
     """
     if not rules.fuse:
         return
@@ -93,11 +93,11 @@ def foreseen_combinations(costs: ExecutionCosts, rules: Rules) -> Iterator[Combi
 
 
 def _padded_sizes(max_counts: Sequence[int], num_requests: int) -> Iterator[tuple[int, ...]]:
-    """Yields the padded batch sizes of which ``num_requests`` requests are the fewest that need them.
+    """Yields the padded batch sizes for which ``num_requests`` is the smallest number of requests that needs them.
 
     Args:
         max_counts: how many requests each batch may have.
-        num_requests: of all batches.
+        num_requests: the fewest requests that are padded to these sizes, over all batches.
     """
     if not max_counts:
         if not num_requests:

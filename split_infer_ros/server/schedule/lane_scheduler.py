@@ -13,7 +13,7 @@ from split_infer_ros.server.schedule.lane_trial import LaneTrial
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
 
-BESIDE = 0.8  # share of its time for which all lanes are at work beside an execution that shows what lanes cost
+BESIDE = 0.8  # an execution shows what lanes cost if all lanes are at work for this share of its time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,10 +21,10 @@ class ScheduledExecution:
     """An execution, and where it runs.
 
     Attributes:
-        decision: what is executed; without batches nothing starts.
+        decision: what is executed. Without batches, nothing starts.
         lane: the index of the lane; None for all cores, or the GPU.
         seconds: the expected duration; 0 if it is not known.
-        misses_lane: whether it has all cores only because its first request's model may have no lane.
+        misses_lane: whether it has all cores only because the model of its first request may not use lanes.
     """
 
     decision: Decision = field(default_factory=Decision)
@@ -40,7 +40,13 @@ class ScheduledExecution:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """When an execution began and is expected to end, and for how long all lanes had been at work until it began."""
+    """An execution that runs.
+
+    Attributes:
+        began: when the execution began.
+        expected_end: when it is expected to end.
+        full_s: the seconds for which all lanes had been at work before it began.
+    """
 
     began: float
     expected_end: float
@@ -48,30 +54,30 @@ class _Running:
 
 
 class LaneScheduler:
-    """Decides which execution starts next, and on which lane; has no clock, and its caller holds a lock.
+    """Decides which execution starts next, and on which lane. It has no clock, and its caller holds a lock.
 
-    A free lane starts the next requests while other lanes are at work. Frames of one source may run on several lanes;
-    whoever hands results over keeps their order. All cores together serve the requests that are done sooner that way.
-    They also serve a first request whose deadline only they can meet. While the costs of a model are not known,
-    ``LaneRule`` decides.
+    A free lane starts the next requests while other lanes are at work. Frames of one source may run on several lanes.
+    The executor keeps their order when it hands results over. All cores together serve requests that are done sooner
+    that way. They also serve the first request if only they can meet its deadline. While the costs of a model are not
+    known, ``LaneRule`` decides.
 
     No request starves while costs are known. Let n be the number of requests that are ever before it in the queue, plus
-    the executions that run when it arrives. It waits for at most 2 n + 1 of the longest executions. While it waits, one
-    of these n runs. Otherwise lanes are drained, so that all cores can serve one of them, or the request itself, next.
-    Requests behind it add nothing.
+    the executions that run when it arrives. The request waits for at most 2 n + 1 of the longest executions. While it
+    waits, one of these n runs. Otherwise lanes are drained, so that all cores can next serve one of the n, or the
+    request itself. Requests behind it add nothing.
 
     Args:
-        num_lanes: 0 if all cores, or the GPU, are the only execution mode.
-        depth: how many executions all cores, or the GPU, may be given ahead.
+        num_lanes: number of lanes; 0 if all cores, or the GPU, are the only execution mode.
+        depth: how many executions all cores, or the GPU, may have at a time.
     """
 
     def __init__(self, num_lanes: int = 0, depth: int = 1) -> None:
         self._num_lanes = num_lanes
         self._free_lanes = list(range(num_lanes))
-        self._use: tuple[float, float | None] | None = None  # time and processor time at the last change
+        self._use: tuple[float, float | None] | None = None  # the time and the processor time at the last change
         self._depth = depth
         self._running: dict[ScheduledExecution, _Running] = {}
-        self._full_s = 0.0  # for which all lanes were at work so far
+        self._full_s = 0.0  # the seconds for which all lanes were at work so far
         self._trials: defaultdict[str, LaneTrial] = defaultdict(lambda: LaneTrial(num_lanes))
         self._latest_begin_s = math.inf
         self._rule = LaneRule()
@@ -90,14 +96,14 @@ class LaneScheduler:
         rules: Rules,
         on_lanes: Collection[str] | None = None,
     ) -> ScheduledExecution:
-        """Returns the execution that starts now; without batches, nothing does. Its decision may name late requests.
+        """Returns the execution that starts now. If it has no batches, nothing starts. It may name late requests.
 
         Args:
-            queue: requests in order, of the models that have a free slot.
+            queue: requests of models with a free slot, in order.
             modes: costs of the models in the queue, as far as they are known.
             now: seconds of the steady clock.
-            rules: how requests may be combined; lanes do not fuse models, but may run a stack.
-            on_lanes: the models that may have a lane; None: all.
+            rules: how requests may be combined. Lanes do not fuse models, but may run a stack.
+            on_lanes: the models that may use lanes; None: all.
         """
         lanes_run = any(execution.lane is not None for execution in self._running)
         has_room = bool(self._free_lanes) if lanes_run else len(self._running) < self._depth
@@ -118,7 +124,7 @@ class LaneScheduler:
         """Notes that the execution starts.
 
         Args:
-            execution: that starts.
+            execution: the execution.
             now: seconds of the steady clock.
             processor_s: the processor time of the process so far; None if it is not known.
         """
@@ -130,7 +136,7 @@ class LaneScheduler:
             self._free_lanes.remove(execution.lane)
 
     def end(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
-        """Notes that the execution ended; arguments as for ``begin``."""
+        """Notes that the execution ended. The arguments are those of ``begin``."""
         self._note_use(now, processor_s)
         running = self._running.pop(execution)
         took_s, on_lane = now - running.began, execution.lane is not None
@@ -143,11 +149,11 @@ class LaneScheduler:
             self._free_lanes.append(execution.lane)
 
     def lanes_pay(self, model: str) -> bool:
-        """Returns whether lanes serve a model's requests faster than all cores, as far as executions showed."""
+        """Returns False if executions have shown that all cores serve a model's requests faster than lanes."""
         return self._trials[model].lanes_pay is not False
 
     def forget(self, model: str) -> None:
-        """Forgets what executions of a model showed, because it is computed otherwise from now on."""
+        """Forgets what executions of a model have shown. Call it when the model's plan changes."""
         self._trials.pop(model, None)
 
     def _note_use(self, now: float, processor_s: float | None) -> None:

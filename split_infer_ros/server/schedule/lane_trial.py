@@ -1,24 +1,24 @@
-"""Whether lanes serve more than all cores: executions themselves show it. It is pure policy: times are passed in."""
+"""Finds out from executions whether lanes serve more than all cores. It is a pure policy: callers pass the times."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 
-COUNT = 16  # executions of each kind and size that are compared, the last ones
-LIMIT = 1.1  # times the time on all cores: others may have used a core just then
+COUNT = 16  # how many of the last executions of each kind and size are compared
+LIMIT = 1.1  # lanes may take this many times as long as all cores, because others may have used a core just then
 
 
 class LaneTrial:
     """Compares one model's executions side by side on lanes with those on all cores. The fastest of each counts.
 
-    The first execution that was done sooner shows that lanes serve more. Only if none of ``COUNT`` is, and all are
-    clearly slower, lanes do not.
+    One execution that is faster on a lane shows that lanes serve more. If all ``COUNT`` executions on lanes are clearly
+    slower, lanes do not serve more.
 
     Args:
-        num_lanes: how many executions were computed side by side.
+        num_lanes: how many executions are computed side by side.
 
     Attributes:
-        lanes_pay: the verdict; None as long as there is none.
+        lanes_pay: the verdict; None while there is none.
     """
 
     def __init__(self, num_lanes: int) -> None:
@@ -31,9 +31,9 @@ class LaneTrial:
         """Notes an execution.
 
         Args:
-            seconds: from its beginning to its end.
-            num_images: in its batch.
-            on_lane: whether it was on a lane, with all other lanes at work.
+            seconds: the time from its beginning to its end.
+            num_images: number of images in its batch.
+            on_lane: whether it ran on a lane, with all other lanes at work.
         """
         if self.lanes_pay is not None:
             return

@@ -1,4 +1,4 @@
-"""A frame that waits for its model, and the queue that orders such frames by virtual deadline."""
+"""Requests (frames that wait for their model), and the queue that orders them by virtual deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import overload
 
 
 class LatePolicy(Enum):
-    """What becomes of a frame that can no longer meet its deadline."""
+    """What happens to a frame that can no longer meet its deadline."""
 
     FINISH = "finish"
     DROP = "drop"
@@ -23,15 +23,15 @@ class Request:
     """One frame of one tenant that waits for its model.
 
     Attributes:
-        number: unique; ascends in the order of arrival.
+        number: a unique number that ascends in the order of arrival.
         tenant: the name of the tenant that sent the frame.
         model: the key of the model that the frame waits for.
         arrival_s: when the frame came, in seconds of the steady clock.
         camera: which of the tenant's cameras sent it.
         deadline_s: when the backbone should be done, in seconds of the steady clock; infinite without a deadline.
-        virtual_deadline_s: the queue serves the earliest one first, and equal ones in the order of arrival.
-        when_late: what becomes of the frame once it cannot meet its deadline.
-        turn: decides among requests of one virtual deadline; see ``RequestQueue.take_turns``.
+        virtual_deadline_s: orders the queue. The earliest is served first, equal ones in the order of arrival.
+        when_late: what happens to the frame once it cannot meet its deadline.
+        turn: decides between requests with the same virtual deadline; see ``RequestQueue.take_turns``.
     """
 
     number: int
@@ -57,23 +57,23 @@ class Request:
 
 
 def virtual_deadline_s(arrival_s: float, patience_s: float, priority: int) -> float:
-    """Returns the deadline by which a request is ordered: the earliest one is served first.
+    """Returns the virtual deadline of a request. The queue serves the earliest virtual deadline first.
 
-    This is the earliest deadline first of the co-optimisation paper (§IV-B), weighted by priority. Each step of
-    priority halves the patience. The result stays finite, so no request starves: a request that arrives after the
-    virtual deadline of another one is ordered behind it.
+    This is the rule "earliest deadline first" of the co-optimisation paper (§IV-B), weighted by priority. Each step of
+    priority halves the patience. The result is finite, so no request starves: if a request arrives after the virtual
+    deadline of another, it is ordered behind that one.
 
     Args:
-        arrival_s: seconds of the steady clock.
+        arrival_s: when the request arrived, in seconds of the steady clock.
         patience_s: seconds from the arrival to the deadline.
-        priority: the tenant's; 0 is usual, and a negative priority lengthens the patience.
+        priority: the tenant's priority. 0 is usual, and a negative priority lengthens the patience.
     """
     return arrival_s + math.ldexp(patience_s, -priority)
 
 
 @dataclass
 class RequestQueue(Sequence[Request]):
-    """Waiting requests, ordered by virtual deadline; a source's requests stay in their order of arrival."""
+    """Waiting requests, ordered by virtual deadline. Requests of one source stay in their order of arrival."""
 
     _waiting: list[Request] = field(default_factory=list)
     _latest_virtual_deadline_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -94,8 +94,8 @@ class RequestQueue(Sequence[Request]):
     def add(self, request: Request) -> None:
         """Adds a request at its place in the order.
 
-        A tenant whose patience was shortened does not overtake its own earlier frames. With n waiting requests this
-        takes O(log n) comparisons and moves O(n) references.
+        If a tenant's patience was shortened, its request still does not overtake its own earlier ones. With n waiting
+        requests, this takes O(log n) comparisons and moves O(n) references.
         """
         latest_s = self._latest_virtual_deadline_s.get(request.source, -math.inf)
         deadline_s = max(request.virtual_deadline_s, latest_s)
@@ -105,7 +105,7 @@ class RequestQueue(Sequence[Request]):
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.order)
 
     def remove(self, requests: Collection[Request]) -> None:
-        """Removes waiting requests; looks only at the part of the queue from the first of them to the last."""
+        """Removes waiting requests. It searches the queue only from the first of them to the last."""
         if not requests:
             return
         numbers = {request.number for request in requests}
@@ -130,7 +130,7 @@ class RequestQueue(Sequence[Request]):
         return removed
 
     def remove_oldest(self, source: tuple[str, str]) -> Request:
-        """Removes and returns a source's oldest request. Those behind it take over its turn, and each other's.
+        """Removes and returns a source's oldest request. Each later request of the source moves up to the place before.
 
         Otherwise a source that sends fast would never get a turn.
         """
@@ -143,13 +143,14 @@ class RequestQueue(Sequence[Request]):
         return requests[0]
 
     def take_turns(self, tenant: str, cameras: Sequence[str]) -> None:
-        """Has a tenant's cameras take its places in the queue in turns.
+        """Deals the tenant's places in the queue out to its cameras in turns.
 
-        By arrival alone, of cameras that send at the same moments, the first one would be served most.
+        With the order of arrival alone, the first of several cameras that send at the same moments would be served
+        most.
 
         Args:
-            tenant: whose requests stay at the places that they have together.
-            cameras: all of the tenant's, the one whose turn it is first.
+            tenant: the name of the tenant. Its requests only change places with each other.
+            cameras: all cameras of the tenant. The camera that has the next turn comes first.
         """
         places = [request for request in self._waiting if request.tenant == tenant]
         by_age = sorted(places, key=lambda request: request.number)

@@ -1,13 +1,13 @@
 """Decides what runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
 
-The scheduler looks at a window over the head of the queue. It merges the requests of one model into one batch. It
-fuses models of one size class into one execution: models with fewer parameters than the mean, or the others. Models of
-one architecture may run as one network instead, a stack.
+The scheduler looks at a window at the front of the queue. It merges the requests of one model into one batch. It fuses
+models of one size class into one execution. The size classes are models with fewer parameters than the mean, and the
+other models. Models of one architecture may run as one network instead, a stack.
 
-A model whose costs are not known is served by rule: its requests are merged, and it is fused with no other one.
+If the costs of a model are not known, its requests are merged, and it is not fused with other models.
 
-The size class of the first request runs now. The other requests stay at the head of the queue, and newer requests may
-join them until they run. A window therefore takes at most two executions, or more where measurements show no gain. The
+The size class of the first request runs now. The other requests stay at the front of the queue, and newer requests may
+join them until they run. Therefore a window takes at most two executions, or more if measurements show no gain. The
 first request is always served. No request waits for others: a single request runs alone, at once.
 """
 
@@ -22,14 +22,14 @@ from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, Execut
 from split_infer_ros.server.schedule.request import LatePolicy, Request
 from split_infer_ros.server.schedule.stacking import best_stacked_execution
 
-MAX_LATE = 16  # requests that one decision drops at most, so that it is quick however many are late
+MAX_LATE = 16  # the most requests that one decision drops, so that a decision is quick if many are late
 
-_DROP = LatePolicy.DROP  # looked up once: every decision compares it with many requests
+_DROP = LatePolicy.DROP  # looked up once, because every decision compares it with many requests
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBatch:
-    """Requests of one model that run as one batch, in their order."""
+    """Requests of one model, in their order, that run as one batch."""
 
     model: str
     requests: tuple[Request, ...]
@@ -40,8 +40,9 @@ class Decision:
     """What the scheduler decided at one moment.
 
     Attributes:
-        batches: one execution: one batch a model, the first request's model first. Empty if nothing is to run.
-        late: requests to be dropped as ``deadline``: they cannot meet theirs, and their tenants want no late results.
+        batches: one execution, with one batch for each model. The model of the first request comes first. Empty if
+            nothing runs.
+        late: requests to drop as ``deadline``. They cannot meet theirs, and their tenants want no late results.
         stack: the name of the stack that computes the batches as one network; empty if each model computes its own.
     """
 
@@ -60,7 +61,7 @@ class Rules:
     """How the scheduler may combine requests.
 
     Attributes:
-        window: how many requests it looks at, at least 1.
+        window: how many requests the scheduler looks at, at least 1.
         max_batch_size: how many requests one batch may have.
         fuse: whether several models may run as one execution, each by its own network.
         stack: whether models of one architecture may run as one network.
@@ -77,12 +78,12 @@ class Rules:
 def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dict[str, float]:
     """Returns for each model when its next batch may run, in seconds of the steady clock.
 
-    A full batch may run since its oldest request arrived. It is full if more requests of the model would not run with
-    it: because of the rules, or because a larger batch would save nothing.
+    A full batch may run at once: its time is the arrival of its oldest request. A batch is full if no more requests of
+    the model would join it, because of the rules, or because a larger batch would save nothing.
 
     Args:
-        queue: requests that wait.
-        costs: of executions, as far as they are known.
+        queue: the requests that wait.
+        costs: the costs of executions, as far as they are known.
         rules: how requests may be combined.
     """
     arrivals_s: dict[str, list[float]] = {}
@@ -109,11 +110,11 @@ def decide(
 
     Args:
         queue: requests in order. A decision looks at one window of requests, and at up to ``MAX_LATE`` late ones.
-        costs: of every model in the queue.
+        costs: the costs of every model in the queue.
         now: seconds of the steady clock.
         rules: how requests may be combined.
-        fastest_costs: the costs of a faster execution mode, if there is one. Only the first request is late by
-            ``costs``. The others may still run in the faster mode, so they are late by ``fastest_costs``.
+        fastest_costs: the costs of a faster execution mode, if there is one. ``costs`` decide whether the first request
+            is late. The others may still run in the faster mode, so ``fastest_costs`` decide for them.
     """
     fastest_costs = fastest_costs or costs
     window: list[Request] = []
@@ -142,10 +143,10 @@ def decide(
 
 
 def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules) -> tuple[RequestBatch, ...]:
-    """Returns the execution that serves the first request, and all others that may join it.
+    """Returns the execution that serves the first request, and all requests that may join it.
 
-    A request joins only if that saves time. The requests beyond run next, perhaps on another lane. No request misses
-    its deadline because others join: those that would meet their deadline alone still meet it.
+    A request joins only if that saves time. The other requests run next, perhaps on another lane. No request misses its
+    deadline because others join: requests that would meet their deadline alone still meet it.
     """
     first = window[0]
     waiting = Counter([request.model for request in window])
@@ -155,9 +156,9 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
     is_small, knows_first = costs.is_small(first.model), costs.knows(first.model)
     chosen: dict[str, list[Request]] = {first.model: []}
     counts: dict[str, int] = {}
-    execution_s = 0.0  # of the requests chosen so far
+    execution_s = 0.0  # the seconds of the requests chosen so far
     tightest_deadline_s = math.inf  # the earliest deadline that the requests chosen so far meet
-    skipped: set[tuple[str, str]] = set()  # sources with a request that was not chosen: later ones may not overtake it
+    skipped: set[tuple[str, str]] = set()  # sources with a request that was not chosen; later ones must not overtake it
     for request in window:
         model = request.model
         count = counts.get(model, 0)

@@ -1,4 +1,4 @@
-"""Decides when requests of several models of one architecture run as one network, a stack: a pure function."""
+"""Decides when requests of several models of one architecture run as one network, a stack. It is a pure function."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class StackedExecution:
     """An execution of a stack.
 
     Attributes:
-        stack: its name.
-        requests: those that it serves, in their order.
-        seconds: what it costs, with its blank images.
+        stack: the name of the stack.
+        requests: the requests that it serves, in their order.
+        seconds: the seconds of the execution, including blank images.
     """
 
     stack: str
@@ -29,15 +29,16 @@ def best_stacked_execution(
 ) -> StackedExecution | None:
     """Returns the execution of the first request's stack that costs least for each request; None if there is none.
 
-    The network computes as many images of each member as the largest batch has. Blank images fill up the others, and
-    members without requests. Each measured number of images is tried with the first requests of every member.
+    The network computes as many images of each member as the largest batch has. Blank images fill up smaller batches,
+    and stand for members without requests. Each measured number of images is tried with the first requests of every
+    member.
 
-    An execution that would make a request miss its deadline is not considered, if the request alone would meet it. The
-    same holds for a request that is dropped when it is late.
+    An execution is not considered if it would make a request miss its deadline that would meet it alone. It is also not
+    considered if it would make a request late that is then dropped.
 
     Args:
         window: requests in order, the first one first.
-        costs: of every model in the window.
+        costs: the costs of every model in the window.
         now: seconds of the steady clock.
         max_batch_size: how many requests of one model may run.
     """
