@@ -89,7 +89,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         pipeline, model = self.pipeline, self.model
         pipeline.start()
         self._inputs = [
-            ImageInput(self, topic, sink=pipeline.stage, limiter=pipeline.limiter, enable=self._enable)
+            ImageInput(self, topic, intake=pipeline.stage.intake, limiter=pipeline.limiter, enable=self._enable)
             for topic in self.values.image_topics
         ]
         split_point = model.split_point(pipeline.stage.settings.split_point)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
@@ -19,6 +19,7 @@ from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.images import ImageParameters, ImageReliability, ImageTransport
+from split_infer_ros.server.admission import Intake
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.rate_limiter import RateLimiter
 
@@ -29,26 +30,10 @@ COMPRESSED = "/compressed"  # the end of the names that compressed_image_transpo
 _TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
 
 
-class FrameSink(Protocol):
-    """What takes a camera's frames."""
-
-    def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits for up to ``timeout_s`` seconds while senders must wait; returns whether there is room."""
-
-    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame."""
-
-    def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be used as dropped."""
-
-    def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
-
-
 class ImageInput:
-    """Subscribes to one topic and gives each image to a sink, which serves it or drops it for a named reason.
+    """Subscribes to one topic and gives each image to an intake, which serves it or drops it for a named reason.
 
-    A thread of its own reads the images of other processes. While the sink is full (drop policy ``block``), it leaves
+    A thread of its own reads the images of other processes. While the intake is full (drop policy ``block``), it leaves
     them with the middleware.
 
     A topic is read as raw or compressed images, whichever its publishers send. If they send neither, the log names both
@@ -57,7 +42,7 @@ class ImageInput:
     Args:
         node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
         topic: the topic of images. With ``image_transport: compressed``, it is ``TOPIC/compressed``.
-        sink: what takes the frames.
+        intake: takes the frames.
         limiter: limits the frames a second; the others are dropped as ``rate_limited``.
         enable: while it is off, frames are dropped as ``paused``.
 
@@ -70,13 +55,13 @@ class ImageInput:
         node: ManagedNode[Any],
         topic: str,
         *,
-        sink: FrameSink,
+        intake: Intake,
         limiter: RateLimiter,
         enable: EnableService,
     ) -> None:
         self._node = node
         self._topic = topic
-        self._sink = sink
+        self._intake = intake
         self._limiter = limiter
         self._enable = enable
         values: ImageParameters = node.values
@@ -108,11 +93,11 @@ class ImageInput:
             receive=self._receive_local,
             receive_remote=self._receive,
             on_lost=self._count_lost,
-            wait_for_room=self._sink.wait_for_room,
+            wait_for_room=self._intake.wait_for_room,
         )
 
     def _count_lost(self, count: int) -> None:
-        self._sink.missed(count, DropReason.MIDDLEWARE)
+        self._intake.missed(count, DropReason.MIDDLEWARE)
         if not self._has_lost:
             self._has_lost = True
             self._node.get_logger().warning(
@@ -143,7 +128,7 @@ class ImageInput:
 
     def _receive_local(self, message: Any) -> None:
         """Receives an image of a camera in this process, on that camera's own thread, which may be made to wait."""
-        while self._node.is_active and not self._sink.wait_for_room(ROOM_TIMEOUT_S):
+        while self._node.is_active and not self._intake.wait_for_room(ROOM_TIMEOUT_S):
             pass
         self._receive(message)
 
@@ -156,12 +141,14 @@ class ImageInput:
                 raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
             pixels = self._read_any(message)
         except ImageError as error:
-            self._sink.refuse(error, now)
+            self._intake.refuse(error, now)
             if not error.reason.intended:
                 self._node.warn(error)
             return
         age_s = self._age_s(message.header.stamp)
-        self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels, age_s), now)
+        self._intake.submit(
+            pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels, age_s), now
+        )
 
     def _age_s(self, stamp: Any) -> float:
         """Returns how old an image is by its stamp, in seconds; NaN if it has none."""

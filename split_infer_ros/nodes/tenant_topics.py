@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ImageError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.tenants import TENANT, TenantsParameters
 from split_infer_ros.nodes.result_publisher import ResultPublisher
+from split_infer_ros.server.admission import Intake
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.rate_limiter import RateLimiter
-from split_infer_ros.server.server import Server
 
 
 class TenantTopics:
     """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
 
-    If the tenant's head is in another process, that publishes the results. This object is the sink of the camera's
-    frames, which it passes on under the tenant's name.
+    If the tenant's head is in another process, that publishes the results.
 
     Args:
         node: the node ``tenants``.
         name: the tenant's name.
-        pipeline: what serves its frames.
+        intake: takes its frames.
         enable: while it is off, frames are dropped as ``paused``.
 
     Attributes:
@@ -38,13 +34,12 @@ class TenantTopics:
         self,
         node: ManagedNode[TenantsParameters],
         name: str,
-        pipeline: Server,
+        intake: Intake,
         enable: EnableService,
     ) -> None:
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
-        self._name = name
-        self._pipeline = pipeline
+        self._intake = intake
         self._enable = enable
         self._results: ResultPublisher | None = None
         if not node.values.has_own_heads:
@@ -71,7 +66,9 @@ class TenantTopics:
             self._input.close()
             self._input = None
         if image_topic is not None:
-            self._input = ImageInput(self._node, image_topic, sink=self, limiter=self.limiter, enable=self._enable)
+            self._input = ImageInput(
+                self._node, image_topic, intake=self._intake, limiter=self.limiter, enable=self._enable
+            )
         self._image_topic = image_topic
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
@@ -84,19 +81,3 @@ class TenantTopics:
         self.subscribe(None)
         if self._results is not None:
             self._results.close()
-
-    def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while senders are asked to (drop_policy ``block``); returns whether there is room."""
-        return self._pipeline.wait_for_room(self._name, timeout_s)
-
-    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame."""
-        self._pipeline.submit(self._name, pixels, origin, now)
-
-    def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be used as dropped."""
-        self._pipeline.refuse(self._name, error, now)
-
-    def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
-        self._pipeline.missed(self._name, count, reason)

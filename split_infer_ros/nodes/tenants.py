@@ -165,7 +165,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     def _open_topics(self, name: str, applied: AppliedTenants) -> TenantTopics | None:
         """Creates a tenant's topics. If that fails, the tenant has a fault, and the others go on."""
         try:
-            return TenantTopics(self, name, self.pipeline, self._enable)
+            return TenantTopics(self, name, self.pipeline.intake(name), self._enable)
         except Exception as error:
             applied.faults[name] = ConfigurationError(f"Its topics cannot be made: {error_sentence(error)}")
             return None

@@ -1,4 +1,4 @@
-"""Decides which frames of tenants are taken, and counts the others under the reason for which they are not."""
+"""Takes the frames of tenants, and counts those that are not taken under the reason for which they are not."""
 
 from __future__ import annotations
 
@@ -65,44 +65,6 @@ class Admission:
             drop(self._waiting.clear(), reason)
         return reason
 
-    def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame of a tenant; never waits. A frame for a tenant that does not exist is not counted."""
-        with self._changed:
-            state = self._tenants.get(tenant)
-            if state is None:
-                return
-            ticket = state.ledger.receive(now)
-            if not self.is_open:
-                ticket.drop(DropReason.DEVICE_LOST if self.is_lost else DropReason.INACTIVE)
-            elif self._dispatcher.models[state.model].failed:
-                ticket.drop(DropReason.BACKBONE_ERROR)
-            else:
-                frame = TenantFrame(pixels, origin, ticket, state)
-                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
-                self._changed.notify_all()
-
-    def is_full(self, tenant: str) -> bool:
-        """Returns whether the tenant's senders are asked to wait. Callers need not hold the lock."""
-        state = self._tenants.get(tenant)
-        return state is not None and self.is_open and self._waiting.is_full(state)
-
-    def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
-        """Waits while the tenant is full, on the sender's thread; returns whether there is room."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self.is_full(tenant), timeout_s)
-
-    def refuse(self, tenant: str, error: ImageError, now: float) -> None:
-        """Counts a frame of a tenant that cannot be read."""
-        with self._changed:
-            if tenant in self._tenants:
-                self._tenants[tenant].ledger.receive(now).drop(error.reason)
-
-    def missed(self, tenant: str, count: int, reason: DropReason) -> None:
-        """Counts frames of a tenant that were sent and never arrived."""
-        with self._changed:
-            if tenant in self._tenants:
-                self._tenants[tenant].ledger.missed(count, reason)
-
     def fail(self, name: str, error: Exception) -> None:
         """Reports an exception; if the device is lost, drops all frames that wait."""
         if is_sticky(error):
@@ -128,3 +90,61 @@ class Admission:
     def is_idle(self) -> bool:
         """True while no frame waits and no batch is in flight (lock held)."""
         return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)
+
+
+class Intake:
+    """Takes the frames of one tenant. Any thread may use it.
+
+    Frames count only while there is a tenant of that name. It may be removed, and added again.
+
+    Args:
+        tenant: its name.
+        admission: says whether frames are taken.
+    """
+
+    def __init__(self, tenant: str, admission: Admission) -> None:
+        self._tenant = tenant
+        self._admission = admission
+        self._changed = admission._changed
+        self._tenants = admission._tenants
+        self._waiting = admission._waiting
+        self._dispatcher = admission._dispatcher
+
+    @property
+    def is_full(self) -> bool:
+        """Whether senders are asked to wait (drop policy ``block``). This takes no lock."""
+        state = self._tenants.get(self._tenant)
+        return state is not None and self._admission.is_open and self._waiting.is_full(state)
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Waits while it is full, on a thread of the sender; returns whether there is room."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.is_full, timeout_s)
+
+    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
+        """Takes a frame; never waits."""
+        with self._changed:
+            state = self._tenants.get(self._tenant)
+            if state is None:
+                return
+            ticket = state.ledger.receive(now)
+            if not self._admission.is_open:
+                ticket.drop(DropReason.DEVICE_LOST if self._admission.is_lost else DropReason.INACTIVE)
+            elif self._dispatcher.models[state.model].failed:
+                ticket.drop(DropReason.BACKBONE_ERROR)
+            else:
+                frame = TenantFrame(pixels, origin, ticket, state)
+                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
+                self._changed.notify_all()
+
+    def refuse(self, error: ImageError, now: float) -> None:
+        """Counts a frame that cannot be read as dropped."""
+        with self._changed:
+            if self._tenant in self._tenants:
+                self._tenants[self._tenant].ledger.receive(now).drop(error.reason)
+
+    def missed(self, count: int, reason: DropReason) -> None:
+        """Counts frames that were sent and never arrived."""
+        with self._changed:
+            if self._tenant in self._tenants:
+                self._tenants[self._tenant].ledger.missed(count, reason)

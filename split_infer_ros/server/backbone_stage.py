@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ImageError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.batch import Batch
@@ -47,6 +44,7 @@ class BackboneStage:
 
     Attributes:
         ledger: counts what became of every frame that came in.
+        intake: takes frames from any thread.
     """
 
     def __init__(
@@ -79,6 +77,7 @@ class BackboneStage:
             raise refused[UNNAMED]
         self._served = self._server.model_of(UNNAMED)
         self.ledger = self._server.ledger(UNNAMED)
+        self.intake = self._server.intake(UNNAMED)
 
     @property
     def settings(self) -> StageSettings:
@@ -110,11 +109,6 @@ class BackboneStage:
         """Whether the device was lost, and all frames with it."""
         return self._server.is_lost
 
-    @property
-    def full(self) -> bool:
-        """True while senders are asked to wait (drop_policy ``block``)."""
-        return self._server.is_full(UNNAMED)
-
     def start(self) -> None:
         """Accepts frames until ``stop``. A stopped stage can be started again.
 
@@ -123,22 +117,6 @@ class BackboneStage:
         """
         self._served.instance.prepare_head(self._served.plan)
         self._server.start()
-
-    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame; never waits."""
-        self._server.submit(UNNAMED, pixels, origin, now)
-
-    def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while the stage is ``full``, on the sender's thread; returns whether there is room."""
-        return self._server.wait_for_room(UNNAMED, timeout_s)
-
-    def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be read."""
-        self._server.refuse(UNNAMED, error, now)
-
-    def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
-        self._server.missed(UNNAMED, count, reason)
 
     def configure(self, settings: StageSettings) -> None:
         """Changes settings for new batches; batches in flight keep the old ones.

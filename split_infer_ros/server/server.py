@@ -7,20 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ConfigurationError, ImageError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.server.admission import Admission
+from split_infer_ros.server.admission import Admission, Intake
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.costs.cost_tables import CostTables
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.executor import Executor
-from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenModel
@@ -305,31 +303,15 @@ class Server:
         self.set_tenants([])
         self.executor.close()
 
-    def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame of a tenant; never waits. A frame for a tenant that does not exist is not counted."""
-        self._admission.submit(tenant, pixels, origin, now)
+    def intake(self, tenant: str) -> Intake:
+        """Returns what takes the frames of a tenant of that name, while there is one."""
+        return Intake(tenant, self._admission)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Delays decisions inside a ``with`` block, so that the scheduler sees frames submitted there together."""
         with self._changed:
             yield
-
-    def is_full(self, tenant: str) -> bool:
-        """Returns whether the tenant's senders are asked to wait (drop_policy ``block``)."""
-        return self._admission.is_full(tenant)
-
-    def wait_for_room(self, tenant: str, timeout_s: float) -> bool:
-        """Waits while the tenant is full, on the sender's thread; returns whether there is room."""
-        return self._admission.wait_for_room(tenant, timeout_s)
-
-    def refuse(self, tenant: str, error: ImageError, now: float) -> None:
-        """Counts a frame of a tenant that cannot be read."""
-        self._admission.refuse(tenant, error, now)
-
-    def missed(self, tenant: str, count: int, reason: DropReason) -> None:
-        """Counts frames of a tenant that were sent and never arrived."""
-        self._admission.missed(tenant, count, reason)
 
     def ledger(self, tenant: str) -> Ledger:
         """Returns the ledger of a tenant's frames; raises ConfigurationError if there is no such tenant."""

@@ -37,10 +37,10 @@ class StageFeeder:
             Exception: a batch failed; this is its error.
         """
         for picture in pictures:
-            if not stage.wait_for_room(STUCK_S):
+            if not stage.intake.wait_for_room(STUCK_S):
                 raise SplitInferError(f"The pipeline took no frame for {STUCK_S:g} s.")
             self._check()
-            stage.submit(picture, Origin(self.num_fed, "", picture.height, picture.width), time.monotonic())
+            stage.intake.submit(picture, Origin(self.num_fed, "", picture.height, picture.width), time.monotonic())
             self.num_fed += 1
 
     def finish(self, stage: BackboneStage) -> None:

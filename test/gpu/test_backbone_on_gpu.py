@@ -135,7 +135,7 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     with torch.cuda.stream(busy):
         torch.cuda._sleep(20_000_000_000)  # cycles: some ten seconds
     image = picture(0)
-    stage.submit(image, Origin(0, "camera", image.height, image.width), time.monotonic())
+    stage.intake.submit(image, Origin(0, "camera", image.height, image.width), time.monotonic())
     came = seen.wait(LONG_S)
     still_busy = not busy.query()
     stage.stop(LONG_S)

@@ -95,7 +95,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     pipeline.start()
     for number in range(10):
         for name in models:
-            pipeline.submit(name, Pixels.blank(), Origin(number, name, 480, 640), time.monotonic())
+            pipeline.intake(name).submit(Pixels.blank(), Origin(number, name, 480, 640), time.monotonic())
     pipeline.stop(60.0)
     assert errors == []
     assert delivered == {name: list(range(10)) for name in models}
@@ -201,7 +201,9 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
         while any(delivered[tenant.name] == before[tenant.name] for tenant in (stays, *guests)):
             assert time.monotonic() < end, delivered
             for tenant in (stays, *guests):
-                pipeline.submit(tenant.name, Pixels.blank(), Origin(turn, tenant.name, 480, 640), time.monotonic())
+                pipeline.intake(tenant.name).submit(
+                    Pixels.blank(), Origin(turn, tenant.name, 480, 640), time.monotonic()
+                )
             time.sleep(0.01)
         assert pipeline.set_tenants([stays]) == {}
         end = time.monotonic() + LONG_S

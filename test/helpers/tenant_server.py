@@ -92,7 +92,7 @@ class Running:
 
     def send(self, tenant: str, *values: int) -> None:
         for value in values:
-            self.pipeline.submit(tenant, *frame(value, tenant), time.monotonic())
+            self.pipeline.intake(tenant).submit(*frame(value, tenant), time.monotonic())
 
     def measured(self) -> None:
         until(lambda: self.pipeline.is_measured)

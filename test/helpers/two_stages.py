@@ -161,7 +161,7 @@ class Stages:
 
     def send(self, *values: int, source: str = "a") -> None:
         for value in values:
-            self.backbone.submit(*frame(value, source=source), time.monotonic())
+            self.backbone.intake.submit(*frame(value, source=source), time.monotonic())
 
     def settle(self) -> None:
         until(lambda: not self.backbone.ledger.counts().in_flight)

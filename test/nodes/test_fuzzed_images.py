@@ -30,7 +30,7 @@ from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
-from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.admission import Intake
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger, LedgerCounts
 from split_infer_ros.server.rate_limiter import RateLimiter
@@ -154,7 +154,7 @@ def expected(message: Any) -> str:
 
 
 class Stage:
-    """A sink that counts and pre-processes frames, but runs no model."""
+    """An intake that counts and pre-processes frames, but runs no model."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -187,9 +187,7 @@ def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None
     backbone = {"autostart": False, "image_transport": kind, "max_image_pixels": MAX_PIXELS}
     with Pipeline(context, backbone=backbone) as pipeline:
         node = pipeline.backbone
-        images = ImageInput(
-            node, "image", sink=cast(BackboneStage, stage), limiter=RateLimiter(0.0), enable=node._enable
-        )
+        images = ImageInput(node, "image", intake=cast(Intake, stage), limiter=RateLimiter(0.0), enable=node._enable)
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 
         def send(sent: Any) -> None:

@@ -133,7 +133,7 @@ def test_policy_change_releases_waiting_cameras(context: Context, gate: Gate) ->
     with Pipeline(context, head={}, backbone={"drop_policy": "block", "pool_slots": 1}) as pipeline:
         sending = threading.Thread(target=send, args=(pipeline, 20))
         sending.start()
-        wait_until(lambda: pipeline.backbone.stage.full, "the camera to be held up")
+        wait_until(lambda: pipeline.backbone.stage.intake.is_full, "the camera to be held up")
         time.sleep(0.2)
         assert sending.is_alive()
         assert pipeline.client.set("backbone", drop_policy="latest") == [""]
@@ -151,8 +151,8 @@ def test_frames_lost_in_dds_drop_as_middleware(context: Context, monkeypatch: py
         images.publish(image())
         pipeline.settled(1)
         stage = pipeline.backbone.stage
-        submit, busy, done = stage.submit, threading.Event(), threading.Event()
-        monkeypatch.setattr(stage, "submit", lambda *a: (busy.set(), done.wait(WAIT_S), submit(*a)))
+        submit, busy, done = stage.intake.submit, threading.Event(), threading.Event()
+        monkeypatch.setattr(stage.intake, "submit", lambda *a: (busy.set(), done.wait(WAIT_S), submit(*a)))
         images.publish(image())
         assert busy.wait(WAIT_S)  # the thread that reads images works on this one
         for _ in range(25):

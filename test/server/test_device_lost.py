@@ -38,7 +38,7 @@ class Run:
 
     def send(self, count: int) -> None:
         for _ in range(count):
-            self.stage.submit(*frame(7, "a"), time.monotonic())
+            self.stage.intake.submit(*frame(7, "a"), time.monotonic())
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -245,7 +245,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
     try:
         for number, picture in enumerate(pictures()):
             pixels = Pixels(picture, RGB)
-            pipeline.submit("front", pixels, Origin(number, "front", *picture.shape[:2]), time.monotonic())
+            pipeline.intake("front").submit(pixels, Origin(number, "front", *picture.shape[:2]), time.monotonic())
         until(lambda: len(found) == len(pictures()) or bool(errors))
     finally:
         pipeline.stop(10.0)
@@ -288,7 +288,7 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
             with pipeline.held():
                 for name in found:
                     pixels = Pixels(picture, RGB)
-                    pipeline.submit(name, pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
+                    pipeline.intake(name).submit(pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
             until(lambda: not any(pipeline.ledger(name).counts().in_flight for name in found))
         reports = [pipeline.report(name, time.monotonic()) for name in found]
     finally:

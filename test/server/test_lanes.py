@@ -66,7 +66,7 @@ def test_batches_side_by_side_keep_their_order(start: Start, monkeypatch: pytest
     slow = SlowPlan(fails)
     monkeypatch.setattr(Plan, "run", lambda plan, *args, **options: slow.run(plan, *args, **options))
     for value in range(COUNT):
-        assert pipeline.backbone.wait_for_room(LONG_S)
+        assert pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value)
     pipeline.settle()
     pipeline.check_results()
@@ -82,7 +82,7 @@ def test_batches_side_by_side_keep_their_order(start: Start, monkeypatch: pytest
 def test_stop_finishes_what_lanes_compute(start: Start) -> None:
     pipeline = start(drop_policy=DropPolicy.BLOCK, lanes=True)
     for value in range(5):
-        assert pipeline.backbone.wait_for_room(LONG_S)
+        assert pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value)
     pipeline.backbone.stop(LONG_S)
     assert [origin.header for origin, _ in pipeline.delivered] == list(range(5))
@@ -99,7 +99,7 @@ def test_settings_without_lanes_compute_one_batch_at_a_time(start: Start, monkey
     slow = SlowPlan(set())
     monkeypatch.setattr(Plan, "run", lambda plan, *args, **options: slow.run(plan, *args, **options))
     for value in range(COUNT):
-        assert pipeline.backbone.wait_for_room(LONG_S)
+        assert pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value)
     pipeline.settle()
     assert slow.most == 1

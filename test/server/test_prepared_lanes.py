@@ -92,7 +92,7 @@ def test_tenants_measure_lanes_once_these_are_prepared(engine: Engine, prepared:
         assert (list(server.costs.whole.alone_s), list(server.costs.lane.alone_s)) == (["two_roads"], [])
         assert prepared == []
         for number, picture in enumerate(PICTURES):
-            server.submit("front", Pixels(picture, RGB), Origin(number, "front", SIDE, SIDE), time.monotonic())
+            server.intake("front").submit(Pixels(picture, RGB), Origin(number, "front", SIDE, SIDE), time.monotonic())
         until(lambda: server.is_measured and "two_roads" in server.costs.lane.alone_s)
         assert len(prepared) == NUM_LANES
     finally:

@@ -152,11 +152,11 @@ def test_what_was_not_foreseen_is_recorded_once_nothing_comes(serve: Serve, monk
 
 def test_what_cannot_be_read_or_was_missed_is_counted(serve: Serve) -> None:
     run = serve(A, one=BrightModel("one"))
-    run.pipeline.refuse("a", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
-    run.pipeline.missed("a", 3, DropReason.MIDDLEWARE)
+    run.pipeline.intake("a").refuse(ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.intake("a").missed(3, DropReason.MIDDLEWARE)
     run.send("nobody", 1)
-    run.pipeline.refuse("nobody", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
-    run.pipeline.missed("nobody", 3, DropReason.MIDDLEWARE)
+    run.pipeline.intake("nobody").refuse(ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.intake("nobody").missed(3, DropReason.MIDDLEWARE)
     assert run.counts("a").dropped == {"unknown_encoding": 1, "middleware": 3}
     with pytest.raises(ConfigurationError, match=r"There is no tenant 'nobody'; there are: a\."):
         run.pipeline.report("nobody", 1.0)

@@ -76,7 +76,7 @@ def test_handle_is_read_once(start: Start) -> None:
 def test_backbone_error_costs_one_batch(start: Start) -> None:
     pipeline = start()
     broken = Pixels(np.zeros((4, 4, 2), np.uint8), (0, 1, 2))
-    pipeline.backbone.submit(broken, frame(0)[1], time.monotonic())
+    pipeline.backbone.intake.submit(broken, frame(0)[1], time.monotonic())
     pipeline.settle()
     assert pipeline.backbone.ledger.counts().dropped == {"backbone_error": 1}
     assert len(pipeline.errors) == 1

@@ -20,8 +20,8 @@ def test_frames_outside_of_start_and_stop_are_inactive(start: Start) -> None:
         transport=FakeTransport(pipeline.publish),
         on_error=pipeline.errors.append,
     )
-    idle.submit(*frame(1), 0.0)
-    idle.refuse(ImageError(DropReason.BAD_STEP, "no"), 0.0)
+    idle.intake.submit(*frame(1), 0.0)
+    idle.intake.refuse(ImageError(DropReason.BAD_STEP, "no"), 0.0)
     assert idle.ledger.counts().dropped == {"inactive": 1, "bad_step": 1}
     idle.stop(0.0)
     pipeline.backbone.stop(LONG_S)

@@ -33,7 +33,7 @@ from split_infer_ros.telemetry.trace import TraceFile
 def test_each_frame_gets_its_own_result(start: Start, split_point: str, batch_size: int) -> None:
     pipeline = start(split_point=split_point, batch_size=batch_size, drop_policy=DropPolicy.BLOCK, pool_slots=2)
     for value in range(40):
-        assert pipeline.backbone.wait_for_room(LONG_S)
+        assert pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value, source="ab"[value % 2])
     pipeline.settle()
     pipeline.check_results()
@@ -45,7 +45,7 @@ def test_each_frame_gets_its_own_result(start: Start, split_point: str, batch_si
 def test_boxes_are_in_pixels_of_each_source(start: Start) -> None:
     pipeline = start(batch_size=3, batch_timeout_s=LONG_S)
     for height, width in ((8, 16), (1, 1), (480, 640)):
-        pipeline.backbone.submit(*frame(9, height, width), time.monotonic())
+        pipeline.backbone.intake.submit(*frame(9, height, width), time.monotonic())
     pipeline.settle()
     boxes = [detections.boxes.tolist() for _, detections in pipeline.delivered]
     assert boxes == [[[0, 0, 16, 8]], [[0, 0, 1, 1]], [[0, 0, 640, 480]]]
@@ -58,7 +58,7 @@ def test_slow_head_drops_older_frames(start: Start) -> None:
     counts = pipeline.backbone.ledger.counts()
     assert counts.balanced
     assert counts.in_flight <= 2 * (1 + 2)
-    assert not pipeline.backbone.full
+    assert not pipeline.backbone.intake.is_full
     pipeline.gate.set()
     pipeline.settle()
     pipeline.check_results()
@@ -74,10 +74,10 @@ def test_slow_head_makes_senders_wait(start: Start) -> None:
     pipeline.send(1)
     until(lambda: len(pipeline.handles) == 1)
     pipeline.send(2)
-    assert pipeline.backbone.full
-    assert not pipeline.backbone.wait_for_room(0.01)
+    assert pipeline.backbone.intake.is_full
+    assert not pipeline.backbone.intake.wait_for_room(0.01)
     pipeline.gate.set()
-    assert pipeline.backbone.wait_for_room(LONG_S)
+    assert pipeline.backbone.intake.wait_for_room(LONG_S)
     pipeline.settle()
     pipeline.check_results()
     assert pipeline.backbone.ledger.counts().dropped == {}
@@ -96,7 +96,7 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
         if value % 20 == 0:
             pipeline.backbone.configure(changes[value // 20 % len(changes)])
             assert pipeline.backbone.settings == changes[value // 20 % len(changes)]
-        pipeline.backbone.wait_for_room(LONG_S)
+        pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value)
         assert pipeline.backbone.ledger.counts().balanced
     pipeline.settle()
@@ -236,7 +236,7 @@ def test_trace_has_a_row_for_each_stage(tmp_path: Path) -> None:
     trace, head = TraceFile.open(tmp_path / "trace.json"), RecordingHead()
     stage = BackboneStage(BrightModel("one"), StageSettings(), LocalTransport(head), pytest.fail, trace=trace)
     stage.start()
-    stage.submit(*frame(9), time.monotonic())
+    stage.intake.submit(*frame(9), time.monotonic())
     until(lambda: head.sent)
     ((handle, reader),) = head.sent
     reader.take(handle.lease)

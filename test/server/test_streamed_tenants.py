@@ -63,7 +63,9 @@ class Run:
     def feed(self) -> None:
         for picture in PICTURES:
             for name in self.found:
-                self.pipeline.submit(name, Pixels(picture, (0, 1, 2)), Origin(None, name, 48, 64), time.monotonic())
+                self.pipeline.intake(name).submit(
+                    Pixels(picture, (0, 1, 2)), Origin(None, name, 48, 64), time.monotonic()
+                )
             until(lambda: not any(self.counts(name).in_flight for name in self.found))
 
     def counts(self, name: str):  # type: ignore[no-untyped-def]
