@@ -15,11 +15,11 @@ import torch
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
 from split_infer_ros.vision_ops.kernels import (
+    box_nms,
     convolution,
     prefix_sum,
     segmented_argsort,
     selection,
-    suppression,
     windowed_convolution,
 )
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
@@ -100,7 +100,7 @@ def suppressions() -> Iterator[partial[object]]:
     for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100)):
         for labels in (None, empty(2, boxes, dtype=torch.int64)):
             yield partial(
-                suppression.suppress_sorted,
+                box_nms.suppress_sorted,
                 empty(2, boxes, 4),
                 empty(2 * boxes * classes, dtype=torch.int32),
                 empty(2 * boxes * classes, dtype=torch.int64),
