@@ -1,4 +1,4 @@
-"""Vision-specific operators at one size: this package's, the library's and a naive one, on the same values."""
+"""Vision-specific operators and kernels at one size: this package's, the library's and a naive one, on equal values."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from split_infer_ros.models.candidates import Candidates
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.multibox_decode import WEIGHTS, multibox_decode
-from split_infer_ros.vision_ops.prefix_sum import prefix_sum
 from split_infer_ros.vision_ops.roi_align import roi_align
-from split_infer_ros.vision_ops.segmented_argsort import segmented_argsort
 
 OURS, LIBRARY, NAIVE = "ours", "library", "naive"
 RIVALS = (OURS, LIBRARY, NAIVE)
 HEAD, HEAVY = "box_nms of a head", "box_nms of a head, heavy"
-LABELLED, ARGSORT, SUM, ALIGN, DECODE = "box_nms", "segmented_argsort", "prefix_sum", "roi_align", "multibox_decode"
-OPERATORS = (LABELLED, ARGSORT, SUM, ALIGN, DECODE)
+LABELLED, ALIGN, DECODE = "box_nms", "roi_align", "multibox_decode"
+OPERATORS = (LABELLED, ALIGN, DECODE)
+ARGSORT, SUM = "segmented argsort's kernels", "prefix sum's kernels"  # which box_nms launches on a GPU
+KERNELS = (ARGSORT, SUM)
 HEAD_BOXES, HEAD_CLASSES = 3234, 91  # of SSDlite320
 SIDE, CLASSES, SCORE, IOU, MAX_DETECTIONS = 320, 20, 0.5, 0.5, 100
 
@@ -120,23 +120,31 @@ def labelled(device: torch.device, random: torch.Generator, images: int, size: i
 
 
 def argsort(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes scores to be sorted in each image. All images have equally many, so the library can sort them in one go."""
-    values = torch.rand(images * size, generator=random).to(device)
+    """Makes keys to be sorted in each image. All images have equally many, so the library can sort them in one go.
+
+    The rivals sort the part of the keys that differs within an image. The kernels overwrite their keys, so they get a
+    copy, whose time counts.
+    """
+    from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging  # Triton is optional
+
+    rows = torch.randint(-(2**31), 2**31, (images, size), generator=random).to(device, torch.int32)
+    keys = ((torch.arange(images, device=device) << 32)[:, None] + rows).flatten()
     offsets = torch.arange(0, images * size + 1, size, device=device)
-    rows = values.view(images, size)
     rivals = {
-        OURS: lambda: segmented_argsort(values, offsets, descending=True),
-        LIBRARY: lambda: rows.argsort(dim=1, descending=True, stable=True),
-        NAIVE: lambda: [row.argsort(descending=True, stable=True) for row in rows],
+        OURS: lambda: argsort_by_merging(keys.clone(), offsets),
+        LIBRARY: lambda: rows.argsort(dim=1, stable=True),
+        NAIVE: lambda: [row.argsort(stable=True) for row in rows],
     }
     return Case(ARGSORT, images=images, size=size, rivals=rivals)
 
 
 def sums(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes rows of values to be summed; the naive rival adds one by one."""
-    values = torch.rand((images, size), generator=random).to(device)
+    """Makes rows of counts to be summed; the naive rival adds one by one."""
+    from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages  # Triton is optional
+
+    values = torch.randint(0, 1000, (images, size), generator=random).to(device)
     rivals = {
-        OURS: lambda: prefix_sum(values),
+        OURS: lambda: sum_in_stages(values),
         LIBRARY: lambda: values.cumsum(-1),
         NAIVE: lambda: [list(itertools.accumulate(row)) for row in values.tolist()],
     }

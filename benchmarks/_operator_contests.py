@@ -1,7 +1,8 @@
-"""Contests of vision-specific operators: the sizes, the questions asked of each case, and the answers."""
+"""Contests of vision-specific operators and kernels: the sizes, the questions asked of each case, and the answers."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from _operator_cases import (
     DECODE,
     HEAD,
     HEAVY,
+    KERNELS,
     LABELLED,
     LIBRARY,
     NAIVE,
@@ -43,7 +45,8 @@ MANY = 1000  # values of a batch, from which an operator should be as fast as th
 MAX_REGIONS = 1000  # of an image, because regions are few
 MIN_PASS_S = 1e-3  # shorter calls are timed many at a time
 HEADS = ((HEAD, 10.0), (HEAVY, 2.0))  # and their goals
-MAKERS = {LABELLED: labelled, ARGSORT: argsort, SUM: sums, DECODE: decode, ALIGN: align}
+MAKERS = {LABELLED: labelled, DECODE: decode, ALIGN: align}
+KERNEL_MAKERS = {ARGSORT: argsort, SUM: sums}  # only on a GPU
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def questions_of(device: torch.device, extent: Extent) -> list[Question]:
             ),
             *(
                 Question(f"{name}, GPU, 1,000 and more, times torch's, least", partial(_has, name, MANY), 1.0)
-                for name in (SUM, ARGSORT)
+                for name in KERNELS
             ),
         ]
     heads = [
@@ -181,12 +184,14 @@ def _has_fewer(operator: str, values: int, case: Case) -> bool:
 
 
 def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
-    """Makes the cases of all operators at all sizes."""
+    """Makes the cases of all operators at all sizes, and on a GPU with Triton those of kernels."""
+    has_kernels = device.type == GPU and importlib.util.find_spec("triton") is not None
+    makers = MAKERS | KERNEL_MAKERS if has_kernels else MAKERS
     random = torch.Generator().manual_seed(0)
     for heavy in (False, True):
         yield head(device, random, extent.head_images, heavy)
     for images, size in itertools.product(extent.images, extent.sizes):
-        for operator, make in MAKERS.items():
+        for operator, make in makers.items():
             if images * size <= extent.max_values and (operator != ALIGN or (size <= MAX_REGIONS and images == 1)):
                 yield without_slow_naive(make(device, random, images, size), extent)
 

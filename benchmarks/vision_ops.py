@@ -5,6 +5,7 @@
   picture, or nearly all of them lie on top of each other.
 - Each operator from 10 to 100,000 boxes per image and 1 to 64 images: is it ever slower than the library's? The rivals
   take turns on the same values. Here box_nms has 20 classes, and its rival is batched_nms, image by image.
+- On a GPU, the kernels with which box_nms sorts and sums, against torch's own sort and sum of the same values.
 - Detectors end to end, one image, with these operators and with torchvision's loop, like the paper's Table 4. A quick
   run measures two of the three.
 - The cost for a detector of falling back to the CPU (section 3.1.2), on a GPU. Without a GPU, both devices are the CPU.

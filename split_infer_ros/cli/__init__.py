@@ -1,1 +1,1 @@
-"""Commands that need no ROS; each module is one command."""
+"""Commands that need no ROS. Each has a module; ``command`` holds what they share."""

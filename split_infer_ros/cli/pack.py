@@ -6,53 +6,23 @@ GPU, all layouts are plain, and the file fits any GPU.
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
-from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.command import CommandParser, command, model_spec_of, positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.torch_model import torch_model
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
-def main() -> int:
-    """Runs the command and returns its exit code."""
-    arguments = make_parser().parse_args()
-    try:
-        spec = model_spec_of(arguments, weights=arguments.weights, on_torch=True)
-        model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
-        header = pack_model(
-            model,
-            arguments.out,
-            num_threads=arguments.num_threads if arguments.device == "cpu" else None,
-            batch_size=arguments.batch_size,
-            tile_mb=arguments.tile_mb,
-        )
-    except (SplitInferError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    layers = {piece.layer for piece in header.pieces}
-    largest = max(header.pieces, key=lambda piece: piece.nbytes)
-    print(
-        f"{arguments.out}: {header.model}, {header.weight_bytes / 1e6:.1f} MB in {len(layers)} layers and "
-        f"{len(header.pieces)} pieces, the largest {largest.nbytes / 1e6:.1f} MB ({largest.layer}), "
-        f"for {header.machine}"
-    )
-    return 0
-
-
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """Returns the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="pack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
+    parser = CommandParser.of("pack", __doc__)
+    parser.add_model()
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="the file to write")
     parser.add_argument(
         "--weights",
@@ -87,18 +57,35 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="MB",
         help="a layer above this size is stored in tiles of its rows (default: %(default)s)",
     )
-    add_model_options(parser)
+    parser.add_model_options()
     return parser
 
 
+@command(make_parser, errors=(SplitInferError, OSError))
+def main(chosen: Namespace) -> None:
+    """Writes the file and says what is in it."""
+    spec = model_spec_of(chosen, weights=chosen.weights, on_torch=True)
+    model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
+    header = pack_model(
+        model,
+        chosen.out,
+        num_threads=chosen.num_threads if chosen.device == "cpu" else None,
+        batch_size=chosen.batch_size,
+        tile_mb=chosen.tile_mb,
+    )
+    layers = {piece.layer for piece in header.pieces}
+    largest = max(header.pieces, key=lambda piece: piece.nbytes)
+    print(
+        f"{chosen.out}: {header.model}, {header.weight_bytes / 1e6:.1f} MB in {len(layers)} layers and "
+        f"{len(header.pieces)} pieces, the largest {largest.nbytes / 1e6:.1f} MB ({largest.layer}), "
+        f"for {header.machine}"
+    )
+
+
 def _device_type(device: str) -> str:
-    """Returns ``cpu`` or ``cuda``. A file for a GPU fits any GPU, and this machine need not have one."""
+    """Returns ``cpu`` or ``cuda`` for a name of a device. A GPU need not be on this machine: the file fits any."""
     with suppress(RuntimeError):
         kind = (choose_device(device) if device == "auto" else torch.device(device)).type
         if kind in ("cpu", "cuda"):
             return kind
-    raise argparse.ArgumentTypeError(f"{device} is none of auto, cpu, cuda, cuda:1, ...")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    raise ArgumentTypeError(f"{device} is none of auto, cpu, cuda, cuda:1, ...")

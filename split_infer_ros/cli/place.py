@@ -10,22 +10,20 @@ timed. Without one, both processors are the CPU: the detections are compared, an
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
-import sys
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
-from split_infer_ros.cli.numbers import whole
-from split_infer_ros.errors import SourceError, SplitInferError
+from split_infer_ros.cli.command import CommandParser, command, model_spec_of, whole
+from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import ENCODINGS, Pixels
-from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.turns import median_interval
 from split_infer_ros.models.entry import ModelEntry
@@ -41,28 +39,49 @@ from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.torch_model import TorchModel, torch_model
 
 
-def main() -> int:
-    """Runs the command and returns its exit code."""
-    chosen = make_parser().parse_args()
+def make_parser() -> CommandParser:
+    """Returns the parser of the command's arguments."""
+    parser = CommandParser.of("place", __doc__)
+    parser.add_model()
+    parser.add_argument(
+        "--operators", type=Path, metavar="FILE", help="adds to the list; its lines have the form: gpu|cpu|any NAME..."
+    )
+    parser.add_argument("--measured", action="store_true", help="use measured times instead of the list")
+    parser.add_database("measured times")
+    parser.add_argument(
+        "--weights",
+        help="like the parameter of this name; the plan does not depend on them; default with --run: random",
+    )
+    parser.add_argument(
+        "--run",
+        nargs="?",
+        const="shapes",
+        metavar="SOURCE",
+        help="run the plan on images of this source, like the camera's parameter source; default: shapes",
+    )
+    parser.add_argument("--images", type=whole, default=8, metavar="N", help="number of images; default: 8")
+    parser.add_model_options()
+    parser.add_argument("--json", action="store_true", help="print every operator as JSON")
+    return parser
+
+
+@command(make_parser)
+def main(chosen: Namespace) -> None:
+    """Prints the plan, and what running it showed."""
     run: PlacedRun | None = None
-    try:
-        rule: Rule = OperatorList.read(chosen.operators)
-        weights = chosen.weights or ("random" if chosen.run else "none")
-        spec = model_spec_of(chosen, weights=weights, on_torch=True)
-        model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
-        graph = with_decode(model.graph, model.entry)
-        operators = read_operators(graph, model.entry.image_shape)
-        if chosen.measured:
-            rule = _measured_rule(
-                model, graph, fallback=rule, gpu=choose_device("cuda"), database=Database(chosen.database)
-            )
-        plan = make_plan(operators, rule)
-        if chosen.run:
-            gpu = choose_device("cuda") if torch.cuda.is_available() else None
-            run = run_plan(graph, plan, _inputs(model.entry, chosen.run, chosen.images), gpu=gpu)
-    except SplitInferError as error:
-        print(error, file=sys.stderr)
-        return 1
+    rule: Rule = OperatorList.read(chosen.operators)
+    weights = chosen.weights or ("random" if chosen.run else "none")
+    spec = model_spec_of(chosen, weights=weights, on_torch=True)
+    model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
+    graph = with_decode(model.graph, model.entry)
+    operators = read_operators(graph, model.entry.image_shape)
+    if chosen.measured:
+        database = Database(chosen.database)
+        rule = _measured_rule(model, graph, fallback=rule, gpu=choose_device("cuda"), database=database)
+    plan = make_plan(operators, rule)
+    if chosen.run:
+        gpu = choose_device("cuda") if torch.cuda.is_available() else None
+        run = run_plan(graph, plan, _inputs(model.entry, chosen.run, chosen.images), gpu=gpu)
     if chosen.json:
         ran = {} if run is None else {"run": asdict(run)}
         print(json.dumps({"model": model.entry.name, **_as_json(plan), **ran}, indent=1))
@@ -71,7 +90,6 @@ def main() -> int:
         print(describe(plan))
         if run is not None:
             print(f"\n{describe_run(run, chosen.run)}")
-    return 0
 
 
 def describe_run(run: PlacedRun, source: str) -> str:
@@ -97,7 +115,7 @@ def describe_run(run: PlacedRun, source: str) -> str:
 
 
 def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
-    """Returns images of a source as the model's inputs, float32 (1, 3, h, w) each.
+    """Returns the first images of a source as inputs of the model, float32 (1, 3, h, w) each.
 
     Raises:
         SourceError: the source cannot be opened, or has no image.
@@ -119,7 +137,7 @@ def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
 def _measured_rule(
     model: TorchModel, graph: fx.GraphModule, *, fallback: Rule, gpu: Device, database: Database
 ) -> Rule:
-    """Returns the rule of measured times. They are read from the database, or else measured now."""
+    """Returns the rule that follows measured times. It reads them from the database, or measures them now."""
     key = Key.here(str(gpu))
     task = {
         "model": model.entry.name,
@@ -143,37 +161,3 @@ def _as_json(plan: PlacementPlan) -> dict[str, object]:
         "copied_bytes": plan.copied_bytes,
         "unlisted": dict(plan.unlisted),
     }
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="place", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
-    parser.add_argument(
-        "--operators", type=Path, metavar="FILE", help="adds to the list; its lines have the form: gpu|cpu|any NAME..."
-    )
-    parser.add_argument("--measured", action="store_true", help="use measured times instead of the list")
-    parser.add_argument(
-        "--database", type=Path, metavar="FILE", help=f"where measured times are kept; default: {default_path()}"
-    )
-    parser.add_argument(
-        "--weights",
-        help="like the parameter of this name; the plan does not depend on them; default with --run: random",
-    )
-    parser.add_argument(
-        "--run",
-        nargs="?",
-        const="shapes",
-        metavar="SOURCE",
-        help="run the plan on images of this source, like the camera's parameter source; default: shapes",
-    )
-    parser.add_argument("--images", type=whole, default=8, metavar="N", help="number of images; default: 8")
-    add_model_options(parser)
-    parser.add_argument("--json", action="store_true", help="print every operator as JSON")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

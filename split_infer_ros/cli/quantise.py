@@ -8,89 +8,29 @@ mAP, is not kept.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
 
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of
-from split_infer_ros.errors import SplitInferError
+from split_infer_ros.cli.command import CommandParser, command, model_spec_of
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.quantisation.calibrate import check_packages
-from split_infer_ros.quantisation.quality import Quality
-from split_infer_ros.quantisation.quantise import Quantised, best_of, quantise
+from split_infer_ros.quantisation.quantise import best_of, quantise
 from split_infer_ros.quantisation.samples import open_samples
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.quantised_file import LOSS, keep_quantised, quantised_path
 
 
-def main() -> int:
-    """Runs the command and returns its exit code."""
-    chosen = make_parser().parse_args()
-    prepare_process()
-    begin = time.monotonic()
-    try:
-        check_packages()
-        model = load_model(model_spec_of(chosen, weights=chosen.weights))
-        quantised_path(model)  # refuses early what cannot be quantised
-        calibration, test = open_samples(model.entry, chosen.images)
-        candidates = quantise(
-            model,
-            calibration,
-            test,
-            annotations=chosen.annotations,
-            score_threshold=chosen.score_threshold,
-            progress=_bar,
-        )
-        best = best_of(candidates)
-        _tell(best, len(calibration))
-        loss = best.quality.loss
-        if loss and not chosen.accept_loss:
-            print(f"Not kept: {loss} With --accept-loss it is kept all the same.", file=sys.stderr)
-            return 1
-        if loss:
-            entry = best.proto.metadata_props.add()
-            entry.key, entry.value = LOSS, f"{model.entry.name} was quantised in spite of a loss: {loss}"
-        path = keep_quantised(model, best.proto)
-    except SplitInferError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"Kept for precision int8, after {time.monotonic() - begin:.0f} s: {path}")
-    return 0
-
-
-def _tell(found: Quantised, num_calibration: int) -> None:
-    quality = found.quality
-    print(
-        f"Calibrated on {num_calibration} images, compared on {quality.num_images} others; {found.scope.value} in int8."
-    )
-    print(f"{quality.measure} of int8 against float32: {quality.agreement:.3f}")
-    print(_against_annotations(quality), end="")
-
-
-def _against_annotations(quality: Quality) -> str:
-    if quality.float32 is None or quality.int8 is None:
-        return ""
-    return f"{quality.measure} against annotations: float32 {quality.float32:.3f}, int8 {quality.int8:.3f}\n"
-
-
-@contextmanager
-def _bar(name: str, length: int) -> Iterator[Callable[[], object]]:
-    with tqdm(total=length, desc=name, unit="image", file=sys.stderr) as bar:
-        yield bar.update
-
-
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """Returns the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="quantise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
+    parser = CommandParser.of("quantise", __doc__)
+    parser.add_model()
     parser.add_argument(
         "--images", type=Path, required=True, metavar="FOLDER", help="50 or more images like those of your cameras"
     )
@@ -110,9 +50,42 @@ def make_parser() -> argparse.ArgumentParser:
         help="detections of float32 with this score or more count as objects; default: %(default)s",
     )
     parser.add_argument("--accept-loss", action="store_true", help="keep the model even if it lost too much")
-    add_model_options(parser)
+    parser.add_model_options()
     return parser
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@command(make_parser)
+def main(chosen: Namespace) -> int:
+    """Quantises the model. The exit code is 1 if the model lost too much and is not kept."""
+    prepare_process()
+    begin = time.monotonic()
+    check_packages()
+    model = load_model(model_spec_of(chosen, weights=chosen.weights))
+    quantised_path(model)  # refuses early what cannot be quantised
+    calibration, test = open_samples(model.entry, chosen.images)
+    candidates = quantise(
+        model, calibration, test, annotations=chosen.annotations, score_threshold=chosen.score_threshold, progress=_bar
+    )
+    best = best_of(candidates)
+    quality = best.quality
+    print(
+        f"Calibrated on {len(calibration)} images, compared on {quality.num_images} others; "
+        f"{best.scope.value} in int8.\n{quality.measure} of int8 against float32: {quality.agreement:.3f}"
+    )
+    if quality.float32 is not None and quality.int8 is not None:
+        print(f"{quality.measure} against annotations: float32 {quality.float32:.3f}, int8 {quality.int8:.3f}")
+    if quality.loss and not chosen.accept_loss:
+        print(f"Not kept: {quality.loss} With --accept-loss it is kept all the same.", file=sys.stderr)
+        return 1
+    if quality.loss:
+        entry = best.proto.metadata_props.add()
+        entry.key, entry.value = LOSS, f"{model.entry.name} was quantised in spite of a loss: {quality.loss}"
+    path = keep_quantised(model, best.proto)
+    print(f"Kept for precision int8, after {time.monotonic() - begin:.0f} s: {path}")
+    return 0
+
+
+@contextmanager
+def _bar(name: str, length: int) -> Iterator[Callable[[], object]]:
+    with tqdm(total=length, desc=name, unit="image", file=sys.stderr) as bar:
+        yield bar.update

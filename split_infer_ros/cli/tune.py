@@ -9,10 +9,9 @@ tune list | show MODEL | export FILE | import FILE | prune manage the database o
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -20,14 +19,12 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.cli.model_options import add_model, add_model_options, model_spec_of, weights_of
-from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.command import CommandParser, command, model_spec_of, positive, weights_of, whole
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.engines.engine import AUTO, check_engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import wants_torch
-from split_infer_ros.errors import SplitInferError
-from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.search.strategies import SearchStrategy
@@ -35,20 +32,62 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_engines import choose_precision
 
 
+def make_parser() -> CommandParser:
+    """Returns the parser of the command's arguments."""
+    parser = CommandParser.of("tune", __doc__)
+    parser.add_model()
+    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
+    parser.add_argument(
+        "--weights",
+        help="like the parameter of this name; times hardly depend on them; default: random, and for shapes default",
+    )
+    parser.add_device()
+    parser.add_argument(
+        "--engine",
+        default=AUTO,
+        metavar="ENGINE",
+        help="the only engine to try, like the parameter of this name; default: all",
+    )
+    parser.add_model_options()
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        default=[],
+        choices=[each.value for each in Precision],
+        help="precisions to try besides fp32; their results differ more; the pipeline is tuned for each",
+    )
+    parser.add_argument(
+        "--batch", type=whole, default=1, metavar="N", help="batch size while the network is tuned alone; default: 1"
+    )
+    parser.add_argument(
+        "--search", choices=[strategy.value for strategy in SearchStrategy], default="guided", help="default: guided"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_database("records")
+    return parser
+
+
+def make_record_parser() -> CommandParser:
+    """Returns the parser of the sub-commands for records."""
+    parser = CommandParser.of("tune", "Manages the database of measurements.")
+    add_record_commands(parser.add_subparsers(required=True))
+    return parser
+
+
 def main() -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the search, or a sub-command for records. Returns the exit code."""
     positional = [word for word in sys.argv[1:] if not word.startswith("-")]
-    try:
-        if positional and positional[0] in RECORD_COMMANDS:
-            chosen = make_record_parser().parse_args()
-            return int(chosen.run(Database(chosen.database), chosen))
-        return _tune(make_parser().parse_args())
-    except SplitInferError as error:
-        print(error, file=sys.stderr)
-        return 1
+    return _manage_records() if positional and positional[0] in RECORD_COMMANDS else _tune()
 
 
-def _tune(chosen: argparse.Namespace) -> int:
+@command(make_record_parser)
+def _manage_records(chosen: Namespace) -> int | None:
+    exit_code: int | None = chosen.run(Database(chosen.database), chosen)
+    return exit_code
+
+
+@command(make_parser)
+def _tune(chosen: Namespace) -> None:
     check_engine(chosen.engine)
     precisions = tuple(dict.fromkeys((Precision.FP32, *map(Precision, chosen.allow))))
     on_torch = wants_torch(chosen.engine, precisions)
@@ -82,11 +121,10 @@ def _tune(chosen: argparse.Namespace) -> int:
     for precision in precisions:
         found = find_best_known(model, database, precision, chosen.batch, engines)
         print(f"{model.entry.name} on {model.device}, {precision.value}: {found}")
-    return 0
 
 
 class _Bar:
-    """Shows the time that has gone and the best so far."""
+    """A bar on the error output. It shows the elapsed time and the best trial so far."""
 
     def __init__(self, seconds: float) -> None:
         bar_format = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
@@ -111,59 +149,5 @@ class _Bar:
         self._bar.write(f"  {sentence}", file=sys.stderr)
 
     def close(self) -> None:
-        """Leaves the last line as it is."""
+        """Ends the bar. Its last line stays visible."""
         self._bar.close()
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_model(parser)
-    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
-    parser.add_argument(
-        "--weights",
-        help="like the parameter of this name; times hardly depend on them; default: random, and for shapes default",
-    )
-    parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument(
-        "--engine",
-        default=AUTO,
-        metavar="ENGINE",
-        help="the only engine to try, like the parameter of this name; default: all",
-    )
-    add_model_options(parser)
-    parser.add_argument(
-        "--allow",
-        nargs="+",
-        default=[],
-        choices=[each.value for each in Precision],
-        help="precisions to try besides fp32; their results differ more; the pipeline is tuned for each",
-    )
-    parser.add_argument(
-        "--batch",
-        type=whole,
-        default=1,
-        metavar="N",
-        help="batch size while the network is tuned alone; default: 1",
-    )
-    parser.add_argument(
-        "--search", choices=[strategy.value for strategy in SearchStrategy], default="guided", help="default: guided"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
-    parser.add_argument(
-        "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"
-    )
-    return parser
-
-
-def make_record_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the sub-commands for records."""
-    parser = argparse.ArgumentParser(prog="tune", description="Manages the database of measurements.")
-    add_record_commands(parser.add_subparsers(required=True))
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,17 @@
-"""`tune list | show | export | import | prune`: shows the database and moves records between boards."""
+"""The sub-commands `tune list | show | export | import | prune`, which manage the database of measurements."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.autotuning.record_schema import ALTERNATIVES, objection_of
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import Database, best_of, default_path, read_lines
+from split_infer_ros.measurements.database import Database, best_of, read_lines
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, kind_of
 from split_infer_ros.search.space import describe_config
@@ -22,15 +22,14 @@ PROCESSOR = ("cpu", "instruction_set")  # the parts of a record's target that na
 MAX_IMPORT_BYTES = 64 << 20
 
 
-def list_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Prints a line for each task: how many records, of which machine, and the best if they are alternatives."""
+def list_records(database: Database, chosen: Namespace) -> None:
+    """Prints for each task how many records there are and of which machine. Of alternatives it prints the best."""
     for (where, what), records in _grouped(database.records()).items():
         print(f"{what}: {len(records)} records of {where}{_best(records)}")
-    return 0
 
 
-def show_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Prints every record of a model or operator, the best of each task first."""
+def show_records(database: Database, chosen: Namespace) -> None:
+    """Prints every record of a model or operator. The best record of each task comes first."""
     found = [record for record in database.records() if _name(record) == chosen.name]
     if not found:
         names = sorted({_name(record) for record in database.records()})
@@ -42,10 +41,9 @@ def show_records(database: Database, chosen: argparse.Namespace) -> int:
             uncertain = ", uncertain" if record.uncertain else ""
             differs = f", differs by {record.facts['difference']:.1g}" if "difference" in record.facts else ""
             print(f"  {describe_config(record.config)}: {result}{uncertain}{differs}")
-    return 0
 
 
-def export_records(database: Database, chosen: argparse.Namespace) -> int:
+def export_records(database: Database, chosen: Namespace) -> None:
     """Writes records to a new file."""
     records = [record for record in database.records() if chosen.model in (None, _name(record))]
     try:
@@ -54,11 +52,14 @@ def export_records(database: Database, chosen: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigurationError(f"{chosen.file} cannot be written ({error}).") from error
     print(f"{len(records)} records are in {chosen.file}.")
-    return 0
 
 
-def import_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Imports records that the record schema allows. All others are refused, each with its reason."""
+def import_records(database: Database, chosen: Namespace) -> int:
+    """Imports the records that the record schema allows, and refuses all others with their reasons.
+
+    Returns:
+        1 if a record was refused, else 0.
+    """
     try:
         size = chosen.file.stat().st_size
         if not chosen.file.is_file():
@@ -87,8 +88,8 @@ def import_records(database: Database, chosen: argparse.Namespace) -> int:
     return 1 if refused else 0
 
 
-def prune_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Removes records for good."""
+def prune_records(database: Database, chosen: Namespace) -> None:
+    """Removes the records that match every given condition, for good."""
     now, here = time.time(), Key.here("cpu")
     if chosen.model is None and chosen.older_than is None and not chosen.other_versions and not chosen.failed:
         raise ConfigurationError("prune takes at least one of --model, --older-than, --other-versions and --failed.")
@@ -105,11 +106,10 @@ def prune_records(database: Database, chosen: argparse.Namespace) -> int:
         print(f"{database.prune(unwanted)} records were removed.")
     except OSError as error:
         raise ConfigurationError(f"{database.path} cannot be written ({error}); it is as it was.") from error
-    return 0
 
 
 def add_record_commands(commands: Any) -> None:
-    """Adds the five sub-commands to an ArgumentParser."""
+    """Adds the five sub-commands to the sub-parsers of a ``CommandParser``."""
     for name, run, words in (
         ("list", list_records, "list what was measured, one line per task"),
         ("show", show_records, "show every record of a model or operator"),
@@ -118,9 +118,7 @@ def add_record_commands(commands: Any) -> None:
         ("prune", prune_records, "remove all records that match every given condition; this cannot be undone"),
     ):
         parser = commands.add_parser(name, help=words, description=words)
-        parser.add_argument(
-            "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"
-        )
+        parser.add_database("records")
         parser.set_defaults(run=run)
         if name == "show":
             parser.add_argument("name", help="name of the model or operator")
@@ -146,7 +144,7 @@ def _add(database: Database, records: Iterable[Record]) -> None:
 
 
 def _grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
-    """Groups records by machine and versions, and by task. Both are words for people."""
+    """Groups records by machine and versions, and by task. The keys describe both for people."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         target, versions = record.target, record.versions

@@ -28,8 +28,6 @@ MEANINGS = {
     "execution": 3,  # since 3, a recorded batch of one model has a graph of its own size if that is at most 8
     "memory_cost": 2,  # since 2, the CPU has just written the data that is copied to the GPU
     "box_nms": 2,  # since 2, both implementations select, sort and suppress
-    "prefix_sum": 1,
-    "segmented_argsort": 1,
     "pointwise": 1,
     "depthwise": 1,
     "windowed": 1,

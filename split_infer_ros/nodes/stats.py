@@ -24,8 +24,7 @@ from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.setting import setting
-from split_infer_ros.telemetry.power import MeanPower, total_watts
-from split_infer_ros.telemetry.sensors import Reading, Sensors
+from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, total_watts
 
 POWER_PERIOD_S = 0.2  # between two readings of the sensors
 

@@ -140,19 +140,15 @@ def relative_costs(
 
     If the default failed, the median takes its place. If all trials failed, there are no samples.
     """
-    finite = [math.log(each.cost_s) for each in tried if 0 < each.cost_s < math.inf]
+    logs = [math.log(each.cost_s) if 0 < each.cost_s < math.inf else math.inf for each in tried]
+    finite = [log for log in logs if log < math.inf]
     if not finite:
         return []
-    base = next(
-        (math.log(each.cost_s) for each in tried if each.config == default and 0 < each.cost_s < math.inf),
-        statistics.median(finite),
-    )
-    worst = max(finite) + FAILURE_PENALTY
+    of_default = (log for log, each in zip(logs, tried, strict=True) if each.config == default and log < math.inf)
+    base, worst = next(of_default, statistics.median(finite)), max(finite) + FAILURE_PENALTY
     return [
-        Sample(
-            each.config, (math.log(each.cost_s) if 0 < each.cost_s < math.inf else worst) - base, dict(features or {})
-        )
-        for each in tried
+        Sample(each.config, (log if log < math.inf else worst) - base, dict(features or {}))
+        for log, each in zip(logs, tried, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from split_infer_ros.errors import SourceError
 from split_infer_ros.images.encodings import FindEncoding
@@ -10,8 +10,7 @@ from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.sources.bag import BagSource, split_location
 from split_infer_ros.sources.folder import FolderSource
 from split_infer_ros.sources.picture import Picture, Source
-from split_infer_ros.sources.scenes import Scene, draw_scene
-from split_infer_ros.sources.shapes import ShapesSource
+from split_infer_ros.sources.scenes import Scene, check_scene, draw_scene
 from split_infer_ros.sources.video import V4l2Source, VideoSource
 
 __all__ = ["Picture", "Scene", "Source", "draw_scene", "open_source"]
@@ -45,7 +44,7 @@ def open_source(
     """
     kind, _, location = name.partition(":")
     if kind == "shapes" and not location:
-        return ShapesSource.open(seed, width=width, height=height)
+        return _ShapesSource(seed, width=width, height=height)
     if kind == "folder" and location:
         return FolderSource.open(user_path(location), loop=loop, warn=warn)
     if kind == "video" and location:
@@ -58,3 +57,27 @@ def open_source(
     raise SourceError(
         f"'{name}' is no source; there are shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC] and v4l2:DEVICE."
     )
+
+
+class _ShapesSource:
+    """The drawn scenes of one series, without end. Arguments and errors are those of ``draw_scene``."""
+
+    def __init__(self, seed: int, *, width: int, height: int) -> None:
+        check_scene(seed, width, height)
+        self._seed, self._width, self._height = seed, width, height
+        self._index = 0
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Picture]:
+        return self
+
+    def __next__(self) -> Picture:
+        if self._is_closed:
+            raise StopIteration
+        scene = draw_scene(self._seed, self._index, width=self._width, height=self._height)
+        self._index += 1
+        return Picture(scene.image, encoding="rgb8", name=f"scene {self._index - 1}", truth=scene)
+
+    def close(self) -> None:
+        """Ends the series."""
+        self._is_closed = True

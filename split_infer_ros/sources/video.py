@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -12,12 +14,40 @@ from split_infer_ros.runtime.user_files import exists, is_regular
 from split_infer_ros.sources.picture import Picture
 
 
-class VideoSource:
-    """The frames of a video file as bgr8."""
+class _CaptureSource(abc.ABC):
+    """The images of a capture of OpenCV's as bgr8.
 
-    def __init__(self, path: Path, capture: cv2.VideoCapture, *, loop: bool) -> None:
+    Args:
+        path: the file or device, for messages.
+        capture: an open capture.
+        loop: whether to begin again after the last image.
+    """
+
+    def __init__(self, path: Path, capture: cv2.VideoCapture, *, loop: bool = False) -> None:
         self._path, self._capture, self._loop = path, capture, loop
         self._index = 0
+
+    def __iter__(self) -> Iterator[Picture]:
+        return self
+
+    def __next__(self) -> Picture:
+        if not self._capture.isOpened():
+            raise StopIteration
+        image = np.asarray(self._read(), np.uint8)
+        self._index += 1
+        return Picture(image, encoding="bgr8", name=f"frame {self._index - 1}")
+
+    def close(self) -> None:
+        """Closes the file or the device."""
+        self._capture.release()
+
+    @abc.abstractmethod
+    def _read(self) -> object:
+        """Returns the next image. At the end, it raises StopIteration or an error."""
+
+
+class VideoSource(_CaptureSource):
+    """The frames of a video file."""
 
     @classmethod
     def open(cls, path: Path, *, loop: bool) -> VideoSource:
@@ -38,12 +68,7 @@ class VideoSource:
             raise SourceError(f"{path} cannot be opened as a video; OpenCV has no reader for its content.")
         return cls(path, capture, loop=loop)
 
-    def __iter__(self) -> VideoSource:
-        return self
-
-    def __next__(self) -> Picture:
-        if not self._capture.isOpened():
-            raise StopIteration
+    def _read(self) -> object:
         ok, image = self._capture.read()
         if not ok and self._index == 0:
             raise SourceError(f"The video {self._path} holds no frame that can be read.")
@@ -53,20 +78,11 @@ class VideoSource:
             ok, image = self._capture.read()
         if not ok:
             raise StopIteration
-        self._index += 1
-        return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._capture.release()
+        return image
 
 
-class V4l2Source:
-    """The newest picture of a camera of this machine, each time it is asked, as bgr8."""
-
-    def __init__(self, path: Path, capture: cv2.VideoCapture) -> None:
-        self._path, self._capture = path, capture
-        self._index = 0
+class V4l2Source(_CaptureSource):
+    """A camera of this machine. Each read takes its newest picture."""
 
     @classmethod
     def open(cls, device: str, *, width: int, height: int) -> V4l2Source:
@@ -96,18 +112,8 @@ class V4l2Source:
         capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
         return cls(path, capture)
 
-    def __iter__(self) -> V4l2Source:
-        return self
-
-    def __next__(self) -> Picture:
-        if not self._capture.isOpened():
-            raise StopIteration
+    def _read(self) -> object:
         ok, image = self._capture.read()
         if not ok:
             raise SourceError(f"The camera {self._path} gives no more pictures; is it still plugged in?")
-        self._index += 1
-        return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
-
-    def close(self) -> None:
-        """Releases the device."""
-        self._capture.release()
+        return image

@@ -1,15 +1,21 @@
-"""Reads the power and temperature sensors that this machine has. A missing sensor has no reading, not a zero."""
+"""Reads the power and temperature sensors of this machine, adds up their power, and averages it over time.
+
+A missing sensor has no reading, not a zero.
+"""
 
 from __future__ import annotations
 
 import enum
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+WHOLE_BOARD = ("VDD_IN", "POM_5V_IN", "5V_IN")  # names, on several Jetson boards, of the rail that feeds all others
 
 
 class Unit(enum.Enum):
@@ -61,6 +67,40 @@ class Sensors:
     def read(self) -> list[Reading]:
         """Returns the current readings. Sensors that no longer answer are left out."""
         return [reading for reading in map(_read, self._sensors) if reading is not None]
+
+
+def total_watts(readings: Sequence[Reading]) -> float:
+    """Returns the power of everything that the sensors cover; NaN without a power sensor.
+
+    If the board has a sensor at its input, that sensor's power is the total. Otherwise it is the sum of all GPUs and
+    rails.
+    """
+    watts = {reading.name: reading.value for reading in readings if reading.unit is Unit.WATT}
+    whole_board = [value for name, value in watts.items() if name in WHOLE_BOARD]
+    return sum(whole_board or watts.values()) if watts else math.nan
+
+
+class MeanPower:
+    """Averages power since the last call of ``take``. Between two readings, power is taken to change linearly."""
+
+    def __init__(self) -> None:
+        self._latest_s = self._latest_watts = math.nan
+        self._joules = self._seconds = 0.0
+
+    def add(self, watts: float, now: float) -> None:
+        """Adds a reading at ``now`` (seconds). The time before and after a NaN reading is left out."""
+        seconds = now - self._latest_s
+        joules = (self._latest_watts + watts) / 2 * seconds
+        if not math.isnan(joules):
+            self._joules += joules
+            self._seconds += seconds
+        self._latest_s, self._latest_watts = now, watts
+
+    def take(self) -> float:
+        """Returns the mean watts since the last call; NaN without two readings in a row."""
+        mean = self._joules / self._seconds if self._seconds else math.nan
+        self._joules = self._seconds = 0.0
+        return mean
 
 
 def _gpu_sensors(nvml: Any) -> Iterator[Sensor]:

@@ -1,7 +1,8 @@
 """Non-maximum suppression of a batch of images and all their classes in one call (vision-specific operators, §3.1.1).
 
-On a CPU, the host decides. On a GPU there are two ways, and the one that was measured to be faster is used. Triton
-kernels select, sort and suppress, and only the result leaves the device. Or the scores that count come to the host.
+On a CPU, the host decides. On a GPU there are two ways, and the one that was measured to be faster is used. In one way,
+Triton kernels select, sort and suppress, and only the result leaves the device. In the other way, the scores that count
+come to the host.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Boxes = TypeVar("Boxes", Array, "Tensor")  # arrays, or tensors on any device
 
-MAX_KERNEL_SCORES = 2**30  # of a batch, whose places the kernels number by 32 bits
+MAX_KERNEL_SCORES = 2**30  # scores of a batch: the kernels number their places by 32 bits
 INVALID = -1
 
 
@@ -53,7 +54,7 @@ def box_nms(
         score_threshold: a candidate's score lies above it.
         iou_threshold: the later of two boxes of one class is dropped if their intersection over union lies above it.
         max_detections: at most this many boxes of an image are kept.
-        max_per_class: only the best candidates of each class take part, this many; None for all. Not with ``labels``.
+        max_per_class: how many of the best candidates of each class take part; None for all. It excludes ``labels``.
 
     Returns:
         int64 (N, max_detections): indices of the kept candidates into ``scores[i].flatten()``, then -1 in the unused
@@ -104,7 +105,7 @@ def _is_on_gpu(values: Values) -> bool:
 
 
 def _suits_kernels(boxes: Values, scores: Values) -> bool:
-    """Whether the kernels compute with these numbers: on a GPU, of at most 32 bits, with places of 31 bits."""
+    """Returns whether the kernels can take these numbers: on a GPU, of at most 32 bits, and not too many."""
     is_narrow = boxes.itemsize <= 4 and scores.itemsize <= 4
     return _is_on_gpu(scores) and is_narrow and math.prod(scores.shape) <= MAX_KERNEL_SCORES
 
@@ -112,7 +113,7 @@ def _suits_kernels(boxes: Values, scores: Values) -> bool:
 def _by_kernels(
     boxes: Tensor, scores: Tensor, labels: Tensor | None, *, limits: NmsLimits, max_detections: int
 ) -> Tensor:
-    from split_infer_ros.vision_ops.kernels.box_nms import nms_on_device  # Triton is optional
+    from split_infer_ros.vision_ops.kernels.box_nms import nms_on_device  # only here: Triton is optional
 
     return nms_on_device(boxes, scores, labels, max_detections=max_detections, **limits._asdict())
 

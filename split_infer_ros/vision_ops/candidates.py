@@ -35,15 +35,15 @@ def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandida
     NaN is no score. The best scores belong to the boxes whose own best score is high, so only those boxes are searched.
 
     Args:
-        scores: floating (N, n, C), each of them 1 or more, with any strides.
-        count: 1 or more.
-        threshold: candidates have scores above it.
+        scores: floating (N, n, C), each dimension 1 or more, with any strides.
+        count: the number of scores, 1 or more.
+        threshold: the limit that the scores of candidates exceed.
     """
     images, boxes_per_image, classes = scores.shape
     box_scores = _best_score_of_box(scores)
     eligible = box_scores > threshold
     has_more = np.zeros(images, bool)
-    lowest = None  # of each image's scores that can be among the best
+    lowest = None  # the lowest score of each image that can be among the best
     if count < boxes_per_image and np.count_nonzero(eligible) > images * count:
         place = boxes_per_image - count
         lowest = np.partition(np.where(eligible, box_scores, -np.inf), place, axis=1)[:, place]
@@ -90,7 +90,7 @@ def keep_best_per_class(scores: Floats, count: int) -> Floats:
 
 
 def _best_score_of_box(scores: Scores) -> Floats:
-    """Returns the best score of each box, (N, n); no number (NaN or -inf) if all its scores are NaN."""
+    """Returns the best score of each box, (N, n). It is NaN or -inf if all scores of the box are NaN."""
     if scores.shape[2] == 1:
         return to_host(scores[:, :, 0])
     if isinstance(scores, np.ndarray):
@@ -100,7 +100,7 @@ def _best_score_of_box(scores: Scores) -> Floats:
 
 
 def _class_scores(scores: Scores, image: Integers, box: Integers) -> Floats:
-    """Returns the scores (B, C) of boxes, given by the image and the place of each."""
+    """Returns the scores (B, C) of boxes. Each box is given by its image and its place there."""
     if isinstance(scores, np.ndarray):
         return scores[image, box]
     return to_host(scores[as_tensor(image).to(scores.device), as_tensor(box).to(scores.device)])

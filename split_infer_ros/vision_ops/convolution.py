@@ -1,4 +1,4 @@
-"""Convolutions on a GPU: cuDNN's, or a template's where that was measured to be faster (§3.2.2)."""
+"""Convolutions on a GPU. cuDNN computes them, or a template does if it was measured to be faster (§3.2.2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
-from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, tiled_rejection
+from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, gpu_limits, tiled_rejection
 from split_infer_ros.vision_ops.schedules import ConvolutionTemplate, best_schedule, has_search_time
 
 CONVOLUTION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MIN_GROUP_CHANNELS = 4  # with fewer, nearly all of a tile of 16 channels is empty
-GEOMETRY: Mapping[ConvolutionTemplate, Sequence[str]] = {  # what a template's kernel is told of a convolution
+GEOMETRY: Mapping[ConvolutionTemplate, Sequence[str]] = {  # what a template's kernel takes from a convolution
     ConvolutionTemplate.POINTWISE: (),
     ConvolutionTemplate.DEPTHWISE: ("kernel", "stride", "padding"),
     ConvolutionTemplate.WINDOWED: ("kernel", "stride", "padding", "dilation", "groups"),
@@ -56,8 +56,7 @@ class ScheduledConv2d(nn.Module):
     It uses the weights and bias that the convolution has when this module is made.
 
     Args:
-        convolution: of float32, float16 or bfloat16; ``template_of`` finds a template for it. The parameters stay on
-            their device.
+        convolution: a convolution for which ``template_of`` finds a template. Its parameters stay on their device.
         low, high: the limits to which results are clamped.
     """
 
@@ -80,7 +79,7 @@ class ScheduledConv2d(nn.Module):
         self._bias = self._weights.new_zeros(convolution.out_channels) if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolves and clamp (N, C, H, W) to (N, C', H', W')."""
+        """Convolves (N, C, H, W) to (N, C', H', W') and clamps the result."""
         if not x.is_cuda:
             return self._by_library(x)
         sizes = self._sizes(x)
@@ -111,7 +110,6 @@ class ScheduledConv2d(nn.Module):
     def _by_template(self, x: Tensor, sizes: list[int]) -> Tensor:
         # only here: Triton is optional
         from split_infer_ros.vision_ops.kernels.convolution import depthwise, pointwise
-        from split_infer_ros.vision_ops.kernels.gpu import gpu_limits
         from split_infer_ros.vision_ops.kernels.windowed_convolution import windowed
 
         is_depthwise = self._template is ConvolutionTemplate.DEPTHWISE

@@ -16,7 +16,7 @@ from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
 from split_infer_ros.vision_ops.candidates import BestCandidates, Scores, best_candidates, keep_best_per_class
 from split_infer_ros.vision_ops.suppression import overlapping_kept, unsuppressed
 
-CANDIDATES_PER_DETECTION = 4  # taken in the first pass
+CANDIDATES_PER_DETECTION = 4  # candidates in a pass, for each detection that is missing
 
 
 class NmsLimits(NamedTuple):
@@ -30,12 +30,12 @@ class NmsLimits(NamedTuple):
 def fill_with_best(
     found: Integers, *, boxes: Floats, scores: Scores, labels: Integers | None, limits: NmsLimits
 ) -> None:
-    """Writes the indices of the kept candidates into ``found``, as many as it has places.
+    """Writes the indices of the kept candidates into ``found`` until it is full.
 
     Args:
         found: int64 (N, max_detections), which holds -1.
         boxes: floating (N, n, 4).
-        scores: floating (N, n, C). On a GPU, only those that count come to the host.
+        scores: floating (N, n, C). From a GPU, only the scores that count come to the host.
         labels: int64 (N, n), or None.
         limits: as in ``box_nms``.
     """

@@ -1,4 +1,4 @@
-"""Choice among several implementations of an operator by measurement, kept in the tuning database.
+"""Chooses among several implementations of an operator by measurement, which the tuning database keeps.
 
 Records of the database name an implementation under the key ``form``.
 """
@@ -21,7 +21,7 @@ from split_infer_ros.runtime.captures import is_recording, synchronize_device
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.search.space import describe_config
 
-if TYPE_CHECKING:  # operators choose among implementations for tensors of a GPU alone
+if TYPE_CHECKING:  # operators choose among implementations only on a GPU
     from torch import Tensor
 
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _forced: ContextVar[ImplementationChoice] = ContextVar("forced", default=ImplementationChoice.MEASURED)
-_cache: dict[tuple[object, ...], ImplementationChoice] = {}  # of this process, by ``cache_key``
+_cache: dict[tuple[object, ...], ImplementationChoice] = {}  # the choices of this process, by ``cache_key``
 _warned: set[tuple[str, str, str]] = set()  # operators, configurations and errors of which this process has warned
 
 
@@ -63,13 +63,13 @@ def run_fastest(
     Nothing is timed while a CUDA graph is recorded: the graph then takes ``PLAIN``.
 
     Args:
-        operator: its name in records.
+        operator: the operator's name in records.
         values: the operator's input; its device and dtype are part of the choice.
         sizes: numbers on which the operator's time depends.
-        implementations: functions that run the operator. ``PLAIN`` is among them.
-        database: None for the user's own.
-        may_keep: called after the implementations were timed. It says whether other processes would measure the same,
-            so that the database keeps the times.
+        implementations: functions that run the operator, ``PLAIN`` among them.
+        database: keeps the times; None for the user's own database.
+        may_keep: called after the implementations were timed. It returns whether other processes would measure the
+            same. Only then does the database keep the times.
     """
     forced = _forced.get()
     if forced in implementations:
@@ -152,10 +152,10 @@ def time_calls(
 
     Args:
         key: the machine and its versions.
-        task: what was measured, as the record says it.
-        config: how it was done.
-        run: the call.
-        device: synchronized after each call.
+        task: the task of the record, which says what is measured.
+        config: the configuration of the record, which says how it is done.
+        run: the call to time.
+        device: the device on which it works. It is synchronized after each call.
         may_continue: called before each further group that is measured because medians disagree.
     """
 

@@ -1,4 +1,4 @@
-"""Formulas that tell, without compiling, which schedules a GPU can launch and its compiler finishes within seconds.
+"""Formulas that find, without compiling, the schedules that a GPU can launch and that compile within seconds.
 
 The formulas were made from sweeps of the templates' schedules, docs/results/triton_*.csv. A test compares them with the
 sweeps. There, every accepted schedule compiled within 5 s. Rejected ones took up to minutes.
@@ -7,14 +7,15 @@ sweeps. There, every accepted schedule compiled within 5 s. Rejected ones took u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from split_infer_ros.search.space import Config
 
 THREADS_PER_WARP = 32
-MAX_ACCUMULATORS = 128  # of a thread, which has 255 registers
-MAX_TILE_PRODUCTS = 4096  # that a thread's code of multiplied tiles writes out if no tensor core computes them
+MAX_ACCUMULATORS = 128  # sums that a thread can hold in its 255 registers
+MAX_TILE_PRODUCTS = 4096  # products in a thread's code for multiplied tiles, if no tensor core computes them
 MAX_DEPTHWISE_PRODUCTS = 1024  # fewer, because each tap of the kernel computes addresses and masks as well
 TURING, AMPERE, HOPPER = 75, 80, 90
 HOPPER_TILE_ROWS, HOPPER_TILE_WARPS = 64, 4  # rows that Hopper's tensor cores take at once, and warps that share them
@@ -22,7 +23,7 @@ HOPPER_TILE_ROWS, HOPPER_TILE_WARPS = 64, 4  # rows that Hopper's tensor cores t
 
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
-    """The limits of a GPU on its kernels.
+    """What limits the kernels of a GPU.
 
     Attributes:
         target: the compute capability, 90 for sm_90.
@@ -33,17 +34,30 @@ class GpuLimits:
     shared_bytes: int
 
     def has_tensor_cores_for(self, dtype: torch.dtype, *, tf32: bool) -> bool:
-        """Whether tensor cores multiply tiles of this type; float32 only if ``tf32`` lets it be rounded."""
+        """Returns whether tensor cores multiply tiles of this type; float32 only if ``tf32`` lets it be rounded."""
         if dtype == torch.float16:
             return self.target >= TURING
         return self.target >= AMPERE and (dtype == torch.bfloat16 or tf32)
 
 
-def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
-    """Returns why a schedule is rejected whose template multiplies tiles, as a sentence; None if it can be launched.
+@cache
+def gpu_limits(device: torch.device) -> GpuLimits:
+    """Returns the limits of a GPU, as Triton reports them. Triton launches no kernel that takes more shared memory.
 
     Args:
-        schedule: of the 1x1 template or of the windowed one.
+        device: a GPU, with its index.
+    """
+    from triton.compiler.compiler import max_shared_mem  # only here: Triton is optional
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return GpuLimits(10 * major + minor, max_shared_mem(device.index))
+
+
+def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
+    """Returns why a schedule of tiles is rejected, as a sentence; None if it can be launched.
+
+    Args:
+        schedule: a schedule of the 1x1 template or of the windowed one. Both multiply tiles.
         gpu: the GPU on which it would run.
         dtype: the type of the maps and weights.
         tf32: whether products of float32 may be rounded first.
@@ -62,7 +76,7 @@ def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
     """Returns why a schedule of the depthwise template is rejected, as a sentence; None if it can be launched.
 
     Args:
-        schedule: one of the template's.
+        schedule: a schedule of the depthwise template.
         kernel: rows of the convolution's square kernel.
     """
     rows, columns, channels, unrolled, warps = (int(schedule[name]) for name in _DEPTHWISE)
@@ -71,10 +85,10 @@ def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
 
 
 def shared_bytes(schedule: Config, target: int, itemsize: int, *, on_tensor_cores: bool) -> int:
-    """Returns the shared memory that a block takes whose template multiplies tiles, as the compiler lays it out.
+    """Returns the bytes of shared memory that a block needs for a schedule of tiles, as the compiler lays it out.
 
-    From Ampere on, tiles of maps and weights are copied while the tiles before them are multiplied. Each unrolled turn
-    of the loop therefore holds several tiles of its own.
+    From Ampere on, the next tiles of maps and weights are copied while the current ones are multiplied. So each
+    unrolled turn of the loop holds two sets of tiles, or three if they fill Hopper's tensor cores.
     """
     pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _TILED)
     fills_hopper_tile = target >= HOPPER and pixels >= HOPPER_TILE_ROWS and warps >= HOPPER_TILE_WARPS

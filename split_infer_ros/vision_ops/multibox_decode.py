@@ -10,7 +10,7 @@ from torch import Tensor
 from split_infer_ros.errors import ConfigurationError
 
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)
-MAX_LOG_GROWTH = math.log(1000.0 / 16)  # of an anchor's side, as torchvision limits it
+MAX_LOG_GROWTH = math.log(1000.0 / 16)  # limits the growth of an anchor's side, as in torchvision
 
 
 def multibox_decode(
@@ -27,7 +27,7 @@ def multibox_decode(
 
     Args:
         offsets: floating (..., n, 4), dx, dy, dw, dh, multiplied by the weights.
-        anchors: of the same type, (n, 4): left, top, right, bottom in pixels.
+        anchors: (n, 4) of the same type, left, top, right, bottom in pixels.
         weights: the factors by which the offsets were multiplied.
         size: height and width of the input in pixels, to which boxes are clipped; None leaves them as they are.
 

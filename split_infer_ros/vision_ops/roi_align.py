@@ -12,7 +12,7 @@ from torch import Tensor
 from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.errors import ConfigurationError
 
-MAX_SIDE = 100  # of a region, in longer sides of the map
+MAX_SIDE = 100  # the longest side of a region, in longer sides of the map
 
 
 def roi_align(
@@ -75,7 +75,7 @@ def roi_align(
 
 
 def _rows_on_host(regions: Tensor, images: Tensor, *, features: Tensor, spatial_scale: float) -> Tensor:
-    """Returns checked regions as torchvision wants them, (R, 5), by numpy, whose steps cost least on a CPU."""
+    """Checks regions and returns them as torchvision takes them, (R, 5). NumPy's steps cost least on a CPU."""
     rows = np.empty((len(regions), 5), np.float64 if regions.itemsize > 4 else np.float32)
     rows[:, 0], rows[:, 1:] = to_host(images), to_host(regions)
     if len(rows):
@@ -87,7 +87,7 @@ def _rows_on_host(regions: Tensor, images: Tensor, *, features: Tensor, spatial_
 
 
 def _rows_on_device(regions: Tensor, images: Tensor, *, features: Tensor, spatial_scale: float) -> Tensor:
-    """Returns checked regions as ``_rows_on_host`` does. Only eleven numbers come to the host, in one transfer."""
+    """Does what ``_rows_on_host`` does, on a GPU. Only eleven numbers come to the host, in one transfer."""
     dtype = torch.float64 if regions.itemsize > 4 else torch.float32
     corners = regions.to(features.device, dtype)
     rows = torch.cat([images.to(corners).unsqueeze(1), corners], dim=1)
@@ -112,7 +112,7 @@ def _check(
     The minimum and maximum of each column suffice, because NaN and infinities show in them.
 
     Args:
-        minima, maxima: of image, left, top, right and bottom over all regions.
+        minima, maxima: the least and the greatest image, left, top, right and bottom of all regions.
         longest: returns the longest side of a region, in pixels.
         features: (N, C, H, W).
         spatial_scale: cells of the map per pixel.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.measurements.database import Database, best_of
@@ -16,17 +17,17 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.captures import is_recording
 from split_infer_ros.runtime.device import Device
+from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Rule, Space
-from split_infer_ros.search.strategies import Guided, Random, Tried
+from split_infer_ros.search.strategies import Guided, Random, Tried, relative_costs
 from split_infer_ros.vision_ops.implementations import cache_key, record_task, time_calls, warn_of_failure
-from split_infer_ros.vision_ops.other_sizes import samples_at_other_sizes, size_features
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class ConvolutionTemplate(Enum):
-    """A convolution for which there is a template. Its value names the operator in records."""
+    """A kind of convolution that has a template. Its value names the operator in records."""
 
     POINTWISE = "pointwise"  # 1x1, of stride 1
     DEPTHWISE = "depthwise"  # each channel by itself
@@ -53,13 +54,14 @@ SPACES = {
         }
     ),
 }
-MAX_TRIALS = 12  # of a kernel at given sizes; a trial compiles, which takes longer than the kernel runs
-MAX_TRIALS_WITH_OTHERS = 6  # if as many trials at other sizes as ``MAX_TRIALS`` already say what to try
-SEARCH_S = 30.0  # for all searches of a process, by which they can delay a node's start
-TRIAL_S = 6.0  # that a trial takes at most: accepted schedules compile within 5 s
+MAX_TRIALS = 12  # for a kernel at given sizes; a trial compiles, which takes longer than the kernel runs
+MAX_TRIALS_WITH_OTHERS = 6  # if at least ``MAX_TRIALS`` trials at other sizes already say what to try
+MAX_SAMPLES = 150  # at other sizes; the cost model takes a second and more for several times as many
+SEARCH_S = 30.0  # for all searches of a process, because they can delay a node's start
+TRIAL_S = 6.0  # the longest that a trial takes: accepted schedules compile within 5 s
 
 _log = logging.getLogger(__name__)
-_cache: dict[tuple[object, ...], Config] = {}  # of this process, by ``cache_key``
+_cache: dict[tuple[object, ...], Config] = {}  # the schedules that this process uses, by ``cache_key``
 
 
 @dataclass
@@ -73,16 +75,16 @@ _budget = _SearchBudget()
 
 
 def has_search_time() -> bool:
-    """Whether this process has time for another trial.
+    """Returns whether this process has time for another trial.
 
-    Without it, a schedule is the best of those that were measured. If none was, it is the one that trials at other
-    sizes let expect to be the best, or the default.
+    Without time, the best measured schedule is used. If none was measured, the schedule is used that should be the best
+    according to trials at other sizes. Without such trials, it is the default.
     """
     return _budget.left_s >= TRIAL_S
 
 
 def search_without_limit() -> None:
-    """Lets searches of this process take as long as they need, for a process whose time somebody else limits."""
+    """Lets searches of this process take as long as they need. Another process then has to limit their time."""
     _budget.left_s = math.inf
 
 
@@ -98,17 +100,17 @@ def best_schedule(
     """Returns the fastest measured schedule of a template at these sizes, rounded up to the next power of two.
 
     If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. The model
-    also learns from trials of the same template at other sizes. With enough of those, ``MAX_TRIALS_WITH_OTHERS`` will
-    do. All searches of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, and none is
+    also learns from trials of the same template at other sizes. With enough of those, ``MAX_TRIALS_WITH_OTHERS`` trials
+    suffice. All searches of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, or is
     measured beyond its end. Nothing is tried while a CUDA graph is recorded.
 
     Args:
-        template: whose schedules are searched.
+        template: the template to search.
         values: the convolution's input; its device and dtype are part of the choice.
         sizes: numbers on which the convolution's time depends.
         run: runs the convolution with a schedule.
         rule: rejects schedules that cannot be launched here, or that take long to compile.
-        database: None for the user's own.
+        database: keeps the trials; None for the user's own database.
     """
     key = cache_key(template.value, values, sizes)
     if key in _cache:
@@ -130,7 +132,11 @@ def _search(
     run: Callable[[Config], object],
     database: Database,
 ) -> Config:
-    """Tries schedules until there are enough or the time is spent; returns the best, or the one expected to be."""
+    """Tries schedules until there are enough or the time is spent.
+
+    Returns:
+        The best schedule that was measured. If there is none, the one that is expected to be the best.
+    """
     machine = Key.here(str(device))
     records = [record for record in database.find(machine, task) if record.config in space]
     search, num_others = _make_search(space, task, machine, database)
@@ -140,7 +146,8 @@ def _search(
         config = search.propose([Tried(record.config, record.median_s) for record in records])
         if config is None:
             break
-        record = _try(config, machine, task, device=device, run=run, deadline=begin + _budget.left_s)
+        has_time = partial(_is_before, begin + _budget.left_s)
+        record = time_calls(machine, task, config, partial(run, config), device=device, may_continue=has_time)
         warn_of_failure(record)
         database.keep([record], "the schedule is")
         records.append(record)
@@ -154,28 +161,56 @@ def _search(
 def _make_search(
     space: Space, task: Mapping[str, Any], machine: Key, database: Database
 ) -> tuple[Guided | Random, int]:
-    """Returns the search of a task's schedules, and from how many trials at other sizes it learns."""
+    """Returns the search of a task's schedules, and the number of trials at other sizes from which it learns."""
     if importlib.util.find_spec("sklearn") is None:  # without it there is no cost model
         return Random(space), 0
     others = samples_at_other_sizes(database, machine, task, space)
     return Guided(space, features=size_features(task), other_samples=others), len(others)
 
 
-def _try(
-    config: Config,
-    machine: Key,
-    task: Mapping[str, Any],
-    *,
-    device: Device,
-    run: Callable[[Config], object],
-    deadline: float,
-) -> Record:
-    """Measures one schedule; no further group of calls begins after ``deadline``, a time of the monotonic clock."""
-    return time_calls(
-        machine,
-        task,
-        config,
-        lambda: run(config),
-        device=device,
-        may_continue=lambda: time.monotonic() < deadline,
-    )
+def _is_before(deadline: float) -> bool:
+    return time.monotonic() < deadline
+
+
+def size_features(task: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the sizes of an operator's task as decimal logarithms, because features should differ by about 1."""
+    return {f"size {place}": math.log10(max(1, size)) for place, size in enumerate(_sizes(task))}
+
+
+def samples_at_other_sizes(database: Database, key: Key, task: Mapping[str, Any], space: Space) -> list[Sample]:
+    """Returns samples of the same operator and precision at other sizes, from which the cost model learns.
+
+    The samples at the nearest sizes come first. There are at most ``MAX_SAMPLES``.
+
+    Args:
+        database: holds the records.
+        key: the key of this machine.
+        task: the task that is searched now. Its own records are left out.
+        space: the schedules of the template. Records of other configurations are left out.
+    """
+    here = size_features(task)
+    by_sizes: dict[tuple[int, ...], list[Record]] = {}
+    for record in database.records():
+        sizes = _sizes(record.task)
+        is_other = _without_sizes(record.task) == _without_sizes(task) and sizes != _sizes(task)
+        if is_other and len(sizes) == len(here) and key.fits(record) and record.config in space:
+            by_sizes.setdefault(sizes, []).append(record)
+    samples = []
+    for records in by_sizes.values():
+        tried = [Tried(record.config, record.median_s) for record in records if not record.uncertain]
+        samples += relative_costs(tried, space.default, size_features(records[0].task))
+    samples.sort(key=lambda sample: math.dist(list(sample.features.values()), list(here.values())))
+    return samples[:MAX_SAMPLES]
+
+
+def _sizes(task: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the sizes in a task, or none if the task has something else in their place."""
+    shapes = task.get("shapes")
+    sizes = shapes[0] if isinstance(shapes, list) and len(shapes) == 1 else None
+    if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+        return ()
+    return tuple(sizes)
+
+
+def _without_sizes(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in task.items() if name != "shapes"}

@@ -1,7 +1,7 @@
-"""Which candidates of one class overlap a better one, on the host, for all images and classes at once.
+"""Finds the candidates that overlap a better one of their class, on the host, for all images and classes at once.
 
 Few candidates are left at this point, so the fixed cost of each step counts most. A step in numpy costs a fifth of one
-in torch. What is kept is what torchvision's ``nms`` keeps for each class.
+in torch. For each class, the result equals that of torchvision's ``nms``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.vision_ops.box_iou import overlaps
 
-MAX_PAIRWISE = 64  # candidates of one class in an image, up to which all their pairs are compared
-MAX_GROUPS_AT_ONCE = 2048  # groups of one class in an image, which bounds the memory for their pairs
-MAX_SEQUENTIAL = 200  # overlaps, up to which a loop over them costs less than steps over whole arrays
-MAX_PAIRS_AT_ONCE = 1 << 14  # pairs of boxes, of which the arrays of a step fit into a core's cache
-BLOCK = 64  # candidates of a large group that are compared at once, a bit each of an integer
+MAX_PAIRWISE = 64  # up to this many candidates of one class in an image, all pairs are compared
+MAX_GROUPS_AT_ONCE = 2048  # limits the memory for pairs; a group is the candidates of one class in an image
+MAX_SEQUENTIAL = 200  # up to this many overlaps, a loop costs less than steps over whole arrays
+MAX_PAIRS_AT_ONCE = 1 << 14  # pairs of boxes in a step, so that its arrays fit into a core's cache
+BLOCK = 64  # candidates of a large group that are compared at once; each is a bit of an integer
 
 
 def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_threshold: float) -> Flags:
@@ -97,7 +97,7 @@ def _ranges(starts: Integers, sizes: Integers) -> Integers:
 def _unsuppressed_pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
     """Returns the places in boxes (M, 4) that are kept when all pairs of each group are compared.
 
-    Groups of size 0 are passed over.
+    Groups of size 0 are skipped.
     """
     places = _ranges(starts, sizes)
     followers: Integers = (starts + sizes).repeat(sizes) - places - 1
@@ -140,10 +140,10 @@ def _unsuppressed_blockwise(boxes: Floats, iou_threshold: float) -> Integers:
 
 
 def _unsuppressed_in_block(overlap: Flags) -> list[int]:
-    """Returns the places that are kept of a block's boxes. Integers hold which boxes (n, n) each box overlaps."""
+    """Returns the places of the kept boxes of a block, given which boxes overlap (n, n)."""
     bits = np.zeros((len(overlap), BLOCK), bool)
     bits[:, : len(overlap)] = overlap
-    suppressed, kept = 0, []
+    suppressed, kept = 0, []  # an integer with a bit for each box, and places
     for place, overlapped in enumerate(np.packbits(bits, axis=1, bitorder="little").view("<u8").ravel().tolist()):
         if not suppressed >> place & 1:
             kept.append(place)

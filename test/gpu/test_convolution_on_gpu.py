@@ -18,7 +18,7 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d, template_of
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
-from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, tiled_rejection
+from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, gpu_limits, tiled_rejection
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate, _SearchBudget, search_without_limit
 
 # Factors are rounded to 10 bits (TF32, float16) or 7 (bfloat16), and up to 2,400 products are summed in another order.
@@ -47,7 +47,6 @@ def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def admitted(template: ConvolutionTemplate, dtype: torch.dtype) -> list[Config]:
     """The schedules that the package itself would try here."""
-    from split_infer_ros.vision_ops.kernels.gpu import gpu_limits  # only here: it imports Triton
 
     def rule(schedule: Config) -> str | None:
         if template is ConvolutionTemplate.DEPTHWISE:

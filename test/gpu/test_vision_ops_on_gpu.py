@@ -14,21 +14,16 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
-from split_infer_ros.vision_ops.prefix_sum import prefix_sum
 from split_infer_ros.vision_ops.roi_align import roi_align
-from split_infer_ros.vision_ops.segmented_argsort import segmented_argsort
-
-OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort")
 
 
 @pytest.fixture(params=[ImplementationChoice.PLAIN, ImplementationChoice.TRITON], ids=lambda choice: choice.value)
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ImplementationChoice:
-    """Every operator takes this implementation, whichever is faster."""
-    for operator in OPERATORS:
-        monkeypatch.setattr(
-            f"split_infer_ros.vision_ops.{operator}.run_fastest",
-            lambda name, values, sizes, implementations: implementations[request.param](),
-        )
+    """The suppression takes this implementation, whichever is faster."""
+    monkeypatch.setattr(
+        "split_infer_ros.vision_ops.box_nms.run_fastest",
+        lambda name, values, sizes, implementations: implementations[request.param](),
+    )
     return request.param
 
 
@@ -49,16 +44,18 @@ def test_boxes_are_kept_as_on_the_host(
 
 
 @pytest.mark.parametrize("count", [1, 100, 5000, 100_000])
-def test_order_and_sums_are_as_on_the_host(implementation: ImplementationChoice, count: int) -> None:
+def test_kernels_sort_and_sum_like_torch(count: int) -> None:
+    from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages  # Triton is optional
+    from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging
+
     random = torch.Generator().manual_seed(count)
     values = torch.randint(-50, 50, (count,), generator=random)
     borders = torch.randint(0, count + 1, (20,), generator=random).sort().values
     offsets = torch.cat([torch.tensor([0]), borders, torch.tensor([count])])
-    for kind in (values.to(torch.int32), values.float(), values.half()):
-        found = segmented_argsort(kind.to(GPU), offsets.to(GPU), descending=True)
-        assert torch.equal(found.cpu(), segmented_argsort(kind, offsets, descending=True))
-    assert torch.equal(prefix_sum(values.to(GPU)).cpu(), prefix_sum(values))
-    torch.testing.assert_close(prefix_sum(values.float().to(GPU)).cpu(), prefix_sum(values.float()))
+    keys = (torch.arange(21).repeat_interleave(offsets.diff()) << 32) + values
+    assert torch.equal(argsort_by_merging(keys.to(GPU), offsets.to(GPU)).cpu(), keys.argsort(stable=True))
+    assert torch.equal(sum_in_stages(values.to(GPU)).cpu(), values.cumsum(0))
+    torch.testing.assert_close(sum_in_stages(values.float().to(GPU)).cpu(), values.float().cumsum(0))
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -117,9 +114,12 @@ def test_only_bounds_of_regions_come_to_the_host() -> None:
 
 def test_implementations_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    values = torch.rand(16, 3234, device=GPU)
-    torch.testing.assert_close(prefix_sum(values), values.cumsum(-1))
-    assert (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text().count('"operator":"prefix_sum"') == 2
+    corners, scores = torch.rand(3, 70, 2) * 100, torch.rand(3, 70)
+    boxes = torch.cat([corners, corners + 30], dim=2)
+    limits = {"score_threshold": 0.2, "iou_threshold": 0.5, "max_detections": 7}
+    found = box_nms(boxes.to(GPU), scores.to(GPU), **limits)
+    assert torch.equal(found.cpu(), box_nms(boxes, scores, **limits))
+    assert (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text().count('"operator":"box_nms"') == 2
 
 
 def test_decoded_boxes_are_as_on_the_host() -> None:

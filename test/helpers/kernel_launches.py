@@ -15,15 +15,14 @@ import torch
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
 from split_infer_ros.vision_ops.kernels import (
+    box_nms,
     convolution,
     prefix_sum,
     segmented_argsort,
     selection,
-    suppression,
     windowed_convolution,
 )
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
-from split_infer_ros.vision_ops.prefix_sum import PREFIX_SUM_DTYPES
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16
@@ -76,7 +75,7 @@ def launches(gpu: GpuLimits) -> Iterator[Launch]:
 def prefix_sums() -> Iterator[partial[object]]:
     """Yields rows of length 1, of one block, of two blocks, and of 16 blocks."""
     block = prefix_sum.BLOCK
-    for dtype in PREFIX_SUM_DTYPES:
+    for dtype in (FP32, torch.int64):
         for length in (1, 48, 37, block + 5, 16 * block):
             yield partial(prefix_sum.sum_in_stages, empty(3, length, dtype=dtype))
 
@@ -101,7 +100,7 @@ def suppressions() -> Iterator[partial[object]]:
     for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100)):
         for labels in (None, empty(2, boxes, dtype=torch.int64)):
             yield partial(
-                suppression.suppress_sorted,
+                box_nms.suppress_sorted,
                 empty(2, boxes, 4),
                 empty(2 * boxes * classes, dtype=torch.int32),
                 empty(2 * boxes * classes, dtype=torch.int64),

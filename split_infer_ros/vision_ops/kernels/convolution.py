@@ -1,6 +1,6 @@
 """Templates of 1x1 and depthwise convolutions (§3.2.2), channels last, which clamp their results in the same pass.
 
-The **schedule** of a template says what the template leaves open. It divides the channels and rows of the map into
+The **schedule** of a template decides what the template leaves open. It divides the channels and rows of the map into
 tiles, one for each program. It says how many turns of a loop are unrolled, and how many warps share a program.
 """
 

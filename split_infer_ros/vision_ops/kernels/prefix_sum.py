@@ -11,10 +11,18 @@ BLOCK = 2048  # values of a row that one program sums; each thread holds many of
 
 
 def sum_in_stages(values: Tensor, block: int = BLOCK) -> Tensor:
-    """Computes ``prefix_sum`` of float32 or int64 (..., n), each of them 1 or more.
+    """Returns, for each value of a row, the sum of the row up to and including that value.
 
     The up-sweep sums each block by itself. The scan sums the blocks' totals in the same way. The down-sweep adds to
-    each block the total of the blocks before it. So no block waits for another one within a stage.
+    each block the total of the blocks before it. So no block waits for another one within a stage. Sums of int64 are
+    exact and wrap around. Sums of float32 are added in another order than by torch, so their last bits can differ.
+
+    Args:
+        values: float32 or int64 (..., n), each dimension 1 or more.
+        block: values that one program sums, a power of two.
+
+    Returns:
+        (..., n), of the same type.
     """
     rows = values.contiguous().flatten(0, -2) if values.ndim > 1 else values.contiguous().unsqueeze(0)
     length = rows.shape[1]

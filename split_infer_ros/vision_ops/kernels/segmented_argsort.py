@@ -21,9 +21,9 @@ def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Ten
 
     Args:
         keys: int64 (n,), ``segment << 32`` plus a number of 32 bits with its sign. They are overwritten.
-        offsets: int64 (S + 1,), where the keys of each segment start, and then their number, which n may exceed. The
+        offsets: int64 (S + 1,), the start of each segment, and at the end the number of keys, which n may exceed. The
             kernels read that number on the device.
-        block: keys of a block of the first sort, a power of two.
+        block: how many keys a block of the first sort has, a power of two.
     """
     order = torch.empty_like(keys)
     if not len(keys):
@@ -51,7 +51,7 @@ def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Ten
 
 @triton.jit
 def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
-    """Places each key behind as many keys as precede it. Threads only compare, so they never diverge."""
+    """Places each key behind the keys that precede it. Threads only compare, so they never diverge."""
     begin = tl.program_id(0) * BLOCK
     total = tl.load(count)
     if begin >= total:

@@ -1,6 +1,6 @@
-"""Selection of scores above a threshold, in their order, without the host: the stages of a prefix sum (§3.1.1, Fig. 3).
+"""Selects scores above a threshold in their order, without the host, by the stages of a prefix sum (§3.1.1, Fig. 3).
 
-How many are selected is known on the device only. Results therefore have room for all scores.
+Only the device knows how many are selected. Results therefore have room for all scores.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages
 from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging
 
 BLOCK = 1024  # scores of a row that one program looks at
-CHUNK = 128  # of a row's best scores, which one program writes
+CHUNK = 128  # best scores of a row that one program writes
 
 
 class Selected(NamedTuple):
     """The selected scores of all rows, one row behind the other. What lies behind the last one is undefined.
 
     Attributes:
-        keys: int64 (R * n,), whose ascending order is that of the rows and, in a row, of descending scores.
+        keys: int64 (R * n,). In ascending order, they order the rows, and the scores of a row from the best down.
         places: int32 (R * n,), the place of each selected score in its row.
-        offsets: int64 (R + 1,), where the selected scores of each row start, and then their number.
+        offsets: int64 (R + 1,), the start of each row's selected scores, and at the end the number of all.
     """
 
     keys: Tensor
@@ -35,15 +35,15 @@ class Selected(NamedTuple):
 
 
 def select_above(scores: Tensor, threshold: float, block: int = BLOCK) -> Selected:
-    """Returns the scores above a threshold. NaN is not above it.
+    """Returns the scores above a threshold. NaN is not above any.
 
     The up-sweep counts them in each block. The scan adds the counts. The down-sweep writes each selected score behind
     those before it.
 
     Args:
         scores: float32 (R, n), contiguous, R and n at least 1.
-        threshold: is rounded to float32.
-        block: a power of two.
+        threshold: the limit, which is rounded to float32.
+        block: how many scores one program looks at, a power of two.
     """
     rows, length = scores.shape
     blocks = triton.cdiv(length, block)
@@ -63,7 +63,7 @@ def keep_best(scores: Tensor, count: int, threshold: float) -> Tensor:
 
     Args:
         scores: float32 (R, n), contiguous, R and n at least 1.
-        count: how many of a row are kept.
+        count: how many scores of a row are kept.
         threshold: scores that do not lie above it become -inf as well.
     """
     rows, length = scores.shape
