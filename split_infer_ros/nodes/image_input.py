@@ -23,43 +23,43 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
-TYPES_PERIOD_S = 1.0  # between looks at the types of a topic's publishers
+TYPES_PERIOD_S = 1.0  # how often the types of a topic's publishers are checked
 MIDDLEWARE = DropReason.MIDDLEWARE.value
-COMPRESSED = "/compressed"  # the end of the names that compressed_image_transport gives to topics
+COMPRESSED = "/compressed"  # compressed_image_transport ends the names of its topics with this
 _TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
 
 
 class FrameSink(Protocol):
-    """What takes a camera's frames."""
+    """Takes the frames of a camera."""
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits for up to ``timeout_s`` seconds while senders must wait; returns whether there is room."""
+        """Waits up to ``timeout_s`` seconds for room; returns whether there is room."""
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame."""
+        """Takes a frame that came at ``now``."""
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be used as dropped."""
+        """Counts a frame that cannot be used. It is dropped for the error's reason."""
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
+        """Counts frames that were sent but never arrived."""
 
 
 class ImageInput:
     """Subscribes to one topic and gives each image to a sink, which serves it or drops it for a named reason.
 
-    A thread of its own reads the images of other processes. While the sink is full (drop policy ``block``), it leaves
-    them with the middleware.
+    A thread of its own reads the images of other processes. While the sink is full (drop policy ``block``), this thread
+    leaves them with the middleware.
 
-    A topic is read as raw or compressed images, whichever its publishers send. If they send neither, the log names both
-    types.
+    The input reads raw or compressed images, whichever the topic's publishers send. If they send neither, the log names
+    both types.
 
     Args:
-        node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
+        node: the node that subscribes. Its parameters ``image_*`` and ``max_image_pixels`` apply.
         topic: the topic of images. With ``image_transport: compressed``, it is ``TOPIC/compressed``.
-        sink: what takes the frames.
-        limiter: limits the frames a second; the others are dropped as ``rate_limited``.
-        enable: while it is off, frames are dropped as ``paused``.
+        sink: takes the frames.
+        limiter: limits the frames per second; further frames are dropped as ``rate_limited``.
+        enable: while this service is off, frames are dropped as ``paused``.
 
     Attributes:
         mismatch: a sentence that names the types of the topic's publishers, if they send no images; else empty.
@@ -142,7 +142,10 @@ class ImageInput:
             self._node.get_logger().warning(self.mismatch)
 
     def _receive_local(self, message: Any) -> None:
-        """Receives an image of a camera in this process, on that camera's own thread, which may be made to wait."""
+        """Receives an image from a camera in this process.
+
+        The camera's own thread waits here while there is no room.
+        """
         while self._node.is_active and not self._sink.wait_for_room(ROOM_TIMEOUT_S):
             pass
         self._receive(message)
@@ -164,12 +167,12 @@ class ImageInput:
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels, age_s), now)
 
     def _age_s(self, stamp: Any) -> float:
-        """Returns how old an image is by its stamp, in seconds; NaN if it has none."""
+        """Returns an image's age by its stamp, in seconds; NaN if it has no stamp."""
         taken = stamp.sec * 10**9 + stamp.nanosec
         return (self._node.get_clock().now().nanoseconds - taken) / 1e9 if taken else math.nan
 
     def _read_any(self, message: Any) -> Pixels:
-        """Reads an image, or raises ImageError whatever went wrong, so that the frame is counted."""
+        """Reads an image. Raises ImageError for any failure, so that the frame is counted."""
         try:
             return self._read(message)
         except ImageError:

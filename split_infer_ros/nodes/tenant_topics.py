@@ -21,17 +21,17 @@ from split_infer_ros.server.server import Server
 class TenantTopics:
     """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
 
-    If the tenant's head is in another process, that publishes the results. This object is the sink of the camera's
-    frames, which it passes on under the tenant's name.
+    If the tenant's head is in another process, that process publishes the results. This object is the sink of the
+    camera's frames. It passes them to the server under the tenant's name.
 
     Args:
         node: the node ``tenants``.
         name: the tenant's name.
-        pipeline: what serves its frames.
-        enable: while it is off, frames are dropped as ``paused``.
+        pipeline: serves the tenant's frames.
+        enable: while this service is off, frames are dropped as ``paused``.
 
-    Attributes:
-        limiter: limits the tenant's frames a second.
+        Attributes:
+            limiter: limits the tenant's frames per second.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TenantTopics:
 
     @property
     def mismatch(self) -> str:
-        """Names the types if the topic of the camera carries no images; else it is empty."""
+        """A sentence that names the types of the camera's topic, if it carries no images; else empty."""
         return self._input.mismatch if self._input is not None else ""
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class TenantTopics:
             self._results.set_model(model, labels)
 
     def subscribe(self, image_topic: str | None) -> None:
-        """Subscribes to a camera in place of the one before; None: to none."""
+        """Subscribes to a camera instead of the one before. None ends the subscription."""
         if image_topic == self._image_topic:
             return
         if self._input is not None:
@@ -75,7 +75,7 @@ class TenantTopics:
         self._image_topic = image_topic
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """Publishes a frame's result; its labels may be those of the model before the present one."""
+        """Publishes a frame's result. ``labels`` may still belong to the model before the present one."""
         assert self._results is not None, "the head is in this process"
         self._results.publish(origin, detections, labels)
 
@@ -86,17 +86,17 @@ class TenantTopics:
             self._results.close()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while senders are asked to (drop_policy ``block``); returns whether there is room."""
+        """Waits up to ``timeout_s`` seconds for room (drop_policy ``block``); returns whether there is room."""
         return self._pipeline.wait_for_room(self._name, timeout_s)
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame."""
+        """Takes a frame that came at ``now``."""
         self._pipeline.submit(self._name, pixels, origin, now)
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be used as dropped."""
+        """Counts a frame that cannot be used. It is dropped for the error's reason."""
         self._pipeline.refuse(self._name, error, now)
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
+        """Counts frames that were sent but never arrived."""
         self._pipeline.missed(self._name, count, reason)
