@@ -7,7 +7,7 @@ from split_infer_ros.sources.scenes import check_scene, draw_scene
 
 
 class ShapesSource:
-    """The scenes of one series, without end."""
+    """Yields the scenes of one series, without end."""
 
     def __init__(self, seed: int, *, width: int, height: int) -> None:
         self._seed, self._width, self._height = seed, width, height
@@ -19,7 +19,7 @@ class ShapesSource:
         """Begins a series of scenes.
 
         Args:
-            seed: the series, from 0.
+            seed: the number of the series, from 0.
             width: the width of the pictures in pixels.
             height: the height of the pictures in pixels.
 
