@@ -1,4 +1,4 @@
-"""What is claimed of memory policies: the model's error, what its choice loses, and the footprint."""
+"""The claims about memory policies: the model's error, the time that its choice loses, and the footprint."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from _usage import MB
 
 from split_infer_ros.buffers.policy import Policy
 
-MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
-GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 5.0, 24.3, 3.0  # %; the worst is the paper's own, whose mean is 9.3 % (section V-B)
+MIN_ERROR = 1e-4  # a geometric mean must not contain zeros
+GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 5.0, 24.3, 3.0  # %; the paper's mean is 9.3 %, its worst 24.3 % (section V-B)
 GOAL_FOOTPRINT = 0.5
 
-Medians = Mapping[str, Samples]  # of each figure
+Medians = Mapping[str, Samples]  # by figure
 
 
 class PolicyContest:
-    """Tasks under all policies, turn by turn."""
+    """Runs the tasks under all policies, turn by turn."""
 
     def __init__(self, runs: PolicyRuns) -> None:
         self._runs = runs
         self.contest = Contest("policies", runs.turn, lambda _: self.claims())
 
     def claims(self) -> list[Claim]:
-        """Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8."""
+        """Returns the claims.
+
+        Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8.
+        """
         turn_s = self.contest.turn_s
         percent = {
             "predicted response time, off by, mean, of the measured": (self._mean_error, GOAL_MEAN, "9.3 %"),
@@ -78,7 +81,7 @@ class PolicyContest:
         return np.max(bars, axis=0)
 
     def _error(self, medians: Medians, case: Case, policy: Policy) -> Samples:
-        """The geometric mean over the sizes."""
+        """Returns the relative error of the prediction, as the geometric mean over the sizes."""
         errors = [
             np.abs(self._predicted_s(medians, case, nbytes, policy) / medians[figure(case, nbytes, policy.value)] - 1)
             for nbytes in case.sizes
@@ -112,7 +115,7 @@ class PolicyContest:
         return exact(max(parts)) if parts else NOTHING
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each case, size and policy."""
+        """Returns a row for each case, size and policy."""
         medians = {name: np.median(found) for name, found in self.contest.figures.items()}
         rows = []
         for case in self._runs.cases:
@@ -137,7 +140,7 @@ class PolicyContest:
         return rows
 
     def panels(self) -> list[Panel]:
-        """Response times in each case, at its largest size."""
+        """Returns a panel of response times for each case, at its largest size."""
         return [self._panel(case, max(case.sizes)) for case in self._runs.cases]
 
     def _panel(self, case: Case, nbytes: int) -> Panel:

@@ -1,7 +1,7 @@
-"""What the makers of processors and run-times offer to run a network with, in fp32.
+"""Runs a network in fp32 with the libraries of the makers of processors and run-times.
 
-``vendors_of`` gives callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a
-second with the settings for throughput.
+``vendors_of`` returns functions that run one batch, with settings for low latency. ``throughputs_of`` measures images
+per second, with settings for throughput.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Throughput = Callable[[int], float]
 
 
 def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Run]:
-    """Those that are installed and take this network, by name; why another one does not is printed.
+    """Returns the libraries that are installed and can run this network, by name. Prints why another one cannot.
 
-    On a GPU that is cuDNN through PyTorch, which tries its algorithms first, channels last; on a CPU the others.
+    On a GPU, it is cuDNN through PyTorch, channels last; cuDNN first tries its algorithms. On a CPU, it is the others.
 
     Args:
-        module: as built.
-        images: contiguous, where the module is; that batch is what they run.
-        threads: that each may use.
-        quickly: by the exporter to ONNX that traces: in a tenth of the time. Of MobileNetV2 it gives as fast a network,
-            of ResNet-50 and SSDlite320 perhaps a slower one.
+        module: the model as built.
+        images: the batch to run, contiguous, on the module's device.
+        threads: the number of threads that each library may use.
+        quickly: whether the ONNX exporter that traces is used. It takes a tenth of the time. MobileNetV2 is as fast
+            with it; ResNet-50 and SSDlite320 are perhaps slower.
     """
     if images.is_cuda:
         return {CUDNN: _cudnn(module, images)}
@@ -51,15 +51,15 @@ def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = 
 
 
 def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Throughput]:
-    """Returns the engines that are installed and take this network on a CPU, by name.
+    """Returns the engines that are installed and can run this network on a CPU, by name.
 
-    ONNX Runtime runs one batch after the other with all threads. OpenVINO has its hint for throughput, by which it
-    chooses how many batches run concurrently, and all of its requests are kept busy.
+    ONNX Runtime runs one batch after another with all threads. OpenVINO gets its hint for throughput: it chooses how
+    many batches run concurrently, and all of its requests are kept busy.
 
     Args:
-        module: as built.
+        module: the model as built.
         images: a batch, contiguous.
-        threads: that each may use.
+        threads: the number of threads that each engine may use.
         quickly: whether the network is exported in the quick way; see ``vendors_of``.
     """
     make = functools.partial(_onnx_runtime_throughput, quickly=quickly)
@@ -69,13 +69,13 @@ def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: boo
 def _made_by(
     makers: Mapping[str, Callable[[nn.Module, Tensor, int], Made]], module: nn.Module, images: Tensor, threads: int
 ) -> dict[str, Made]:
-    """Returns what each maker makes of a network, by name. Says why one does not take part."""
+    """Returns what each function in ``makers`` makes of a network, by name. Prints why one of them fails."""
     found = {}
     for name, make in makers.items():
         try:
             with _quiet(), torch.no_grad():
                 found[name] = make(module, images, threads)
-        except Exception as error:  # whatever an exporter does not bear
+        except Exception as error:  # exporters raise errors of any type
             reason = str(error).strip().partition("\n")[0][:200]
             print(f"{name} does not take part: {type(error).__name__}: {reason}")
     return found
@@ -157,7 +157,7 @@ def _cudnn(module: nn.Module, images: Tensor) -> Run:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters tell at length what they do."""
+    """Silences exporters, which print at length what they do."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

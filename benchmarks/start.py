@@ -1,22 +1,22 @@
 """Compares how the pipeline and usual nodes start: time, processor time and memory up to the first detection.
 
 All rivals run the same ONNX file of the size of YOLOv8n in float32, except one pipeline with the model `shapes` in
-torch. A camera sends 640x480 images from before the start. Time is from the start of the process to the arrival of the
-first message of detections at an observer. Processor time is that of the process and all that it started up to then.
-Memory is taken after five seconds in which images come slowly, and again after five more in which the camera is too
-fast for the network: a second compiled model then serves two batches at once. Shared pages count for each process. The
-rivals:
+torch. A camera already sends 640x480 images before the start. Time is from the start of the process to the arrival of
+the first message of detections at an observer. Processor time is that of the process and of its child processes up to
+then. Memory is read after five seconds in which images come slowly. It is read again after five more seconds in which
+the camera is too fast for the network: a second compiled model then serves two batches at once. Shared pages count for
+each process. The rivals:
 
-- `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process, with that engine, and the measurements of an
-  earlier start in its cache.
+- `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process with that engine. Its cache holds the
+  measurements of an earlier start.
 - `pipeline_first_start`: the same with OpenVINO and an empty cache, as after installation.
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
-- `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch itself counts.
+- `pipeline_by_ros2_launch`: `pipeline_openvino`, started by `ros2 launch` if that is installed. Launch itself counts.
 - `usual_openvino`, `usual_onnxruntime`: a node with one callback around the engine.
 
 Rivals start in turns, in changing order, one at a time. Each has started once before. A quick run has three starts of
-three rivals, and takes their memory after a second.
+three rivals, and reads their memory after a second.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TITLES = {
     ANONYMOUS: ("anonymous memory", "MB"),
     BUSY: ("anonymous memory, camera too fast", "MB"),
 }
-GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # of the usual node's
+GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # at most so many times the usual node's
 
 
 def run(chosen: argparse.Namespace) -> Report:
