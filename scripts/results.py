@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes docs/results/README.md from what benchmarks wrote beside it.
+"""Makes docs/results/README.md from the JSON files of benchmarks beside it.
 
     scripts/results.py [FOLDER]
 
-Each benchmark has a section. Its files of one command stand side by side, a column for each machine. Text about a
-benchmark that no figure can say comes from FOLDER/notes/BENCH.md.
+Each benchmark has a section. Results of the same command stand side by side, a column for each machine.
+FOLDER/notes/BENCH.md holds text about a benchmark that no figure can say.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ TITLES = {
     "vision_ops": "Vision-specific operators (paper 004)",
 }
 VERDICTS = ("holds", "does not hold", "unclear")
-REPEATED = "repeatability.json"  # of scripts/repeatability.py
+REPEATED = "repeatability.json"  # written by scripts/repeatability.py
 SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_busy": "backbone busy",
           "head_busy": "head busy", "start_s": "first detection, s", "processor_s": "processor time, s",
           "resident_mb": "resident memory, MB", "anonymous_mb": "anonymous memory, MB"}  # fmt: skip
 BAR = r"\|"  # in a cell of a table
 NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
 
-# A benchmark's JSON file, with its path's stem as ``stem``, and whether a picture lies beside it as ``has_picture``.
+# The content of a benchmark's JSON file, with its path's stem as ``stem``. ``has_picture``: a picture lies beside it.
 Results = Mapping[str, Any]
 
 
 def read_results(folder: Path) -> list[Results]:
-    """All results there, in the order of TITLES and then by name.
+    """Returns all results in a folder, in the order of TITLES and then by name.
 
     Raises:
-        SystemExit: a file is no benchmark's result, or of a benchmark that has no title.
+        SystemExit: a file is not the result of a benchmark, or its benchmark has no title.
     """
     found = []
     for path in sorted(set(folder.glob("*.json")) - {folder / REPEATED}):
@@ -63,7 +63,7 @@ def read_results(folder: Path) -> list[Results]:
 
 
 def page(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None = None) -> str:
-    """The whole page, Markdown."""
+    """Returns the whole page in Markdown."""
     return "\n".join(_lines(results, notes, repeated)) + "\n"
 
 
@@ -97,7 +97,7 @@ def _lines(results: Sequence[Results], notes: Mapping[str, str], repeated: Mappi
 
 
 def _by_command(results: Sequence[Results]) -> list[list[Results]]:
-    """Results of one command, on several machines or on one, together."""
+    """Returns the results in groups: those of the same command are together."""
     groups: dict[tuple[str, ...], list[Results]] = {}
     for result in results:
         groups.setdefault(tuple(result["arguments"]), []).append(result)
@@ -130,7 +130,7 @@ def _claims(results: Sequence[Results]) -> dict[str, Mapping[str, Any]]:
 
 
 def _found(result: Results, name: str) -> tuple[str, str]:
-    """A claim's figure with its interval, and its verdict."""
+    """Returns a claim's figure with its interval, and its verdict; two empty texts if the result has no such claim."""
     claim = next((each for each in result["claims"] if each["name"] == name), None)
     if claim is None:
         return "", ""
@@ -145,7 +145,7 @@ def _found(result: Results, name: str) -> tuple[str, str]:
 
 
 def _usage(result: Results) -> Iterator[str]:
-    """What each rival takes of the machine."""
+    """Yields a table of the memory and processor time of each rival."""
     rows = [row for row in result["rows"] if any(key in row for key in SHARES)]
     shares = [key for key in SHARES if any(row.get(key) is not None for row in rows)]
     if not shares:
@@ -159,7 +159,7 @@ def _usage(result: Results) -> Iterator[str]:
 
 
 def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
-    """How verdicts of quick runs agree with each other."""
+    """Yields the section about how the verdicts of quick runs agree."""
     claims = [(bench, name, verdicts) for bench, of in repeated["claims"].items() for name, verdicts in of.items()]
     changed = [each for each in claims if {"holds", "does not hold"} <= set(each[2])]
     runs = repeated["runs"]
@@ -194,7 +194,7 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
 
 
 def machine_of(result: Results) -> str:
-    """The hardware and what decides its speed, in a line."""
+    """Returns a line about the hardware and about versions that decide its speed."""
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
     gpu = machine["gpu"] or "no GPU"
@@ -202,7 +202,7 @@ def machine_of(result: Results) -> str:
 
 
 def column_of(result: Results) -> str:
-    """A machine in a word: its GPU, or its processor's instructions."""
+    """Returns a short name of a machine: its GPU, or its processor's instruction set."""
     machine = result["machine"]
     limit = re.search(r"oneDNN up to (\S+)", machine["instruction_set"])
     return str(machine["gpu"] or (limit[1] if limit else machine["instruction_set"].split()[0]))
@@ -217,12 +217,12 @@ def _in_time(seconds: float) -> str:
 
 
 def read_notes(folder: Path) -> dict[str, str]:
-    """Texts by the names of their files, without the suffix."""
+    """Returns the texts of a folder, by the names of their files without the suffix."""
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.md"))}
 
 
 def main() -> int:
-    """Write the page."""
+    """Writes the page."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     repeated = json.loads((folder / REPEATED).read_text()) if (folder / REPEATED).exists() else None
     (folder / "README.md").write_text(page(read_results(folder), read_notes(folder / "notes"), repeated))
