@@ -4,10 +4,10 @@ This package differs from Table III in three points:
 
 - Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So are l_mem, which
   Eq. 4 multiplies by bytes, and l_L2. Eq. 6 counts accesses; here it counts bytes.
-- Symbols with two meanings: here, each meaning has a constant of its own. l_mapping is the cost of mapping managed
-  pages (Eq. 3) and of reaching page-locked pages (Eq. 8). A GPU on a bus moves managed pages and accesses page-locked
-  pages in place. l_mem is the cost of a changed byte until the CPU may read it (Eq. 4), and the cost of a byte that is
-  read past the cache (Eq. 7).
+- Symbols with two meanings: here, each meaning has a constant of its own. The symbol l_mapping is the cost of mapping
+  managed pages (Eq. 3) and of reaching page-locked pages (Eq. 8). A GPU on a bus moves managed pages and accesses
+  page-locked pages in place. The symbol l_mem is the cost of a changed byte until the CPU may read it (Eq. 4). It is
+  also the cost of a byte that is read past the cache (Eq. 7).
 - Cache latencies: the paper takes hit rates and counts of cache accesses from a profiler, which is not available at
   run time. Here, both latencies are slopes of timed kernels. They contain the latency that parallelism does not hide.
 """

@@ -136,7 +136,7 @@ class MemoryAdvisor:
             self._switched.append((task, predicted.policy))
         times = self._time(layout, allowed, shared)
         fastest = min(times, key=lambda policy: times[policy])
-        # A trial runs alone. It cannot refute a switch, whose cost other pipelines overlap.
+        # A trial runs alone, so it cannot refute a switch: other pipelines overlap the switch's cost.
         max_s = math.inf if predicted.switched else (1 + TOLERANCE) * times[fastest]
         confirmed = predicted.policy in times and times[predicted.policy] <= max_s
         listed = ", ".join(f"{policy.value} {1e3 * seconds:.3g} ms" for policy, seconds in times.items())

@@ -27,7 +27,7 @@ Table = TypeVar("Table", bound=NodeParameters)
 
 
 class ManagedNode(LifecycleNode, Generic[Table]):
-    """A lifecycle node whose subclasses say what each transition does.
+    """A lifecycle node. Subclasses say what each transition does.
 
     Args:
         name: the node's name.

@@ -82,8 +82,8 @@ class BagSource:
             find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable.
 
         Raises:
-            SourceError: the bag does not exist or cannot be read, it lacks the topic, or ``topic`` is None and the bag
-                has not exactly one topic with images; the error then lists them. Reading raises it if the bag breaks
+            SourceError: the bag does not exist, cannot be read or lacks the topic. Or ``topic`` is None and the bag
+                does not have exactly one topic with images; the error lists them. Reading raises it if the bag breaks
                 off, at an unreadable message, or, with ``warn``, if every message is unreadable.
         """
         try:
