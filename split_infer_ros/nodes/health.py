@@ -11,7 +11,7 @@ from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 REPORT_TIMEOUT_S = 3.0
-FAILING_S = 3.0  # how long frames may come in without one being published
+FAILING_S = 3.0  # how long frames may be dropped without one being published
 INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
 LEFT_OUT = "Detections were left out because the model gives impossible boxes, scores or labels."
 
