@@ -1,4 +1,4 @@
-"""Breadth-first order, the earlier work that the paper compares with: operators of several requests take turns.
+"""Breadth-first order: operators of several requests take turns. The paper compares itself with this earlier work.
 
 Yu et al., Automated Runtime-Aware Scheduling for Multi-Tenant DNN Inference on GPU, ICCAD 2021.
 """
@@ -29,13 +29,13 @@ Operator = Callable[..., tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class BreadthFirst:
-    """One operator of each running request, then the next operator of each.
+    """Runs one operator of each running request, then the next operator of each.
 
-    On a GPU its kernels are launched one by one: a CUDA graph would fix the order that this is about.
+    On a GPU, kernels are launched one by one: a CUDA graph would fix their order.
 
     Attributes:
-        operators: of each model, in order.
-        window: requests that run at a time, in the order of arrival.
+        operators: the operators of each model, in order, by the model's name.
+        window: how many requests run at a time, in the order of arrival.
     """
 
     operators: Mapping[str, Sequence[Operator]]
@@ -43,18 +43,18 @@ class BreadthFirst:
 
     @torch.inference_mode()
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        """Serve a trace."""
+        """Serves a trace of requests; returns the log."""
         use_threads(max_threads())
         stream, log, waiting = Stream(load.device), Log(), deque[Request]()
         running: list[_Running] = []
-        launched: deque[Future[None]] = deque()  # requests whose last operator is launched and may not be done
+        launched: deque[Future[None]] = deque()  # requests whose last operator is launched but perhaps not done
         arrivals = Arrivals(trace, log)
 
         def end(number: int, fence: Fence) -> None:
             fence.wait()
             log.end_s[number] = arrivals.now()
 
-        with ThreadPoolExecutor(1) as ender:  # so that the other requests' launches go on meanwhile
+        with ThreadPoolExecutor(1) as ender:  # it waits, while this thread launches for other requests
             while True:
                 waiting += arrivals.due()
                 while launched and launched[0].done():
@@ -79,7 +79,7 @@ class BreadthFirst:
 
 
 class _Running:
-    """A request and the values that its next operator needs."""
+    """A running request. It holds the values that its next operator needs."""
 
     def __init__(self, request: Request, operators: Sequence[Operator], values: tuple[Tensor, ...]) -> None:
         self.request = request
@@ -88,7 +88,7 @@ class _Running:
         self._next = 0
 
     def step(self) -> None:
-        """Run the next operator."""
+        """Runs the next operator."""
         self._values = self._operators[self._next](*self._values)
         self._next += 1
 
@@ -99,9 +99,10 @@ class _Running:
 
 
 def operators_of(model: TorchModel) -> tuple[Operator, ...]:
-    """A prepared model's operators as functions, each of the values that are still needed to those needed next.
+    """Returns a prepared model's operators as functions. Each maps the values still needed to the values needed next.
 
-    A value is freed once no operator needs it. Calling one after the other gives what the model gives.
+    A value is freed once no operator needs it. If they are called one after another, the last one returns the model's
+    outputs.
     """
     graph: Any = model.backbone("output")
     nodes = list(graph.graph.nodes)

@@ -30,13 +30,13 @@ class Claim:
     """A measured figure and the goal that it should reach.
 
     Attributes:
-        name: what was compared. If it was simulated, the name says on what.
-        found: the figure, in ``unit``.
-        unit: of the figure and of the goal.
-        goal: what the figure is compared with.
+        name: says what was compared. If it was simulated, the name says on what.
+        found: the measured figure, in ``unit``.
+        unit: the unit of the figure and of the goal.
+        goal: the value with which the figure is compared.
         direction: on which side of the goal the figure should lie.
-        floor: the smallest value that is possible. A figure below it is a measuring error.
-        turn_s: seconds that another turn takes; NaN if it is unknown or if more turns do not help.
+        floor: the smallest possible value. A figure below it is a measuring error.
+        turn_s: the seconds that another turn takes; NaN if they are unknown or if more turns do not help.
         paper: the paper's figure for the same comparison, as text with its unit; empty if the paper has none.
     """
 
@@ -51,10 +51,10 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """HOLDS or FAILS if the whole interval lies on that side of the goal, else UNCLEAR.
+        """HOLDS if the whole interval reaches the goal, FAILS if the whole interval misses it, else UNCLEAR.
 
-        A claim is also unclear if its figure is not a number, lies below ``floor``, or rests on fewer than ten
-        independent samples.
+        A claim is also unclear if its figure is not a number, lies below ``floor``, or has fewer than ten independent
+        samples.
         """
         found = self.found
         if not found.is_sound or found.value < self.floor:

@@ -39,9 +39,9 @@ from split_infer_ros.runtime.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS, OTHER = "this", "other"
-QUICK_TURNS_S = 20.0  # of a quick run; with an empty cache, its minute would go into comparing engines
-MAX_EXIT_S = 20.0  # of a benchmark that is told to end
-SHOWN_LINES = 5  # of what a benchmark wrote before it failed
+QUICK_TURNS_S = 20.0  # seconds of turns in a quick run; with an empty cache, comparing engines takes most of its minute
+MAX_EXIT_S = 20.0  # how long a benchmark that is told to end may take
+SHOWN_LINES = 5  # how many of its last lines are shown if a benchmark fails
 
 
 class BenchmarkError(CompareError):
@@ -49,7 +49,7 @@ class BenchmarkError(CompareError):
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """Returns the chosen arguments, with ``options``, those of the benchmarks."""
+    """Returns the parsed arguments. Their ``options`` are the arguments for the benchmarks."""
     own, options = (list(given), []) if "--" not in given else _at(given, list(given).index("--"))
     text = (__doc__ or "").replace("RULE", RULE)
     parser = argparse.ArgumentParser(
@@ -94,12 +94,12 @@ def compare(root: Path, chosen: argparse.Namespace, comparison: Comparison) -> N
     """Prepares the other commit, and runs all turns.
 
     Args:
-        root: this tree.
+        root: the folder of this tree.
         chosen: the result of ``parse``.
         comparison: gets the figures of each turn.
 
     Raises:
-        CompareError: it is not possible.
+        CompareError: the comparison is not possible.
     """
     folder = (chosen.folder or default_folder()).expanduser().absolute()
     other = OtherCommit(root, chosen.commit, folder)
@@ -149,7 +149,7 @@ def _run_again_once(tree: Path, bench: str, options: Sequence[str], outside: Map
 
 
 def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
-    """Runs a tree's own benchmark by its own ``scripts/run``, with an empty cache, and returns its figures.
+    """Runs a tree's own benchmark with the tree's ``scripts/run`` and an empty cache; returns the figures.
 
     Raises:
         BenchmarkError: it failed, or wrote no report.
@@ -157,7 +157,7 @@ def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mappi
     with tempfile.TemporaryDirectory() as temporary:
         report, log = Path(temporary, "report.json"), Path(temporary, "log")
         command = [tree / "scripts" / "run", "bench", bench, *options, "--json", report]
-        # What one run stored, such as the engine that it chose, would decide about all later ones.
+        # With a shared cache, what one run stores, such as its choice of an engine, would decide about later runs.
         variables = {**outside, "XDG_CACHE_HOME": str(Path(temporary, "cache"))}
         with log.open("wb") as output:
             code = _run(command, cwd=tree, env=variables, stdout=output, stderr=subprocess.STDOUT)
@@ -171,7 +171,10 @@ def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mappi
 
 
 def _run(command: Sequence[str | Path], **options: Any) -> int:
-    """Runs a command and returns its exit code. If this process is told to end, the command and its nodes end first."""
+    """Runs a command and returns its exit code.
+
+    If this process is told to end, it first ends the command and its nodes.
+    """
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options) as process:
         try:
             return process.wait()
@@ -194,7 +197,7 @@ def _say_state(root: Path) -> str:
 
 
 def _state(root: Path) -> str:
-    """Returns a digest of what is measured: the commit, and the content of what is not committed."""
+    """Returns a digest of the measured tree: of its commit and of all changes that are not committed."""
     content = hashlib.sha256(git(root, "rev-parse", "HEAD").stdout.encode())
     content.update(git(root, "diff", "HEAD", "--binary").stdout.encode())
     for name in git(root, "ls-files", "--others", "--exclude-standard", "-z").stdout.split("\0"):
@@ -205,7 +208,7 @@ def _state(root: Path) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keeps other comparisons with this folder away. They would disturb the figures, too."""
+    """Keeps other comparisons from using the folder at the same time. They would also disturb the figures."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "lock").open("w")
@@ -224,12 +227,12 @@ def _at(given: Sequence[str], index: int) -> tuple[list[str], list[str]]:
 
 
 def _stop(*_: object) -> None:
-    """Ends what was started, as on Ctrl-C, and says so."""
+    """Handles SIGTERM: raises CompareError. Everything that was started then ends, as on Ctrl-C."""
     raise CompareError("it was told to end (SIGTERM), so nothing is decided")
 
 
 def main(given: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is or if that is unclear, 2 after an error."""
+    """Runs the comparison. Returns 0 if this tree is not slower, 1 if it is slower or undecided, 2 after an error."""
     chosen = parse(sys.argv[1:] if given is None else given)
     signal.signal(signal.SIGTERM, _stop)
     comparison, failure = Comparison(), None

@@ -1,4 +1,4 @@
-"""Compares figures of two commits that ran in turns, and decides whether this one is not slower."""
+"""Compares figures of two commits that ran in turns, and decides whether this commit is not slower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _figures import Better, Figure
 from split_infer_ros.measurements.turns import median_interval
 
 LEAST_RATIO, LEAST_MEAN = 0.97, 0.98
-LEAST_TURNS = 6  # fewer have no interval; see median_interval
+LEAST_TURNS = 6  # fewer turns give no interval; see median_interval
 RULE = f"no interval lies wholly below {LEAST_RATIO}, and the geometric mean is at least {LEAST_MEAN}"
 
 
@@ -22,12 +22,12 @@ class ComparedFigure:
     """A figure of this tree and of the other commit, over all turns.
 
     Attributes:
-        bench: the benchmark.
-        name, unit, better: of the figure.
-        this, other: its medians.
-        ratio: the median, over the turns, of how many times better this tree was; above 1, this tree is better.
-        low, high: the ends of that median's 95 % interval; 0 and infinity for fewer than six turns.
-        turns: in which both had the figure.
+        bench: the name of the benchmark.
+        name, unit, better: as in ``Figure``.
+        this, other: the medians of this tree and of the other commit.
+        ratio: how many times better this tree was, as the median over all turns. Above 1, this tree is better.
+        low, high: the ends of the ratio's 95 % interval; 0 and infinity for fewer than six turns.
+        turns: in how many turns both had the figure.
     """
 
     bench: str
@@ -43,7 +43,7 @@ class ComparedFigure:
 
     @property
     def is_slower(self) -> bool:
-        """True if the whole interval lies below what counts as not slower."""
+        """True if the whole interval lies below ``LEAST_RATIO``."""
         return self.high < LEAST_RATIO
 
     def as_json(self) -> dict[str, Any]:
@@ -55,10 +55,10 @@ class ComparedFigure:
 
 @dataclass
 class Comparison:
-    """Collects what both commits measured, turn by turn.
+    """Collects the figures of both commits, turn by turn.
 
     Attributes:
-        turns: of each benchmark, pairs of this tree's figures and the other commit's.
+        turns: for each benchmark, a pair for each turn: this tree's figures and the other commit's, by name.
     """
 
     turns: dict[str, list[tuple[dict[str, Figure], dict[str, Figure]]]] = field(default_factory=dict)
@@ -75,7 +75,10 @@ class Comparison:
 
     @property
     def left_out(self) -> list[str]:
-        """Names, with their benchmarks, of the figures that only one commit ever had."""
+        """The figures that were never compared, because no turn had them from both commits.
+
+        Each as ``BENCHMARK: NAME``.
+        """
         compared = {(figure.bench, figure.name) for figure in self.figures}
         return [
             f"{bench}: {name}"
@@ -86,19 +89,19 @@ class Comparison:
 
     @property
     def mean(self) -> float:
-        """The geometric mean of all ratios; NaN without any."""
+        """The geometric mean of all ratios; NaN without figures."""
         ratios = [figure.ratio for figure in self.figures]
         return statistics.geometric_mean(ratios) if ratios else math.nan
 
     @property
     def is_decided(self) -> bool:
-        """Whether there are figures, and each has enough turns for an interval."""
+        """True if there are figures and each has enough turns for an interval."""
         figures = self.figures
         return bool(figures) and all(figure.turns >= LEAST_TURNS for figure in figures)
 
     @property
     def is_not_slower(self) -> bool:
-        """Whether this tree is not slower, by ``RULE``."""
+        """True if this tree is not slower according to ``RULE``."""
         slower = [figure for figure in self.figures if figure.is_slower]
         return self.is_decided and not slower and self.mean >= LEAST_MEAN
 
@@ -118,7 +121,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What is found, as a few words."""
+        """The result in a few words."""
         if not self.is_decided:
             return "not decided"
         return "not slower" if self.is_not_slower else "slower"

@@ -1,10 +1,10 @@
-"""Counts the copy calls between the pre-processed images and the outputs of the head, by torch's profiler (§7.3).
+"""Counts the copy calls between the pre-processed images and the outputs of the head, with torch's profiler (§7.3).
 
 On a CPU, each ``aten::copy_`` counts. ``clone``, ``contiguous`` and ``to`` call it whenever they move data. On a GPU,
-each memory copy of CUDA counts, and each kernel by which torch copies, also inside a recorded graph.
+each of CUDA's memory copies counts, and each of torch's copy kernels, also inside a recorded graph.
 
-The upload of raw images does not count, because it is a part of pre-processing. Operators that compute or join results,
-such as a sum or ``cat``, do not count either, nor do reorders inside oneDNN or another library.
+The upload of raw images does not count, because it belongs to pre-processing. Operators that compute or join results,
+such as a sum or ``cat``, do not count, nor do reorders inside oneDNN or another library.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from split_infer_ros.split.model import SplitModel
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler prints two lines for each batch
 
-RUNS_BEFORE = 3  # convolutions are packed, and the forms of last operators are tried
-GPUS_COPIES = ("Memcpy", "direct_copy_kernel")  # parts of the names of what a GPU does
+RUNS_BEFORE = 3  # in the first runs, convolutions are packed, and implementations of the last operators are tried
+GPUS_COPIES = ("Memcpy", "direct_copy_kernel")  # parts of the names of copies in a GPU's profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class CopyCalls:
     """The copy calls of one batch.
 
     Attributes:
-        split: in a split run.
-        own: those of the two partitions' own operators, without slots between them.
+        split: the copy calls of a split run.
+        own: the copy calls of the two partitions' own operators, without slots between them.
     """
 
     split: int
@@ -54,12 +54,12 @@ class CopyCalls:
 
     @property
     def added(self) -> int:
-        """The copy calls of the hand-over."""
+        """The copy calls that the hand-over adds."""
         return self.split - self.own
 
 
 class NoHead:
-    """Stands for a head where nobody takes handles."""
+    """Stands for a head. It takes no handles."""
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Does nothing."""
@@ -69,7 +69,7 @@ class NoHead:
 
 
 class SharedSlots:
-    """A connection whose slots another process can read. Nobody does."""
+    """A connection with slots in shared memory. No other process reads them."""
 
     shared = True
 
@@ -92,12 +92,12 @@ def count_copy_calls(
     pictures: Sequence[Pixels],
     connection: Connection[Any] | None = None,
 ) -> CopyCalls:
-    """Runs a batch by the steps of a plan and by the head, on this thread, and counts copy calls.
+    """Runs a batch through the steps of a plan and through the head, on this thread, and counts copy calls.
 
     Args:
-        model: both of its partitions.
-        settings: where the model is split, and its memory policy.
-        pictures: one batch.
+        model: provides both partitions.
+        settings: the split point and the memory policy.
+        pictures: the images of one batch.
         connection: makes the slots; None for slots of this process.
     """
     local = LocalTransport(NoHead()).connect(lambda lease, outcome: None, lambda: None)
@@ -130,12 +130,12 @@ def count_copy_calls(
 
 
 def _in_float32(features: Sequence[Values]) -> list[torch.Tensor]:
-    """Returns features as a head takes them. In float32, nothing is converted."""
+    """Returns features in float32, as a head takes them. Features in float32 are not converted."""
     return [each.float() if each.is_floating_point() else each for each in map(as_tensor, features)]
 
 
 def _calls(work: Callable[[], object], device: torch.device) -> int:
-    """Returns the copy calls of work on this thread: the CPU's, or those of the GPU."""
+    """Returns how many copy calls ``work`` makes on this thread: on the GPU if ``device`` is one, else on the CPU."""
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as found:
         work()

@@ -1,4 +1,4 @@
-"""The rival of the hop: a message of the same size through DDS, between two nodes of one process."""
+"""The rival of the hop sends a message of the same size through DDS, between two nodes of one process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ANSWER_S = 5.0
 
 
 class DdsHop:
-    """Sends messages of some sizes. rclpy must be initialised.
+    """Sends messages of several sizes and times them. rclpy must be initialised.
 
     DDS is at its best here. The payload has the only type that rclpy copies as a whole. The callback is alone on its
-    executor, and one message is in flight at a time. Messages are sent as often as the pipeline's batches, because an
-    idle processor wakes up slowly for either.
+    executor, and one message is in flight at a time. Messages are sent as often as the pipeline sends batches: an idle
+    processor wakes up slowly, which would cost either rival time.
 
     Args:
         sizes: the sizes of the messages, in bytes.
@@ -52,7 +52,7 @@ class DdsHop:
         self._receiver.destroy_node()
 
     def median(self, size: int, messages: int, period_s: float) -> float:
-        """Returns the median seconds from publish to callback of messages of ``size`` bytes, sent every ``period_s``.
+        """Sends messages of ``size`` bytes every ``period_s``. Returns the median seconds from publish to callback.
 
         Raises:
             RuntimeError: a message got lost.

@@ -1,4 +1,4 @@
-"""One model's network by engine ``auto`` of this package and by each engine alone, which take turns."""
+"""Compares a model's network with engine ``auto`` of this package and with each engine alone. They take turns."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ from split_infer_ros.telemetry.machine import num_cores
 AUTO, BUILT = "auto", "torch, as built"
 PIPELINE = "pipeline"
 YOLO = "yolo_sized"
-BATCH_SIZE = 8  # of the throughput
-WARM_UP = 3  # calls
-QUICK_COMPARISON_S = 10.0  # for which a quick run compares engines
-PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
-MIN_PART = 0.95  # of the best engine alone: the lower end of the interval; the figure itself should be 0.97
+BATCH_SIZE = 8  # for throughput
+WARM_UP = 3  # calls before the timed ones
+QUICK_COMPARISON_S = 10.0  # how long a quick run compares engines
+PAUSE_S = 0.05  # in this pause, the waiting threads of one rival go to sleep
+MIN_PART = 0.95  # goal for the interval's lower end, as a share of the best engine alone; the figure should be 0.97
 
 
 class EngineRivals:
     """A model's rivals: its network at batch 1, or its pipeline at batch 8, against engines alone.
 
     Args:
-        name: of the model; ``yolo_sized`` is an ONNX file.
-        folder: for that file, and for what was measured.
-        group_s: for which each network's calls take in a turn.
-        batches: of the pipeline in a turn.
+        name: the model's name; ``yolo_sized`` is an ONNX file.
+        folder: keeps that file and the measurements.
+        group_s: how many seconds each network is called in a turn.
+        batches: how many batches the pipeline runs in a turn.
         quick_export: whether rivals' networks are exported in the quick way.
         with_throughput: whether throughput is measured as well.
 
     Attributes:
-        contests: latency, and throughput if it is measured.
-        model: as it runs at batch 1.
+        contests: the contest of latency and, if it is measured, of throughput.
+        model: the model as it runs at batch 1.
     """
 
     def __init__(
         self, name: str, folder: Path, *, group_s: float, batches: int, quick_export: bool, with_throughput: bool
     ) -> None:
-        use_one_thread()  # a team that another model left would take cores from trials
+        use_one_thread()  # threads that another model left would take cores from the trials
         self.name = name
         self._comparison_s = QUICK_COMPARISON_S if quick_export else MAX_COMPARISON_S
-        self._comparisons: dict[int, str] = {}  # by batch size, as the log tells it
+        self._comparisons: dict[int, str] = {}  # the log's line about each comparison, by batch size
         self._group_s, self._batches = group_s, batches
         self._module, spec = _module_and_spec(name, folder)
         self._usage = Usage()
@@ -108,12 +108,12 @@ class EngineRivals:
         return [Claim(name, self.throughput_ratio(), "x", 1.0, turn_s=contest.turn_s)]
 
     def throughput_ratio(self) -> Estimate:
-        """Returns the pipeline's images a second over those of the best engine alone."""
+        """Returns the pipeline's images per second divided by those of the best engine alone."""
         contest = self.contests[1]
         return ratio(contest.figures[PIPELINE], contest.figures[self._best_alone(contest, max)])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each contest: medians, samples and the engines that were taken."""
+        """Returns a row for each contest: medians, samples and the engine that ``auto`` chose."""
         rows = []
         for contest, size in zip(self.contests, self._auto, strict=True):
             rows.append(
@@ -137,7 +137,7 @@ class EngineRivals:
             self._pipeline.close()
 
     def _choose(self, spec: ModelSpec, database: Database, batch_size: int) -> SplitModel:
-        """Returns the model as a node with engine ``auto`` runs it."""
+        """Compares the engines, and returns the model as a node with engine ``auto`` runs it."""
         model, lines = load_model(spec), list[str]()
         compare_engines_once(
             model,
@@ -189,7 +189,7 @@ class EngineRivals:
         )
 
     def _take_throughput(self, number: int) -> dict[str, float]:
-        """Returns the images a second of the pipeline and of each engine alone."""
+        """Returns the images per second of the pipeline and of each engine alone."""
         figures = {}
         for rival in rotated([PIPELINE, *self._throughputs], number):
             time.sleep(PAUSE_S)
@@ -206,7 +206,7 @@ class EngineRivals:
 
 
 def _module_and_spec(name: str, folder: Path) -> tuple[nn.Module, ModelSpec]:
-    """Returns the module that engines alone run, and what the package loads."""
+    """Returns the module that engines alone run, and the spec of the same model for the package."""
     if name == YOLO:
         module = make_network()
         path = Path(tempfile.mkdtemp(dir=folder), f"{YOLO}.onnx")

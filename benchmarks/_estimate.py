@@ -1,8 +1,8 @@
 """Estimates a figure from the turns of a benchmark, with a 95 % confidence interval.
 
 Rivals take turns, so a machine that gets slower does so for all of them. Each turn gives one sample of each rival. A
-slow moment lasts longer than one turn, so neighbouring turns are not independent samples. Blocks of several turns are
-independent, and the interval is bootstrapped over such blocks.
+slow moment may last longer than one turn, so neighbouring turns are not independent samples. Blocks of several turns
+count as independent, and the interval is bootstrapped over these blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_BLOCKS = 10  # a claim with fewer independent samples is unclear
 RESAMPLES = 2000
 
 Samples = NDArray[np.float64]
-Statistic = Callable[..., Any]  # takes arrays whose last axis is the turns, and reduces that axis
+Statistic = Callable[..., Any]  # takes arrays and reduces their last axis, the turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Estimate:
     """A figure and its confidence interval.
 
     Attributes:
-        value: over all turns; NaN if nothing could be measured.
+        value: the figure over all turns; NaN if nothing could be measured.
         low, high: the ends of the interval.
         turns: how many turns were sampled; 0 if the figure was counted or computed and has no sampling error.
         blocks: how many blocks of neighbouring turns there are. Each block is one independent sample.
@@ -105,7 +105,7 @@ def block_length(turns: int) -> int:
 
 
 def _interval(statistic: Statistic, arrays: Sequence[Samples], length: int) -> tuple[float, float]:
-    from scipy.stats import bootstrap  # scikit-learn needs scipy; imported here because the import is slow
+    from scipy.stats import bootstrap  # comes with scikit-learn; imported here because the import is slow
 
     blocks = np.arange(len(arrays[0])).reshape(-1, length)  # the turns of each block
 

@@ -1,7 +1,7 @@
-"""What falling back costs (section 3.1.2): a detector placed by the list, its copies included, against one device.
+"""Measures what falling back costs (section 3.1.2): a detector placed by the list, with its copies, against one device.
 
-Without a GPU both devices are the CPU. The copies then move nothing to another device: what is measured is what the
-walk's copy operators cost by themselves. That is a simulation, and says nothing of falling back on a GPU.
+Without a GPU, both devices are the CPU. Then the copies move nothing to another device, and the benchmark measures only
+what the copy operators cost by themselves. That is a simulation. It says nothing about falling back on a GPU.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 CPU = torch.device("cpu")
 PLACED, COPIES, ONE_DEVICE = "placed", "copies", "on one device"
-GOAL = 0.5  # %, the paper's own bound
+GOAL = 0.5  # %, the bound that the paper gives
 WARM_UP = 2  # convolutions are laid out for speed at the second call
 
 
 class FallbackContest:
-    """A model as placed, against the same on one device; where both devices are the CPU, against its copies alone.
+    """Compares a placed model with the same model on one device. If both devices are the CPU, with its copies alone.
 
-    On a CPU alone the two would differ by the copy operators, far less than by chance; so those are timed by
-    themselves.
+    Without a GPU, the two models would differ only by the copy operators, and that is far less than chance. So the copy
+    operators are timed by themselves.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,7 +83,7 @@ class FallbackContest:
         return taken
 
     def overhead(self) -> Estimate:
-        """What the placed model takes more than the same on one device, in percent of the latter's time."""
+        """Returns how much longer the placed model takes than the model on one device, in percent of the latter."""
         figures = self.contest.figures
         if self.is_simulated:
             alone = estimate(
@@ -95,7 +95,7 @@ class FallbackContest:
         ).times(100.0, plus=-100.0)
 
     def claims(self) -> list[Claim]:
-        """On a GPU: what falling back costs. A simulation claims nothing."""
+        """Returns the claim about the cost of falling back on a GPU. A simulation claims nothing."""
         if self.is_simulated:
             return []
         name = f"{PAPERS_NAMES[self._name]}, placed, takes more than all on one device, of the latter's time"
@@ -114,7 +114,7 @@ class FallbackContest:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each rival, and one for the overhead."""
+        """Returns a row for each rival, and a row for the overhead."""
         what = {
             "what": "simulated fallback: both devices are the CPU" if self.is_simulated else "fallback",
             "model": self._name,
@@ -129,7 +129,7 @@ class FallbackContest:
 
 
 class Copies(fx.Interpreter):
-    """Runs a placed graph and remembers what its copy operators were given."""
+    """Runs a placed graph and remembers the arguments of its copy operators."""
 
     def __init__(self, placed: fx.GraphModule) -> None:
         super().__init__(placed)
@@ -141,6 +141,6 @@ class Copies(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def again(self) -> None:
-        """All copies once more."""
+        """Makes all copies once more."""
         for args in self.given:
             copy_to(*args)

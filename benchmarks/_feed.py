@@ -1,9 +1,9 @@
-"""The cameras of a benchmark, all in one process of their own. What they send can change at any time.
+"""The cameras of a benchmark, all in one process of their own. The benchmark can change what they send at any time.
 
     python _feed.py FOLDER TOPIC...
 
-publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input sets how many a second a topic gets. A
-line "burst TOPIC COUNT" sends so many at once. The process ends with its input.
+publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input sets how many pictures per second a
+topic gets. A line "burst TOPIC COUNT" sends COUNT pictures at once. The process ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DEPTH = 64  # a burst must not overwrite its own images
 
 
 class Feed(LineProcess):
-    """The cameras' process, seen from the benchmark's.
+    """Starts and controls the cameras' process from the benchmark's process.
 
     Args:
-        folder: the pictures, which are sent in the order of their names, again and again.
+        folder: the folder of pictures. They are sent in the order of their names, again and again.
         topics: the topics of the cameras.
     """
 
@@ -40,11 +40,11 @@ class Feed(LineProcess):
         return self
 
     def rate(self, topic: str, hz: float) -> None:
-        """Sends images to a topic at this rate from now on; 0: none."""
+        """From now on, sends images to a topic at this rate. 0: none."""
         self._send_line(f"rate {topic} {hz}")
 
     def burst(self, topic: str, count: int) -> None:
-        """Sends so many images to a topic at once."""
+        """Sends ``count`` images to a topic at once."""
         self._send_line(f"burst {topic} {count}")
 
 
@@ -60,13 +60,13 @@ class Camera:
         threading.Thread(target=self._run, name=topic, daemon=True).start()
 
     def rate(self, hz: float) -> None:
-        """Sends images at this rate from now on."""
+        """From now on, sends images at this rate."""
         with self._changed:
             self._rate = hz
             self._changed.notify()
 
     def burst(self, count: int) -> None:
-        """Sends so many images at once."""
+        """Sends ``count`` images at once."""
         with self._changed:
             for _ in range(count):
                 self._send()
@@ -86,7 +86,7 @@ class Camera:
                     self._send()
 
     def _send(self) -> None:
-        while not self._publisher.get_subscription_count():  # images sent before are lost
+        while not self._publisher.get_subscription_count():  # images sent before a subscriber exists are lost
             time.sleep(0.01)
         message = next(self._messages)
         message.header.stamp = self._node.get_clock().now().to_msg()
@@ -99,7 +99,7 @@ class Camera:
 
 
 def to_message(picture: np.ndarray) -> Image:
-    """Returns the message of a (height, width, 3) picture in BGR."""
+    """Returns the message of a picture, (height, width, 3) in BGR."""
     height, width = picture.shape[:2]
     message = Image(height=height, width=width, encoding="bgr8", step=3 * width)
     message.data.frombytes(picture.tobytes())

@@ -1,7 +1,7 @@
-"""Which figures of a report two commits are compared by, and on which side of each is better.
+"""Chooses the figures of a report by which two commits are compared, and says whether more or less of each is better.
 
-These are absolute figures of this package: frames a second, latencies, processor time, memory. A ratio to a rival is
-none of them, because it also changes when the rival does.
+They are absolute figures of this package: frames per second, latencies, processor time, memory. Ratios to a rival are
+not used, because they also change when the rival changes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Figure:
     """A figure of this package.
 
     Attributes:
-        name: who did what, and what was measured; unique in a report.
-        value: in ``unit``.
-        unit: of the value.
+        name: says who did what, and what was measured. It is unique in a report.
+        value: the figure's value, in ``unit``.
+        unit: the unit of the value.
         better: whether more or less of it is better.
     """
 
@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Metric:
-    """What a row says of a rival: its title, its unit, and whether more or less is better."""
+    """A kind of figure in a row: its title, its unit, and whether more or less of it is better."""
 
     title: str
     unit: str
@@ -54,12 +54,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a benchmark's rows contribute.
+    """Chooses which figures of a benchmark's rows are compared.
 
     Attributes:
-        metrics: the names that figures have in a row.
-        rivals: of a row, those that are this package; None for rows without a rival.
-        contests: of a row (``what``) that contribute; empty for all.
+        metrics: the names of the figures in a row.
+        rivals: the rivals that are this package. None stands for rows without a rival.
+        contests: the contests (``what`` in a row) whose rows are used. Empty: all.
     """
 
     metrics: Sequence[str]
@@ -90,7 +90,7 @@ CHOICES = {
         ("hop_ms", "frames_per_s", PEAK), rivals=("intra_process", "shared_memory", "network", "shipped profile")
     ),
     "overload": Choice(("frames_per_s", "age_p50_ms", "age_p99_ms", CPU, PEAK), contests=("moderate", "flooded")),
-    "multi_tenant": Choice(  # all rivals share a process, so memory says nothing of one
+    "multi_tenant": Choice(  # all rivals share a process, so its memory says nothing about a single one
         ("per_second", "response_mean_s"),
         rivals=_SCHEDULED,
         contests=("poisson", "poisson, one architecture", "three requests"),
@@ -99,26 +99,26 @@ CHOICES = {
 
 
 def figures_of(bench: str, rows: Sequence[Row], cores: int) -> list[Figure]:
-    """Returns the figures in a benchmark's rows, none twice. Values that are not positive numbers are left out.
+    """Returns the figures in a benchmark's rows, each once. Values that are not positive numbers are left out.
 
     Args:
-        bench: the benchmark's name; one without a choice has no figures.
-        rows: of its report.
-        cores: of the machine, for the processor time of a frame.
+        bench: the benchmark's name. A benchmark that is not in ``CHOICES`` has no figures.
+        rows: the rows of its report.
+        cores: the number of the machine's cores, for the processor time per frame.
     """
     choice = CHOICES.get(bench)
     found: dict[str, Figure] = {}
     for row in rows if choice is not None else ():
         for figure in _of_row(choice, row, cores):
-            found.setdefault(figure.name, figure)  # memory is that of the whole run, and stands in several rows
+            found.setdefault(figure.name, figure)  # several rows hold the same memory, that of the whole run
     return list(found.values())
 
 
 def read_figures(content: Mapping[str, Any]) -> list[Figure]:
-    """Returns the figures of a report that was read from JSON. Those of an older one are found in its rows.
+    """Returns the figures of a report that was read from JSON. An older report has no list of figures, but rows.
 
     Raises:
-        ValueError: it is no report.
+        ValueError: the content is not a report.
     """
     try:
         if "figures" not in content:
@@ -146,7 +146,7 @@ def _of_row(choice: Choice, row: Row, cores: int) -> Iterator[Figure]:
 
 
 def _conditions(row: Row) -> Iterator[str]:
-    """Yields what tells rows of one rival and contest apart."""
+    """Yields the conditions by which rows of the same rival and contest differ."""
     if "bytes" in row:
         yield f"{row['bytes']:,} bytes"
     if "load" in row:

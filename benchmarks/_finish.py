@@ -1,4 +1,4 @@
-"""From a whole model's outputs to detections, for rivals that do not split it."""
+"""Turns a whole model's outputs into detections, for rivals that do not split the model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from split_infer_ros.split.graph import symbolic_trace
 
 
 class Finish:
-    """Outputs of a batch to detections on the host, in pixels of each picture: the head's stage does no less.
+    """Turns the outputs of a batch into detections on the host, in pixels of each picture, as the head's stage does.
 
     Args:
-        entry: whose decode it is.
-        device: where the outputs are.
-        limits: what is kept.
+        entry: the model's entry. It has the decode.
+        device: the device that has the outputs.
+        limits: which detections are kept.
     """
 
     def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
@@ -29,11 +29,11 @@ class Finish:
         self.on_device = isinstance(entry.decode, SuppressOverlaps)
         if isinstance(entry.decode, SuppressOverlaps):
             function = entry.decode.candidates
-            candidates = symbolic_trace(lambda outputs: function(outputs)).to(device)  # with its anchors
+            candidates = symbolic_trace(lambda outputs: function(outputs)).to(device)  # moves its anchors too
             self._decode = lambda outputs, limits: suppress(candidates(outputs), limits)
 
     def __call__(self, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels]) -> list[Detections]:
-        """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
+        """Returns the detections of each picture. Detectors decode on the outputs' device, classifiers on the CPU."""
         given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
         results = []
         for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):

@@ -1,7 +1,7 @@
 """The rivals of split inference run the whole model on the GPU: as built, prepared, and optimised (§6.1).
 
-All three find a detector's objects on the GPU. From a classifier only its logits come to the CPU. Without a GPU all
-three run on the CPU, by the same code.
+All three decode a detector's objects on the GPU. From a classifier, only the logits come to the CPU. Without a GPU, all
+three run on the CPU with the same code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.model import SplitModel
 
-IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded
+IN_FLIGHT = 3  # batches at a time: one is gathered, one computed, one decoded
 
 Batches = Iterator[Sequence[Pixels]]
 Deliver = Callable[[Sequence[Detections]], None]
@@ -38,12 +38,12 @@ Forward = Callable[[Tensor], Sequence[Tensor]]
 
 
 class Baseline:
-    """The model as built, one batch after the other: pre-process, upload, run, post-process where it ran, download.
+    """Runs the model as built, one batch after another: pre-process, upload, run, post-process, download.
 
     Args:
-        entry, module: the model; it is copied.
-        device: where it runs.
-        limits: what post-processing keeps.
+        entry, module: the model. The module is copied.
+        device: the device that runs the model and decodes a detector's outputs.
+        limits: which detections are kept.
     """
 
     def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device, limits: Limits) -> None:
@@ -54,7 +54,7 @@ class Baseline:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Take batches until there are no more; ``deliver`` gets each one's detections."""
+        """Takes batches until there are no more; ``deliver`` gets the detections of each batch."""
         preprocess = self._entry.preprocess
         for pictures in batches:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
@@ -65,15 +65,15 @@ class Baseline:
 
 
 class Prepared:
-    """The model prepared as the split's backbone is, one batch after the other in one thread of control.
+    """Runs the whole model, prepared like the split's backbone, one batch after another on one thread.
 
-    Its batch norms are folded, its convolutions are channels-last, their weights are packed, and on a GPU it is
-    recorded as a CUDA graph. Images reach it as they reach the split's backbone. Nothing overlaps.
+    Batch norms are folded, convolutions are channels-last with packed weights, and on a GPU the model is recorded as a
+    CUDA graph. Images reach it in the same way as the split's backbone. Nothing overlaps.
 
     Args:
-        model: prepared, on its device.
-        batch_size: of every batch; all are full.
-        limits: what post-processing keeps.
+        model: the prepared model, on its device.
+        batch_size: the size of every batch; all are full.
+        limits: which detections are kept.
     """
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
@@ -100,7 +100,7 @@ class Prepared:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Take batches until there are no more; ``deliver`` gets each one's detections."""
+        """Takes batches until there are no more; ``deliver`` gets the detections of each batch."""
         for pictures in batches:
             loaded = self._preprocessor.load(pictures, None if self._graphs is None else self._graphs.input)
             self._stream.wait_for(loaded.ready)
@@ -111,15 +111,15 @@ class Prepared:
 
 
 class Optimised:
-    """The prepared model, with page-locked memory, a loader ahead of it and everything asynchronous.
+    """Runs the prepared model with page-locked memory and a loader ahead of it. Everything is asynchronous.
 
-    A thread gathers and uploads batches on a stream of its own; the model, folded and channels-last, is one CUDA
-    graph; the results of a batch are decoded while the GPU has the next, a detector's beside it on a third stream.
+    A thread gathers batches and uploads them on a stream of its own. The model, folded and channels-last, is one CUDA
+    graph. The results of a batch are decoded while the GPU computes the next one; for a detector, on a third stream.
 
     Args:
-        model: prepared, on its device.
-        batch_size: of every batch.
-        limits: what post-processing keeps.
+        model: the prepared model, on its device.
+        batch_size: the size of every batch.
+        limits: which detections are kept.
     """
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
@@ -135,7 +135,7 @@ class Optimised:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Take batches, all full, until there are no more; ``deliver`` gets each one's detections."""
+        """Takes batches, all full, until there are no more; ``deliver`` gets the detections of each batch."""
         free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
         loaded: queue.SimpleQueue[tuple[_Slot, Sequence[Pixels]] | None] = queue.SimpleQueue()
         for slot in self._slots:
@@ -157,7 +157,7 @@ class Optimised:
 
         def finish_oldest() -> None:
             slot, pictures = running.popleft()
-            with torch.cuda.stream(self._decode):  # does nothing where there is none
+            with torch.cuda.stream(self._decode):  # without a GPU, this does nothing
                 deliver(self._finish(slot.results(), pictures))
             free.put(slot)
 
@@ -168,23 +168,23 @@ class Optimised:
                 while (work := loaded.get()) is not None:
                     work[0].compute(self._compute)
                     running.append(work)
-                    if not self._cuda or len(running) == IN_FLIGHT - 1:  # on a CPU it is done already
+                    if not self._cuda or len(running) == IN_FLIGHT - 1:  # on a CPU, the batch is already computed
                         finish_oldest()
                 while running:
                     finish_oldest()
             finally:
-                free.put(None)  # whatever became of a batch, the loader waits no more
+                free.put(None)  # ends the loader, also after an error
             loader.result()
 
 
 class _Slot:
-    """The memory of one batch, its events, and on a GPU its CUDA graph, whose outputs come to the CPU if asked for.
+    """The memory of one batch, and on a GPU its events and its CUDA graph.
 
     Args:
-        model: prepared, on its device.
-        batch_size: of every batch.
-        recording: on which graphs are recorded that never run concurrently.
-        to_host: whether outputs come to the CPU.
+        model: the prepared model, on its device.
+        batch_size: the size of every batch.
+        recording: the stream on which the graphs of all slots are recorded. They never run concurrently.
+        to_host: whether outputs are copied to the CPU.
     """
 
     def __init__(self, model: SplitModel, batch_size: int, recording: Stream, to_host: bool) -> None:
@@ -212,26 +212,26 @@ class _Slot:
         return outputs
 
     def upload(self, stream: torch.cuda.Stream | None) -> None:
-        """Begin to bring what was gathered to the GPU."""
+        """Starts to copy the gathered images to the GPU."""
         if stream is not None:
             with torch.cuda.stream(stream):
                 self._input.copy_(self.staging, non_blocking=True)
                 self._uploaded.record(stream)
 
     def compute(self, stream: torch.cuda.Stream | None) -> None:
-        """Begin to run the model and to bring back what it gives; on a CPU, do it."""
+        """Starts to run the model and to copy its outputs back. On a CPU, runs it at once."""
         if stream is None or self._graph is None:
             self._results = self._run()
             return
         with torch.cuda.stream(stream):
             stream.wait_event(self._uploaded)
             self._graph.launch()
-            for place, output in zip(self._host, self._graph.results, strict=False):  # none, or each
+            for place, output in zip(self._host, self._graph.results, strict=False):  # _host may be empty
                 place.copy_(output, non_blocking=True)
             self._done.record(stream)
 
     def results(self) -> tuple[Tensor, ...]:
-        """The model's outputs, once they are there."""
+        """Waits for the model's outputs and returns them."""
         if self._graph is not None:
             self._done.synchronize()
         results: tuple[Tensor, ...] = self._in_order(*self._results)

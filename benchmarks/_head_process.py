@@ -1,6 +1,6 @@
-"""A head in a process of its own, which reads slots in shared memory: the paper's second worker (§4.2, 4.3).
+"""Runs a head in a process of its own that reads slots in shared memory: the paper's second worker (§4.2, 4.3).
 
-A pipe takes the place of the paper's queue. Handles go to the head, and detections come back. Features stay where the
+A pipe takes the place of the paper's queue. It carries handles to the head and detections back. Features stay where the
 backbone wrote them.
 """
 
@@ -35,9 +35,9 @@ from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.transport import OwnedPool, Released
 from split_infer_ros.split.torch_model import TorchModel
 
-START_S = 120.0  # a process that takes longer to load torch and the model is given up
+START_S = 120.0  # how long a process may take to load torch and the model
 STOP_S = 10.0
-LEASE_S = 60.0  # a head that is slow is not gone; the pipe says when it is
+LEASE_S = 60.0  # long, because a slow head is not gone; the pipe tells when it is gone
 
 Weights = dict[str, Tensor]
 Deliver = Callable[[Origin, Detections], None]
@@ -48,9 +48,9 @@ class Work:
     """What a head process runs.
 
     Attributes:
-        name: of the model in the catalogue.
-        limits: what post-processing keeps.
-        num_threads: of the head's operations.
+        name: the model's name in the catalogue.
+        limits: which detections are kept.
+        num_threads: how many threads the head's operations use.
         split_point: where the model is split.
         batch_size: the most images in a batch.
     """
@@ -64,12 +64,12 @@ class Work:
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A handle as it crosses the pipe, and the strides of its features.
+    """A handle in the form that crosses the pipe, with the strides of its features.
 
     Attributes:
         lease, segment: where the features are.
-        strides: of each tensor that crosses.
-        origins: those of its frames, without pixels.
+        strides: the strides of each feature tensor.
+        origins: the origins of the batch's frames, without pixels.
     """
 
     lease: Lease
@@ -79,7 +79,7 @@ class SentBatch:
 
 
 class HeadProcess:
-    """Starts a head process, and is the backbone's transport to it.
+    """Starts a head process. This object is the backbone's transport to it.
 
     Args:
         work: what the process runs.
@@ -105,12 +105,15 @@ class HeadProcess:
             if not ours.poll(START_S):
                 self._process.kill()
                 raise SplitInferError(f"The head process took more than {START_S:g} s to start.")
-            ours.recv()  # it has read the weights
+            ours.recv()  # the process has read the weights
         self._thread = Thread(target=self._receive, name="results", daemon=True)
         self._thread.start()
 
     def connect(self, released: Released, collect: Callable[[], None]) -> HeadProcess:
-        """Opens the way; see ``Transport.connect``. Outcomes stand in the slots, so ``collect`` is enough."""
+        """Registers ``collect``; see ``Transport.connect``.
+
+        The slots hold the outcomes, so ``released`` is not needed.
+        """
         self._collect = collect
         return self
 
@@ -119,7 +122,7 @@ class HeadProcess:
         return SharedSlotPool.allocate(layout, slots, place, lease_s=LEASE_S)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Does nothing: a head of another process prepares a partition with its first batch."""
+        """Does nothing: the head's process prepares its partition when it starts."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Sends a handle; returns 1, because there is one head."""
@@ -162,9 +165,9 @@ def serve(pipe: Any, work: Work, weights: Path) -> None:
     """Runs in the head process: takes batches from the pipe until None comes, and sends their results.
 
     Args:
-        pipe: to the backbone's process.
-        work: what to run.
-        weights: the file of the model's weights.
+        pipe: the pipe to the backbone's process.
+        work: describes what to run.
+        weights: the file with the model's weights.
     """
     prepare_process()
     entry = find_model(work.name)

@@ -1,10 +1,10 @@
-"""Sends 1080p images from one process to another, one at a time: how long they take, and how many arrive.
+"""Sends 1080p images from one process to another, one at a time. Measures how long they take, and how many arrive.
 
     python _image_hop.py receive NAME
 
-starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each line it has so many images sent,
-the next one when the last has arrived or its time is over. It prints their median seconds from publish to callback, and
-the part that arrived. The environment decides which Fast DDS profile is used, as for any node.
+starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each line, it lets the sender send
+COUNT images, each one when the last has arrived or its time is over. It prints their median seconds from publish to
+callback, and the part that arrived. As for any node, the environment selects the Fast DDS profile.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sensor_msgs.msg import Image
 
 HEIGHT, WIDTH = 1080, 1920
 RELIABLE, BEST_EFFORT = "reliable", "best_effort"
-TIMEOUT_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times what an image takes
+TIMEOUT_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times as long as an image takes
 WARM_UP = 3
 SEND, RECEIVE = "send", "receive"
 
 
 class ImageHop(LineProcess):
-    """Two processes with the same profile, seen from the benchmark's.
+    """Starts and controls two processes with the same profile from the benchmark's process.
 
     Args:
-        name: the name of the pair, under which no other pair sends.
+        name: the name of the pair. No other pair may have it.
         environment: the environment of both processes.
     """
 
@@ -50,7 +50,7 @@ class ImageHop(LineProcess):
         return [self._process.pid, *map(int, self._answer())]
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Sends so many images; returns their median seconds, NaN if none arrived, and the part that arrived.
+        """Sends ``count`` images; returns their median seconds, NaN if none arrived, and the part that arrived.
 
         Raises:
             RuntimeError: nothing arrived at a reliable reader, or a process has ended.
@@ -70,12 +70,15 @@ class ImageHop(LineProcess):
 
 
 def topic(name: str, reliability: str) -> str:
-    """Returns the topic of images for subscriptions of that reliability."""
+    """Returns the topic of images for subscriptions with a reliability."""
     return f"{name}/{reliability}"
 
 
 def send(node: Node, name: str) -> None:
-    """Publishes an image for each line that names a reliability, with its number and the time of the steady clock."""
+    """Publishes an image for each line of input; a line names a reliability.
+
+    Images hold their number and a steady time.
+    """
     publishers = {each: node.create_publisher(Image, topic(name, each), QoSProfile(depth=5)) for each in TIMEOUT_S}
     data = array.array("B", bytes(3 * HEIGHT * WIDTH))
     message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH, data=data)
@@ -109,7 +112,7 @@ class ImageReceiver:
         )
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Has so many images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        """Gets ``count`` images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
         assert self.sender.stdin is not None
         ages = []
         for _ in range(count):

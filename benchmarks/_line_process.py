@@ -1,4 +1,4 @@
-"""A process that is controlled by lines on its standard input, and ends with its input."""
+"""A process that lines on its standard input control. It ends at the end of its input."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STOP_S = 5.0
 
 
 class LineProcess:
-    """A Python script in a process of its own.
+    """Runs a Python script in a process of its own.
 
     Args:
         command: the script and its arguments.
-        environment: the environment of the process; that of this process unless given.
-        answers: whether it answers on its standard output, which is then a pipe.
+        environment: the environment of the process. The default is the environment of this process.
+        answers: whether the script answers on its standard output. If so, that is a pipe.
     """
 
     def __init__(

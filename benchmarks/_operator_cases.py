@@ -38,9 +38,9 @@ class Case:
     """One operator at one size.
 
     Attributes:
-        operator: its name.
-        images: images of a batch.
-        size: boxes, regions or values of an image.
+        operator: the operator's name.
+        images: the number of images in a batch.
+        size: the number of boxes, regions or values in an image.
         rivals: functions that run the operator, by name.
     """
 
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def values(self) -> int:
-        """Boxes, regions or values in all images."""
+        """The number of boxes, regions or values in all images."""
         return self.images * self.size
 
 
@@ -63,7 +63,7 @@ def boxes_of(random: torch.Generator, images: int, size: int, heavy: bool = Fals
 
 
 def head(device: torch.device, random: torch.Generator, images: int, heavy: bool) -> Case:
-    """Makes the suppression behind SSDlite320: scores of all classes, with torchvision's own limits."""
+    """Makes the suppression of SSDlite320's head: scores of all classes, with torchvision's own limits."""
     boxes = boxes_of(random, images, HEAD_BOXES, heavy).to(device)
     shape = (images, HEAD_BOXES, HEAD_CLASSES)
     scores = (torch.randn(shape, generator=random) * 3).softmax(2).to(device)
@@ -88,7 +88,7 @@ def head(device: torch.device, random: torch.Generator, images: int, heavy: bool
 
 
 def labelled(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes boxes with a score and a label each, a sixth of them above the threshold."""
+    """Makes boxes with a score and a label each. A sixth of the scores lie above the threshold."""
     boxes = boxes_of(random, images, size).to(device)
     scores = torch.rand((images, size), generator=random).pow(4).to(device)
     labels = torch.randint(0, CLASSES, (images, size), generator=random).to(device)
@@ -152,7 +152,7 @@ def sums(device: torch.device, random: torch.Generator, images: int, size: int) 
 
 
 def decode(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes offsets to be decoded into boxes of the picture; the naive rival takes one box at a time."""
+    """Makes offsets to decode into boxes in the picture. The naive rival decodes one box at a time."""
     offsets = torch.randn((images, size, 4), generator=random).to(device)
     (anchors,) = boxes_of(random, 1, size).to(device)
     coder = BoxCoder(WEIGHTS)
@@ -172,7 +172,7 @@ def decode(device: torch.device, random: torch.Generator, images: int, size: int
 
 
 def align(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes regions of feature maps; the naive rival crops and resizes them one by one."""
+    """Makes regions of feature maps. The naive rival crops and resizes them one by one."""
     features = torch.rand((images, 64, 40, 40), generator=random).to(device)
     regions = boxes_of(random, 1, size)[0].to(device)
     image_of = torch.randint(0, images, (size,), generator=random).to(device)

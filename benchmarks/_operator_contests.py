@@ -41,8 +41,8 @@ from _short_calls import ShortCalls, no_wait
 from _turns import Contest
 
 CPU, GPU = "cpu", "cuda"
-MANY = 1000  # values of a batch, from which an operator should be as fast as the library's
-MAX_REGIONS = 1000  # of an image, because regions are few
+MANY = 1000  # with so many values in a batch or more, an operator should be as fast as the library's
+MAX_REGIONS = 1000  # the most regions of an image, because regions are few
 MIN_PASS_S = 1e-3  # shorter calls are timed many at a time
 HEADS = ((HEAD, 10.0), (HEAVY, 2.0))  # and their goals
 MAKERS = {LABELLED: labelled, DECODE: decode, ALIGN: align}
@@ -51,14 +51,14 @@ KERNEL_MAKERS = {ARGSORT: argsort, SUM: sums}  # only on a GPU
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured.
+    """Says how much is measured.
 
     Attributes:
-        sizes: numbers of boxes, regions or values of an image.
-        images: numbers of images of a batch.
-        max_values: the most values of a batch.
-        max_naive_values: the most values of a batch for which the naive rival takes part.
-        head_images: images of a batch of a detector's head.
+        sizes: numbers of boxes, regions or values in an image.
+        images: numbers of images in a batch.
+        max_values: the most values in a batch.
+        max_naive_values: the most values in a batch for which the naive rival takes part.
+        head_images: the number of images in a batch of a detector's head.
     """
 
     sizes: Sequence[int]
@@ -80,13 +80,14 @@ FULL = Extent(
 
 @dataclass(frozen=True)
 class Question:
-    """A question about several cases, which the worst of them answers.
+    """A question about several cases. The worst case is the answer.
 
     Attributes:
         name: the name of the claim.
-        concerns: says whether a case is one of them.
-        goal: for the ratio or the difference.
-        is_ratio: whether to ask for the library's time divided by ours, or for the microseconds that ours takes more.
+        concerns: says whether the question is about a case.
+        goal: the goal of the ratio or the difference.
+        is_ratio: if true, the question asks for the library's time divided by ours, else for the microseconds that ours
+            takes more.
     """
 
     name: str
@@ -96,7 +97,10 @@ class Question:
 
 
 class OperatorContest:
-    """A case whose rivals take turns. The naive rival takes only the first turns, because no claim is about it."""
+    """Lets the rivals of a case take turns.
+
+    The naive rival takes only the first turns, because no claim is about it.
+    """
 
     def __init__(self, case: Case, device: torch.device, questions: Sequence[Question]) -> None:
         self.case = case
@@ -136,7 +140,7 @@ class OperatorContest:
 
 
 def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
-    """Returns the answer to a question by the contests that it concerns."""
+    """Returns the answer to a question, as a claim. ``contests`` are those that the question is about."""
     advantages = [contest.advantage(question.is_ratio) for contest in contests]
     turn_s = sum(contest.contest.turn_s for contest in contests)
     if question.is_ratio:
@@ -147,7 +151,7 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
 
 
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:
-    """Returns the questions about all cases on a device, which differ between CPU and GPU."""
+    """Returns the questions about all cases on a device. CPU and GPU have different questions."""
     if device.type == GPU:
         return [
             Question(
@@ -197,7 +201,7 @@ def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
 
 
 def without_slow_naive(case: Case, extent: Extent) -> Case:
-    """Returns the case, without its naive rival if that would take too long."""
+    """Returns the case; without its naive rival, if that would take too long."""
     if case.values <= extent.max_naive_values:
         return case
     return replace(case, rivals={name: case.rivals[name] for name in (OURS, LIBRARY)})

@@ -1,6 +1,6 @@
-"""Another commit of this repository in a git worktree of its own, with an environment of its own.
+"""Puts another commit of this repository into a git worktree of its own, with an environment of its own.
 
-The user's working tree, index and branches stay as they are. A worktree is kept until it is removed, because its
+The user's working tree, index and branches stay as they are. The worktree stays until ``remove``, because its
 environment takes minutes to make.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "PYTHONPATH")
 OF_AN_ENVIRONMENT = ("VIRTUAL_ENV", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")
-GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")  # a hook's, which name another tree
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")  # set by git hooks
 
 
 class CompareError(Exception):
@@ -26,15 +26,15 @@ class OtherCommit:
 
     Args:
         root: the user's working tree.
-        commit: as git names commits.
-        folder: where worktrees are kept.
+        commit: any name that git has for the commit.
+        folder: the folder that keeps worktrees.
 
-    Attributes:
-        sha: the commit's full name.
-        tree: the folder of its worktree, which need not exist.
+        Attributes:
+            sha: the commit's full name.
+            tree: the folder of its worktree. It need not exist yet.
 
-    Raises:
-        CompareError: there is no such commit, or no git, or ``root`` is not a checkout.
+        Raises:
+            CompareError: the commit does not exist, git is not installed, or ``root`` is not a checkout.
     """
 
     def __init__(self, root: Path, commit: str, folder: Path) -> None:
@@ -52,10 +52,10 @@ class OtherCommit:
         return git(self._root, "cat-file", "-e", f"{self.sha}:{path}", check=False).returncode == 0
 
     def make_tree(self) -> None:
-        """Makes the worktree, unless it is there. What an interrupted run left of it is made anew.
+        """Makes the worktree, unless it exists. A worktree that an interrupted run left unfinished is made anew.
 
         Raises:
-            CompareError: it cannot be made, or something else is in its place.
+            CompareError: the worktree cannot be made, or something else is in its place.
         """
         if self._is_made():
             return
@@ -70,21 +70,21 @@ class OtherCommit:
             raise
 
     def remove(self) -> bool:
-        """Removes the worktree with its environment, and its registration. Returns whether there was one."""
+        """Removes the worktree, its environment and its registration. Returns whether there was a worktree."""
         if not self._is_registered():
             return False
         git(self._root, "worktree", "remove", "--force", "--force", str(self.tree), check=False)
-        if self._is_registered():  # an interrupted `git worktree add` leaves what git does not recognise
+        if self._is_registered():  # git does not recognise what an interrupted `git worktree add` leaves
             shutil.rmtree(self.tree, ignore_errors=True)
             git(self._root, "worktree", "unlock", str(self.tree), check=False)
             git(self._root, "worktree", "prune", "--expire", "now")
         return True
 
     def prepare(self, environment: Mapping[str, str]) -> None:
-        """Makes the commit's environment by its own ``scripts/run``, or brings it up to date.
+        """Makes the commit's environment with its own ``scripts/run``, or brings it up to date.
 
         Raises:
-            CompareError: that failed.
+            CompareError: ``scripts/run`` failed.
         """
         done = subprocess.run(
             [self.tree / "scripts" / "run", "true"], cwd=self.tree, env=environment, stdin=subprocess.DEVNULL
@@ -108,7 +108,7 @@ def git(root: Path, *arguments: str, check: bool = True) -> subprocess.Completed
     """Runs git in a folder.
 
     Raises:
-        CompareError: git is not installed; or it failed, and ``check`` is true.
+        CompareError: git is not installed, or it failed and ``check`` is true.
     """
     environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     try:
@@ -126,7 +126,7 @@ def git(root: Path, *arguments: str, check: bool = True) -> subprocess.Completed
 def outside_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables as they were before ``scripts/run`` entered its environment.
 
-    So another tree's ``scripts/run`` finds nothing of this tree's.
+    With them, another tree's ``scripts/run`` does not use this tree's environment.
     """
     outside = {name: value for name, value in variables.items() if name not in OF_AN_ENVIRONMENT}
     entered = variables.get("VIRTUAL_ENV")

@@ -1,4 +1,4 @@
-"""The turns of the benchmark ``overload``: its loads, and what is measured under each."""
+"""The turns of the benchmark ``overload``: its loads, and the figures measured under each load."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from split_infer_ros.msg import PipelineReport
 PIPELINE = "pipeline"
 CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")
 MODERATE, FLOODED = "moderate", "flooded"
-LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # as multiples of what the pipeline can take
-MIN_HZ, MAX_HZ = 15.0, 960.0  # the rates of both cameras together that are tried to find that out
-GROWTH = 1.3  # below it, twice as many frames that come are no reason to try still more
+LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # as multiples of the pipeline's capacity
+MIN_HZ, MAX_HZ = 15.0, 960.0  # the lowest and highest rate of both cameras together that is tried to find the capacity
+GROWTH = 1.3  # the capacity is found once twice the frames in give less than this many times the frames out
 CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
 REPORT_S = 0.6  # at most between two reports
 DRAIN_S = 1.0  # in which all frames that came before should be published or dropped
@@ -34,9 +34,10 @@ class Bench:
         reports: all reports of the pipeline.
         ages: the ages of the frames of each load, in seconds, turn by turn.
         usage: the usage of the pipeline's process under each load.
-        capacity: the frames a second that the pipeline can take; NaN before it was measured.
-        seconds: for each second of the flood its start, the mean memory in MB, and frames that came a published one.
-        memory: pairs of a time of the flood in seconds and the memory in MB.
+        capacity: how many frames per second the pipeline can process; NaN before ``find_capacity``.
+        seconds: for each second of the flood: its start, the mean memory in MB, and received frames per published
+            frame.
+        memory: pairs of a time since the start of the flood, in seconds, and the memory in MB.
     """
 
     def __init__(self, observer: Observer, feed: Feed, trace: Trace, process: int) -> None:
@@ -53,12 +54,12 @@ class Bench:
         observer.subscribe(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
 
     def find_capacity(self) -> None:
-        """Counts how many frames a second the pipeline can take."""
+        """Measures how many frames per second the pipeline can process."""
         rate, published = MIN_HZ, 0.0
         while True:
             self._send(rate)
             before, published = published, self._arrivals.during(CAPACITY_S)[0]
-            # Cameras in phase lose frames at any rate, so the rate alone does not tell what can be taken.
+            # Cameras in phase lose frames at any rate, so published frames are compared with those at the last rate.
             if published < GROWTH * before or rate >= MAX_HZ:
                 self.capacity = max(before, published)
                 return
@@ -81,7 +82,7 @@ class Bench:
     def flood(self, seconds: int) -> None:
         """Sends too many frames for so many seconds, then none until the last report says what is left."""
         self._send(LOADS[FLOODED] * self.capacity)
-        time.sleep(REPORT_S)  # else the first report would be of the previous load
+        time.sleep(REPORT_S)  # otherwise the first report would be about the previous load
         begin = time.monotonic()
         for _ in range(seconds):
             start, before, first = time.monotonic(), self.reports[-1], len(self.memory)
@@ -96,7 +97,7 @@ class Bench:
         time.sleep(DRAIN_S + REPORT_S)
 
     def _send(self, rate: float) -> None:
-        """Has both cameras together send at this rate, and waits until they do."""
+        """Makes both cameras together send at this rate, and waits until they do."""
         self._set_cameras(rate)
         self._arrivals.settle(SETTLE_S)
 

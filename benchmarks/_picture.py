@@ -1,4 +1,4 @@
-"""Draws what benchmarks measured: bars with intervals, and curves."""
+"""Draws the figures of benchmarks: bars with intervals, and curves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from _estimate import median
 
-LABEL_WIDTH = 12  # characters in a line of a bar's label
-MAX_LEVEL_LABELS = 4  # with more bars in a panel, labels are slanted
-FONT_SIZE = 7  # of the caption
+LABEL_WIDTH = 12  # the most characters in a line of a bar's label
+MAX_LEVEL_LABELS = 4  # if a panel has more bars, their labels are slanted
+FONT_SIZE = 7  # the caption's
 CHARACTER_IN = 0.009 * FONT_SIZE  # width of a character of the caption, inches
-MAX_COLUMNS = 5  # panels in a row
+MAX_COLUMNS = 5  # the most panels in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Curve:
     """How a value changes: a step line for each rival.
 
     Attributes:
-        title: of the panel.
-        x_label: what each point's first number is.
-        unit: of each point's second number.
-        points: of each rival, with a first number that never falls. A value lasts until the next point.
+        title: the panel's title.
+        x_label: says what the first number of a point is.
+        unit: the unit of the second number of a point.
+        points: the points of each rival. Their first numbers never fall. A value lasts until the next point.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The turns of the benchmark ``pipeline``: its rivals, and what is measured of each."""
+"""The turns of the benchmark ``pipeline``: its rivals, and the figures measured for each rival."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BATCH = 4
 SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
 TOO_FAST = 1.5  # the camera's rate at saturation, as a multiple of the rival's own frames/s
-PROBE = 5.0  # the camera's rate while a pipeline's frames/s are measured first, as a multiple of the naive node's
-MODERATE = 0.5  # the camera's rate for latency, as a multiple of the same
+PROBE = 5.0  # the camera's rate for the first measurement of a pipeline, as a multiple of the naive node's frames/s
+MODERATE = 0.5  # the camera's rate for latency, as a multiple of the naive node's frames/s
 WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.5, 0.35  # how long a rival is measured in a turn
-SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # how long it runs before
-MESSAGES = 2  # that go through DDS in a turn, of each size
+SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # how long it runs before it is measured
+MESSAGES = 2  # how many messages of each size go through DDS in a turn
 
 
 class Bench:
-    """Measures the rivals, of which one at a time gets images.
+    """Measures the rivals. One rival at a time gets images.
 
     Attributes:
         usage: the usage of each rival's process, at saturation and at the moderate rate.
@@ -49,7 +49,7 @@ class Bench:
         self.own_usage = Usage()
 
     def warm_up(self) -> None:
-        """Measures each rival's frames/s, from which the camera's rates follow."""
+        """Measures each rival's frames/s. The camera's rates are calculated from them."""
         self._capacity[NAIVE] = self._frames_hz(NAIVE, WARM_UP_HZ)
         for rival in self._turns.rivals:
             if rival != NAIVE:
@@ -57,7 +57,7 @@ class Bench:
                 self._capacity[rival] = self._frames_hz(rival, PROBE * self._capacity[NAIVE])
 
     def saturate(self, turn: int) -> dict[str, float]:
-        """Returns each rival's frames/s in a turn with a camera that is too fast for it."""
+        """Returns each rival's frames/s in a turn. The camera is too fast for the rival."""
         found: dict[str, float] = {}
         for rival in rotated(self._turns.rivals, turn):
             rate = TOO_FAST * self._capacity[rival]
@@ -68,7 +68,7 @@ class Bench:
         return found
 
     def pace(self, turn: int) -> dict[str, float]:
-        """Returns each rival's median latency and the hop in a turn with a moderate camera, in seconds."""
+        """Returns each rival's median latency and the hop in a turn, in seconds. The camera's rate is moderate."""
         found: dict[str, float] = {}
         rate = MODERATE * self._capacity[NAIVE]
         self._set_batch(PIPELINE, 1)
@@ -87,7 +87,10 @@ class Bench:
         return moment.frames_hz
 
     def _set_batch(self, rival: str, size: int) -> None:
-        """Sets a pipeline's batch size. With batches, the middleware drops the frames that do not fit."""
+        """Sets a pipeline's batch size.
+
+        If it is above 1, the pipeline blocks, and the middleware drops surplus frames.
+        """
         if self._batches.get(rival) != size:
             policy = "block" if size > 1 else "latest"
             self._observer.set(f"/{rival}/backbone", batch_size=size, drop_policy=policy)

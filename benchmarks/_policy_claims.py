@@ -19,11 +19,11 @@ from split_infer_ros.buffers.policy import Policy
 MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
 GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 5.0, 24.3, 3.0  # %; the worst is the paper's own, whose mean is 9.3 % (section V-B)
 
-Medians = Mapping[str, Samples]  # of each figure
+Medians = Mapping[str, Samples]  # by figure
 
 
 class PolicyContest:
-    """Tasks under all policies, turn by turn."""
+    """Runs the tasks under all policies, turn by turn."""
 
     def __init__(self, runs: PolicyRuns) -> None:
         self._runs = runs
@@ -75,7 +75,7 @@ class PolicyContest:
         return np.max(bars, axis=0)
 
     def _error(self, medians: Medians, case: Case, policy: Policy) -> Samples:
-        """The geometric mean over the sizes."""
+        """Returns the relative error of the prediction, as the geometric mean over the sizes."""
         errors = [
             np.abs(self._predicted_s(medians, case, nbytes, policy) / medians[figure(case, nbytes, policy.value)] - 1)
             for nbytes in case.sizes
@@ -96,7 +96,7 @@ class PolicyContest:
         return np.max(losses, axis=0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each case, size and policy."""
+        """Returns a row for each case, size and policy."""
         medians = {name: np.median(found) for name, found in self.contest.figures.items()}
         rows = []
         for case in self._runs.cases:
@@ -121,7 +121,7 @@ class PolicyContest:
         return rows
 
     def panels(self) -> list[Panel]:
-        """Response times in each case, at its largest size."""
+        """Returns a panel of response times for each case, at its largest size."""
         return [self._panel(case, max(case.sizes)) for case in self._runs.cases]
 
     def _panel(self, case: Case, nbytes: int) -> Panel:

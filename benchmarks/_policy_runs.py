@@ -1,9 +1,9 @@
-"""One buffer that CPU and GPU use by turns, under each policy: how long the task takes, and what the model says.
+"""Runs a task on one buffer that CPU and GPU use by turns, under each policy. Also predicts its time with the model.
 
-The CPU has written the buffer. The GPU changes each byte of it, in one case by 64 kernels one after the other. In the
-case that is friendly to caches, the GPU then reads 16 times as much from a block that its cache holds. The CPU reads
-each byte. That is the response time. The pure execution is the same kernels on the GPU's own memory, and the same
-reading by the CPU.
+Before the task, the CPU writes the buffer. The GPU changes each byte of it, in one case with 64 kernels one after
+another. In cache-friendly cases, the GPU then reads 16 times as much from a block that its cache holds. At last the CPU
+reads each byte. The response time lasts from the CPU's write to the end of its reading. The pure execution has the same
+kernels on the GPU's own memory, and the same reading by the CPU.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Case:
     """Eight sizes of one kind of access.
 
     Attributes:
-        name: for people.
-        sizes: in bytes.
-        rereads: how often as much is read again from a block that the cache holds.
+        name: the case's name, for people.
+        sizes: the sizes of the buffer, in bytes.
+        rereads: how many times the buffer's size is read again from a block that the cache holds.
         kernels: how many kernels change the whole buffer, one after the other.
     """
 
@@ -63,7 +63,7 @@ CASES = (
 
 
 def task_of(nbytes: int, case: Case) -> Task:
-    """The task as the model sees it."""
+    """Returns the task for the overhead model."""
     kernels = [
         Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes),
         Kernel(nbytes, written_bytes=nbytes, launches=case.kernels - 1),
@@ -77,7 +77,7 @@ EXECUTION = "execution"  # the task's kernels on the GPU's own memory, and the C
 
 
 def figure(case: Case, nbytes: int, policy: str) -> str:
-    """The name of a contest's figure."""
+    """Returns the name of a contest's figure."""
     return f"{case.name}, {nbytes}, {policy}"
 
 
@@ -86,14 +86,14 @@ class PolicyRuns:
 
     Args:
         device: the GPU.
-        cases: which kinds of access.
-        constants: of this machine, for the choice and the prediction.
-        legal: policies that this GPU allows.
-        give: gives memory of a policy.
+        cases: the kinds of access.
+        constants: the machine's constants, for the choice and the prediction.
+        legal: the policies that this GPU allows.
+        give: allocates memory of a policy.
 
-    Attributes:
-        choices: what the model chose for each case and size, and predicts.
-        usage: what each figure's runs take.
+        Attributes:
+            choices: the model's choice and predictions for each case and size.
+            usage: the memory and processor time of each figure's runs.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PolicyRuns:
         self.turn(0)  # warms up
 
     def turn(self, number: int) -> dict[str, float]:
-        """Seconds of each case, size and policy; the policies take turns."""
+        """Returns the seconds of each case, size and policy. The policies take turns."""
         taken = {}
         for case, nbytes in self._sizes:
             for name in rotated([EXECUTION, *(policy.value for policy in self.legal)], number):
@@ -131,11 +131,11 @@ class PolicyRuns:
         return taken
 
     def footprint_bytes(self, case: Case, nbytes: int, policy: Policy) -> int:
-        """Memory that the task takes under a policy."""
+        """Returns the bytes of memory that the task takes under a policy."""
         return self._memories[figure(case, nbytes, policy.value)].bytes
 
     def _run(self, memory: Memory, case: Case) -> float:
-        """Seconds from the CPU's last write to its last read."""
+        """Returns the seconds from the CPU's last write to its last read."""
         memory.host[...] = 0
         with self._on_stream():
             begin = time.perf_counter()
@@ -149,7 +149,7 @@ class PolicyRuns:
             return time.perf_counter() - begin
 
     def _execute(self, memory: Memory, case: Case) -> float:
-        """Seconds of the kernels on memory of the GPU, and of the CPU's reading of what has just arrived."""
+        """Returns the seconds of the kernels on the GPU's memory plus those of the CPU's reading, without copies."""
         with self._on_stream():
             copy_into(memory.device, memory.host)
             self._wait()

@@ -1,4 +1,4 @@
-"""One model's network in lower precisions against itself in float32, on the engine that has them all."""
+"""Compares a model's network in lower precisions with the same network in float32, on the engine that has them all."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision
 from split_infer_ros.split.quantised_model import QuantisedModel
 
-GOALS = {  # times fp32's speed, by model
+GOALS = {  # how many times as fast as fp32, by model
     Precision.BF16: {"resnet50": 1.6, "yolo_sized": 1.6},
     Precision.INT8: {"resnet50": 3.0, "yolo_sized": 1.8},
 }
-NUM_SCENES = 16  # on which int8 is calibrated
+NUM_SCENES = 16  # scenes on which int8 is calibrated
 CONFIG = ExecutionConfig(engine=Engine.OPENVINO)
-WARM_UP = 3  # calls
-PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
+WARM_UP = 3  # calls before the timed ones
+PAUSE_S = 0.05  # in this pause, the waiting threads of one rival go to sleep
 
 
 class PrecisionRivals:
-    """A network of batch 1 in each precision that this machine has.
+    """A network at batch 1, in each precision that this machine has.
 
     Args:
-        name: of the model in reports.
+        name: the model's name in reports.
         model: the model on a CPU.
         goals: how many times as fast as fp32 each precision should be. Only these are measured.
         quantise: returns the model in int8, or raises ConfigurationError.
-        group_s: for which each precision's calls take in a turn.
+        group_s: how many seconds the network is called in each precision in a turn.
 
-    Attributes:
-        contests: one if there is a lower precision with a goal here, else none.
-        models: in the precisions that there are.
-        refused: why the others are not available.
+        Attributes:
+            contests: one contest if this machine has a lower precision with a goal, else none.
+            models: the model in each precision that this machine has.
+            refused: why other precisions are not available.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class PrecisionRivals:
         for contest in self.contests:
             for precision in self._lower:
                 if precision is Precision.INT8 and not has_vnni():
-                    continue  # it runs, but its goals are for processors with VNNI
+                    continue  # int8 runs, but its goals are for processors with VNNI
                 found = ratio(contest.figures[Precision.FP32.value], contest.figures[precision.value])
                 name = f"{self._name}, batch 1, {CONFIG.engine_text}: {precision.value}, times fp32"
                 claims.append(Claim(name, found, "x", self._goals[precision], turn_s=contest.turn_s))
         return claims
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row of medians and samples, and one for each precision that was refused."""
+        """Returns a row of medians and samples, and a row for each precision that was refused."""
         rows: list[dict[str, Any]] = [
             {"what": f"{self._name}, {precision.value}", "model": self._name, "refused": reason, "samples": {}}
             for precision, reason in self.refused.items()
@@ -130,7 +130,7 @@ class PrecisionRivals:
         self.models[precision] = placed
 
     def _difference(self, precision: Precision) -> float:
-        """Returns how far the results are from fp32's, as a share of the largest."""
+        """Returns how far the results are from those in fp32, as a share of the largest value."""
         found, expected = (self._run(each) for each in (precision, Precision.FP32))
         return difference(found, expected)
 
@@ -167,7 +167,9 @@ def goals_of(name: str) -> dict[Precision, float]:
 
 
 def quantised_on_scenes(model: SplitModel) -> SplitModel:
-    """Returns a model in int8, calibrated on drawn scenes. Only its speed counts: random weights bear no rounding.
+    """Returns a model in int8, calibrated on drawn scenes.
+
+    Only its speed counts: its random weights suffer from rounding.
 
     Raises:
         ConfigurationError: a package is missing, or the model cannot be quantised.

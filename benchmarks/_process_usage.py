@@ -15,7 +15,7 @@ from split_infer_ros.telemetry.machine import num_cores
 
 
 class ProcessUsage:
-    """Measures memory and processor time of rivals that each have one or more processes.
+    """Measures the memory and processor time of rivals. Each rival has one or more processes.
 
     Args:
         processes: the process ids of each rival.
@@ -36,8 +36,8 @@ class ProcessUsage:
     def row(self, rival: str) -> dict[str, float]:
         """Returns the figures of a rival for a row of a report.
 
-        ``peak_mb`` is the most memory since the start, summed over the processes. Memory that they share is counted for
-        each of them. ``cpu_busy`` is the mean share of all cores' time in the rival's turns.
+        ``peak_mb`` is the peak memory since the start, summed over the rival's processes. Shared memory counts once for
+        each process. ``cpu_busy`` is the share of all cores' time that the rival used, as the mean of its turns.
         """
         peak = sum(peak_bytes(process) for process in self._processes[rival]) / MB
         return {"peak_mb": peak, "cpu_busy": statistics.mean(self._busy[rival])}

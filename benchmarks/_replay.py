@@ -12,12 +12,12 @@ from split_infer_ros.search.strategies import Search, Tried
 def replay(
     search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, max_trials: int | None = None
 ) -> list[Tried]:
-    """Returns what a search tries, in order, if recorded costs answer it.
+    """Returns the configurations that a search tries, in order. Recorded costs are the results of its trials.
 
     Args:
-        search: over a space whose every configuration was recorded.
-        costs: seconds by ``frozen`` configuration, infinite if it failed.
-        goal_s: the search ends once the best is as good as this.
+        search: a search of a space in which every configuration was recorded.
+        costs: the seconds of each ``frozen`` configuration; infinite if it failed.
+        goal_s: the search ends at a cost that is at most this.
         max_trials: the search ends after this many trials; None sets no limit.
     """
     tried: list[Tried] = []

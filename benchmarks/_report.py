@@ -17,7 +17,7 @@ from _usage import seconds_since_start
 
 from split_infer_ros.telemetry.machine import describe_machine
 
-QUICK_S = 55.0  # of a quick run's minute, its start included; the rest is for conclusions and for ending processes
+QUICK_S = 55.0  # a quick run's minute, its start included, without 5 s for conclusions and for ending processes
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Report:
 
     Attributes:
         bench: the benchmark's name.
-        claims: in the order in which they are shown.
+        claims: the claims, in the order in which they are shown.
         rows: all measurements, as plain values.
-        panels: what the picture shows.
-        machine: the machine that the benchmark ran on.
+        panels: the panels of the picture.
+        machine: describes the machine that ran the benchmark.
     """
 
     bench: str
@@ -49,7 +49,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """Returns the claims as a table for people. Claims that do not hold or are unclear are in capitals."""
+        """Returns the claims as a table for people. Verdicts other than "holds" are in capitals."""
         width = max((len(claim.name) for claim in self.claims), default=0)
         machine = self.machine
         processor = f"{machine['cpu']}, {machine['instruction_set']}, {machine['cores']} cores"
@@ -59,13 +59,13 @@ class Report:
 
 
 def show(row: Mapping[str, Any]) -> None:
-    """Prints one row of a report for people, and flushes it."""
+    """Prints one row of a report for people, and flushes the output."""
     values = (f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items())
     print(", ".join(values), flush=True)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser of the arguments that every benchmark takes."""
+    """Returns a parser for the arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute on 2 cores instead of many")
     parser.add_argument("--seconds", type=float, metavar="S", help="for how long rivals take turns")
@@ -77,7 +77,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
     """Returns for how many seconds rivals take turns from now on.
 
-    That is what the user asked for. A quick run without such a request gets what is left of its minute.
+    That is what the user asked for with --seconds. Without it, a quick run gets the rest of its minute.
 
     Args:
         chosen: the parsed arguments of ``arguments``.
@@ -94,7 +94,7 @@ def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | N
     Args:
         report: the results.
         chosen: the parsed arguments.
-        given: the arguments as the user gave them, which the report repeats; None means this process's arguments.
+        given: the user's arguments. The report repeats them. None means this process's arguments.
     """
     print(report.table(), flush=True)
     if chosen.json:
@@ -105,7 +105,7 @@ def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | N
 
 
 def _without_files(given: Sequence[str]) -> list[str]:
-    """Returns the arguments without those that name the files to write."""
+    """Returns the arguments without those that name files to write."""
     files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     files.add_argument("--json")
     files.add_argument("--picture")

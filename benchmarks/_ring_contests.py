@@ -1,4 +1,4 @@
-"""Contests of hand-overs: the ring against queues, in a process and across two."""
+"""Contests of hand-overs: the slot pool ("ring") against queues, within one process and across two."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from torch import Tensor
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 
-GOALS = {FRESH: 2.0, REUSED: 2.0, PROCESS_QUEUE: 10.0}  # times the ring's cost, at least
-TURN_S = 0.05  # in shorter ones there are so many turns that their intervals take seconds
+GOALS = {FRESH: 2.0, REUSED: 2.0, PROCESS_QUEUE: 10.0}  # at least how many times the ring's cost
+TURN_S = 0.05  # with shorter turns there would be so many that their intervals take seconds
 IN_PROCESS, ACROSS = "in process", "across processes"
 
 
 class HandOvers:
-    """Features of one size that are handed over again and again; the rivals alternate at each of them.
+    """Hands over features of one size again and again. The rivals alternate from one hand-over to the next.
 
     Args:
         place: IN_PROCESS or ACROSS.
-        size: of the features, in bytes.
-        rivals: how each of them hands over once.
-        consumer: the other process, if there is one.
+        size: the size of the features, in bytes.
+        rivals: for each rival, a function that makes one hand-over.
+        consumer: the id of the other process, if there is one.
     """
 
     def __init__(self, place: str, size: int, rivals: Mapping[str, Call], consumer: int | None = None) -> None:
@@ -64,11 +64,11 @@ class HandOvers:
 
     @property
     def rivals(self) -> Sequence[str]:
-        """Their names."""
+        """The names of the rivals."""
         return list(self._rivals)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each rival, in microseconds."""
+        """Returns a row for each rival, in microseconds."""
         what = {"what": f"hand-over {self.place}", "bytes": self.size}
         return [
             {**what, "rival": name, **measured(us=in_us(found)), **self._calls.usage.row(name), **self._other(name)}
@@ -76,12 +76,12 @@ class HandOvers:
         ]
 
     def panel(self) -> Panel:
-        """Microseconds of each turn."""
+        """Returns a panel of the microseconds of each turn."""
         samples = {name: [1e6 * value for value in found] for name, found in self.contest.figures.items()}
         return Panel(self.contest.name, "us", samples)
 
     def _other(self, name: str) -> dict[str, float]:
-        """The most memory that the other process has during one more hand-over."""
+        """Returns the peak memory of the other process during one more hand-over."""
         if self._consumer is None:
             return {}
         forget_peak(self._consumer)
@@ -90,7 +90,7 @@ class HandOvers:
 
 
 def ring_claims(contests: Sequence[HandOvers]) -> list[Claim]:
-    """How many times cheaper the ring is than each queue, at the size where that is least."""
+    """Returns the claims that say how many times cheaper the ring is than each queue, at its worst size."""
     turn_s = sum(each.contest.turn_s for each in contests)
     return [
         Claim(
@@ -106,7 +106,7 @@ def ring_claims(contests: Sequence[HandOvers]) -> list[Claim]:
 
 
 def in_process(sizes: Sequence[int]) -> list[HandOvers]:
-    """A producer and a consumer in one thread, one after the other."""
+    """Returns hand-overs within one thread: producer and consumer run one after the other."""
     return [HandOvers(IN_PROCESS, size, _rivals_in_process(size)) for size in sizes]
 
 
@@ -123,7 +123,7 @@ def _rivals_in_process(size: int) -> dict[str, Call]:
 
 @contextmanager
 def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
-    """Hand-overs to another process and back, which lives as long as this context."""
+    """Yields hand-overs to another process and back. The process lives as long as this context."""
     context = multiprocessing.get_context("spawn")
     tensors: Any = context.Queue()
     pools = [SharedSlotPool.allocate(layout(size), SLOTS) for size in sizes]
@@ -133,7 +133,7 @@ def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
     child.start()
     theirs.close()
     try:
-        ours.recv_bytes()  # it is there
+        ours.recv_bytes()  # the process is ready
         yield [
             HandOvers(
                 ACROSS,
@@ -147,7 +147,7 @@ def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
             for index, (size, pool) in enumerate(zip(sizes, pools, strict=True))
         ]
     finally:
-        ours.close()  # which ends it
+        ours.close()  # this ends the process
         tensors.close()
         child.join(10.0)
         if child.is_alive():

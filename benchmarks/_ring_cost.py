@@ -1,7 +1,7 @@
-"""Handing over a batch's features, the model left out: by the ring, and by queues that carry buffers.
+"""Hands over a batch's features without a model: through the slot pool ("ring"), and through queues that carry buffers.
 
-A hand-over lasts from the moment that the producer asks for memory until that memory is its own again. The producer
-writes one byte of each page, on either side, so that the memory is there, and as little else as that takes.
+A hand-over lasts from the moment that the producer asks for memory until it has that memory back. With every rival, the
+producer writes one byte to each page: just enough to make the memory exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEASE = struct.Struct("<QIQ")
 
 
 def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
-    """Producer's and consumer's part, one after the other."""
+    """Makes a hand-over through the ring: the producer's part, then the consumer's."""
     lease = pool.acquire()
     assert lease is not None
     write(*map(as_tensor, pool.views(lease, 1)))
@@ -44,14 +44,14 @@ def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
 
 
 def by_queue(waiting: queue.Queue[Tensor], buffer: Tensor) -> None:
-    """The same with a buffer, which goes with its last user: here, on return."""
+    """Makes a hand-over of a buffer through a queue. The buffer is freed with its last user: here, on return."""
     write(buffer)
     waiting.put(buffer)
     waiting.get()
 
 
 def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> None:
-    """The producer's part; the lease goes through a pipe, as does the answer."""
+    """Makes the producer's part of a hand-over through shared slots. The lease and the answer go through a pipe."""
     lease = pool.acquire()
     assert lease is not None
     write(*map(as_tensor, pool.views(lease, 1)))
@@ -64,7 +64,7 @@ def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> 
 
 
 def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
-    """The producer's part; the answer comes through the same pipe."""
+    """Makes the producer's part of a hand-over through a process queue. The answer comes through the pipe."""
     buffer = torch.empty(size, dtype=torch.uint8)
     write(buffer)
     connection.send_bytes(b"\xff")
@@ -73,7 +73,7 @@ def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
 
 
 def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> None:
-    """The other process, until the pipe ends."""
+    """Runs in the other process: makes the consumer's part of each hand-over until the pipe ends."""
     readers = [SharedSlotReader.attach(name, layout(size)) for size, name in names.items()]
     connection.send_bytes(b"ready")
     while True:
@@ -92,15 +92,15 @@ def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> N
 
 
 def layout(size: int) -> Layout:
-    """A slot of so many bytes."""
+    """Returns the layout of a slot of ``size`` bytes."""
     return Layout([TensorSpec("features", (size,), BYTE)], 1)
 
 
 def from_the_system(size: int) -> Tensor:
-    """Memory that was not used before; an allocator asks for it where it has none left."""
+    """Returns memory that was not used before, as an allocator gets it from the system."""
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
 
 
 def write(features: Tensor) -> None:
-    """A byte a page."""
+    """Writes one byte to each page."""
     features.view(-1)[:: mmap.PAGESIZE].fill_(1)

@@ -1,4 +1,4 @@
-"""What benchmarks through ROS measure of rivals: each in turn gets images, and is watched for a moment."""
+"""Measures rivals through ROS: each in turn gets images and is watched for a moment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SATURATION, LATENCY = "saturation", "latency"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen of a rival for a moment.
+    """The measurements of a rival in one moment.
 
     Attributes:
-        frames_hz: detections that came in a second.
-        latency_s: their median age.
-        batches: of the pipeline; empty for other rivals.
-        shares: of that time in which the pipeline's stages worked; empty for other rivals.
+        frames_hz: how many detections arrived per second.
+        latency_s: the median age of their images, in seconds.
+        batches: the pipeline's batches; empty for other rivals.
+        shares: the share of the time in which each of the pipeline's stages worked; empty for other rivals.
     """
 
     frames_hz: float
@@ -38,12 +38,12 @@ class RivalTurns:
 
     Args:
         observer: receives the detections.
-        trace: of the pipeline's batches.
+        trace: the trace of the pipeline's batches.
         processes: the process ids of each rival.
-        set_rate: sets a rival's images a second; 0 stops its camera.
+        set_rate: sets a rival's images per second; 0 stops its camera.
 
-    Attributes:
-        rivals: their names.
+        Attributes:
+            rivals: the names of the rivals.
         usage: the usage of each rival's process, at saturation and at the moderate rate.
     """
 
@@ -64,11 +64,11 @@ class RivalTurns:
         """Sends a rival images, and watches it once it has run for ``settle_s`` seconds.
 
         Args:
-            contest: where its usage is counted.
-            rival: its name.
-            rate: images a second.
-            seconds: how long it is watched.
-            settle_s: how long it runs before.
+            contest: the contest that counts the rival's usage: SATURATION or LATENCY.
+            rival: the rival's name.
+            rate: images per second.
+            seconds: how long the rival is watched.
+            settle_s: how long the rival runs before it is watched.
         """
         arrivals = self._arrivals[rival]
         self._set_rate(rival, rate)

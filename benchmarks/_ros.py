@@ -1,4 +1,4 @@
-"""What benchmarks of ROS nodes share: nodes in processes of their own, and an observer outside of them."""
+"""Shared by benchmarks of ROS nodes: nodes in processes of their own, and an observer outside of them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
 ENDING_S = 3.0
-QUIET_S = 0.12  # without an arrival for so long, nothing is in flight any more
-MIN_ARRIVALS = 3  # in a measurement
+QUIET_S = 0.12  # if nothing arrives for this time, nothing is in flight any more
+MIN_ARRIVALS = 3  # the fewest arrivals in a measurement
 POLL_S = 0.005
 
 
@@ -54,14 +54,14 @@ def set_up_middleware() -> None:
 def stamp_ns(message: bytes) -> int:
     """Returns the stamp in nanoseconds of a serialised message that begins with a header.
 
-    The middleware's four bytes in front name the byte order: the second one is odd if it is little-endian.
+    The middleware's four bytes in front name the byte order: the second byte is odd for little-endian.
     """
     seconds, nanoseconds = struct.unpack_from("<iI" if message[1] & 1 else ">iI", message, 4)
     return int(seconds) * 10**9 + int(nanoseconds)
 
 
 class Processes:
-    """Starts nodes in processes of their own, and ends them all with the ``with`` block."""
+    """Starts nodes in processes of their own. The end of the ``with`` block ends them all."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -81,11 +81,11 @@ class Processes:
         """Runs a Python command as nodes; returns its process id.
 
         Args:
-            command: what follows the name of the Python interpreter.
+            command: the arguments of the Python interpreter.
             namespace: the namespace of the nodes.
-            name: renames the node.
-            remap: renames topics.
-            environment: variables that are set for it alone.
+            name: the node's new name.
+            remap: new names of topics, by their old names.
+            environment: variables that are set only for this process.
             parameters: the parameters of the nodes.
         """
         ros = ["--ros-args", "-r", f"__ns:=/{namespace}", "--log-level", "warn"]
@@ -98,7 +98,7 @@ class Processes:
         return self.run([sys.executable, *command, *ros], environment)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-        """Runs any command, with variables that are set for it alone; returns its process id."""
+        """Runs any command, with variables that are set only for it; returns its process id."""
         self._started.append(subprocess.Popen(command, env={**os.environ, **(environment or {})}))
         return self._started[-1].pid
 
@@ -135,7 +135,7 @@ class SpinningExecutor:
 
 
 class Observer:
-    """A node of this process that subscribes, sets parameters and changes states."""
+    """A node of this process. It subscribes to topics, sets parameters and changes the states of nodes."""
 
     def __init__(self) -> None:
         rclpy.init()
@@ -154,7 +154,7 @@ class Observer:
         rclpy.try_shutdown()
 
     def subscribe(self, message: type, topic: str, receive: Callable[[Any], None], raw: bool = False) -> None:
-        """Has ``receive`` called with every message, or with its serialised bytes if ``raw``."""
+        """Calls ``receive`` with every message, or with its serialised bytes if ``raw``."""
         self._node.create_subscription(message, topic, receive, 100, raw=raw)
 
     def set(self, node: str, **values: Any) -> None:
@@ -218,7 +218,8 @@ class Observer:
 class Arrivals:
     """Records when detections arrived, and how old their images were.
 
-    It reads only their stamps. To make objects of 48 boxes, rclpy takes 3 ms of a core, which the rivals would lack.
+    It reads only the stamps of messages. rclpy needs 3 ms of a core to make objects of 48 boxes, and rivals need the
+    core.
     """
 
     def __init__(self, observer: Observer, topic: str) -> None:
@@ -231,7 +232,7 @@ class Arrivals:
         self._arrivals.append((time.monotonic(), age))
 
     def settle(self, seconds: float) -> None:
-        """Waits for so many seconds, and for the first arrival.
+        """Waits for ``seconds`` seconds, and then for a new arrival if there was none.
 
         Raises:
             RuntimeError: nothing arrives.
@@ -241,7 +242,7 @@ class Arrivals:
         self._wait_for(count + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Returns the rate (1/s) and the ages (s) of arrivals in a while, which is longer if hardly any come.
+        """Returns the rate (1/s) and the ages (s) of arrivals in ``seconds``, or in a longer time if hardly any come.
 
         Raises:
             RuntimeError: nothing arrives.
@@ -263,7 +264,7 @@ class Arrivals:
         return [age for _, age in self._arrivals[count:]]
 
     def wait_for_quiet(self) -> None:
-        """Waits until nothing has arrived for a while, so that the next rival has the machine for itself."""
+        """Waits until nothing has arrived for ``QUIET_S``, so that the next rival has the machine for itself."""
         while True:
             count = len(self._arrivals)
             time.sleep(QUIET_S)

@@ -1,4 +1,4 @@
-"""What a row of a report says of samples: their median, its interval, and how many turns it rests on."""
+"""Makes the parts of a report's row that describe samples: the median, its interval, and the number of turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, float | int | None]
 
 
 def measured(**samples: ArrayLike) -> Row:
-    """The median of each figure's samples and the ends of its 95 % interval, under the figure's name."""
+    """Returns the median of each figure's samples and the ends of its 95 % interval, under the figure's name."""
     row: Row = {}
     for name, values in samples.items():
         row |= of_estimate(median(values), name)
@@ -20,7 +20,7 @@ def measured(**samples: ArrayLike) -> Row:
 
 
 def of_estimate(found: Estimate, name: str) -> Row:
-    """A figure and its interval under that name."""
+    """Returns a figure and its interval, under ``name``."""
     return {
         name: finite(found.value),
         f"{name}_low": finite(found.low),
@@ -30,15 +30,15 @@ def of_estimate(found: Estimate, name: str) -> Row:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where JSON has no number for it."""
+    """Returns the value; None if it is not finite, because JSON has no such numbers."""
     return value if math.isfinite(value) else None
 
 
 def in_ms(seconds: Sequence[float]) -> list[float]:
-    """Seconds as milliseconds."""
+    """Returns seconds as milliseconds."""
     return [1e3 * value for value in seconds]
 
 
 def in_us(seconds: Sequence[float]) -> list[float]:
-    """Seconds as microseconds."""
+    """Returns seconds as microseconds."""
     return [1e6 * value for value in seconds]

@@ -1,4 +1,4 @@
-"""A small space measured exhaustively, on which searches are replayed, seed by seed."""
+"""Measures a small space exhaustively, and replays searches on it, seed by seed."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import num_cores
 
 GUIDED, RANDOM, EXHAUSTIVE = (strategy.value for strategy in SearchStrategy)
-WITHIN = 0.95  # of the best that there is
+WITHIN = 0.95  # a search ends within this share of the best speed
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A space, and for each of its configurations samples of an image's cost and what its trial took, seconds."""
+    """A measured space.
+
+    For each configuration: samples of the seconds per image, and the seconds that its trial took.
+    """
 
     space: Space
     samples: Mapping[Frozen, Sequence[float]]
     took: Mapping[Frozen, float]
 
     def costs(self) -> dict[Frozen, float]:
-        """The median cost of each configuration."""
+        """Returns the median cost of each configuration."""
         return {config: statistics.median(samples) for config, samples in self.samples.items()}
 
     def drawn_costs(self, seed: int) -> dict[Frozen, float]:
-        """Costs as another measurement might have found them: medians of samples that are drawn with replacement.
+        """Returns costs that another measurement might have found: medians of samples that are drawn with replacement.
 
-        Configurations whose costs are nearly equal would otherwise always have the order of one measurement.
+        Otherwise, configurations with nearly equal costs would always have the order of one measurement.
         """
         random = np.random.default_rng(seed)
         return {
@@ -56,13 +59,13 @@ class Recorded:
 
 
 def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device: torch.device) -> Recorded:
-    """Try all of a space of forms, threads and batch sizes, on torch.
+    """Tries all configurations of a space of execution configs and batch sizes, on torch.
 
     Args:
-        model: whose space that is.
-        batch_sizes: of the space.
-        trial_s: of each configuration, after which a doubtful measurement is not repeated.
-        device: where it runs.
+        model: the name of the model.
+        batch_sizes: the batch sizes of the space.
+        trial_s: an uncertain measurement of a configuration is not repeated after this many seconds.
+        device: the device that runs the model.
     """
     base = network_space(num_cores(), device=device.type, compilers=False, engines=(Engine.TORCH.value,))
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
@@ -80,12 +83,12 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
 
 
 class Replays:
-    """Guided and random search of what was recorded, each until it is near the best that there is.
+    """Replays guided and random search on recorded costs, each until it is near the best cost.
 
-    A replay's turns are independent of each other: each has a seed and drawn costs of its own.
+    Turns are independent of each other: each has a seed and drawn costs of its own.
 
     Attributes:
-        contest: of the searches.
+        contest: the contest of the two searches.
     """
 
     def __init__(self, recorded: Recorded) -> None:
@@ -96,7 +99,7 @@ class Replays:
         self._replay(EXHAUSTIVE, Exhaustive(recorded.space), recorded.costs())
 
     def rows(self) -> list[Row]:
-        """For each search the trials and seconds of each replay, and the median best so far after each trial."""
+        """Returns a row for each search: trials and seconds of its replays, and the median best cost by trial."""
         return [
             {
                 "what": "search",
@@ -122,7 +125,7 @@ class Replays:
     def _replay(self, kind: str, search: Search, costs: Mapping[Frozen, float]) -> int:
         took = self._recorded.took
         begin = time.perf_counter()
-        tried = replay(search, costs, min(costs.values()) / WITHIN)  # it ends at the goal
+        tried = replay(search, costs, min(costs.values()) / WITHIN)  # the search ends at this goal
         proposing_s = (time.perf_counter() - begin) / len(tried)
         seconds = itertools.accumulate(took[frozen(each.config)] + proposing_s for each in tried)
         self._bests.setdefault(kind, []).append(best_so_far(tried))
@@ -131,7 +134,7 @@ class Replays:
 
 
 def claims_of_searches(rows: Sequence[Row]) -> list[Claim]:
-    """How many trials guided search needs; none without both searches' rows."""
+    """Returns the claim about how many trials guided search needs. Without the rows of both searches, there is none."""
     by_kind = {row["search"]: row for row in rows}
     if not by_kind.keys() >= {GUIDED, RANDOM}:
         return []
@@ -146,6 +149,6 @@ def claims_of_searches(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _medians(curves: Sequence[Sequence[float]]) -> list[float]:
-    """After each trial; what has ended stays as it was."""
+    """Returns the median of all curves after each trial. A curve that has ended keeps its last value."""
     most = max(map(len, curves))
     return [statistics.median(curve[min(turn, len(curve) - 1)] for curve in curves) for turn in range(most)]

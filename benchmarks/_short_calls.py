@@ -1,4 +1,4 @@
-"""Turns of rivals whose calls take microseconds: a turn calls each of them many times, and they alternate within it."""
+"""Turns of rivals whose calls take microseconds. A turn calls each rival many times, and the rivals alternate in it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Call = Callable[[], object]
 
 
 def no_wait() -> None:
-    """Nothing is left running behind a call."""
+    """Does nothing: a call on a CPU has ended when it returns."""
 
 
 class ShortCalls:
-    """A turn of rivals: each has as many passes as any other, in alternating order.
+    """Makes turns of rivals. In a turn, all rivals have the same number of passes, in alternating order.
 
-    The first call of each rival sets up what it needs and is not counted. The next one tells how long a call takes.
+    The first call of each rival sets up what it needs and is not counted. The next call tells how long a call takes.
 
     Args:
-        rivals: what each of them calls.
-        pass_s: a pass of a rival is as many calls in a row as take this long, one at least.
-        turn_s: there are as many passes as fill a turn of this length, one at least.
-        wait: waits for what a call has started, as on a GPU. It is called after each call.
+        rivals: the call of each rival.
+        pass_s: a pass has as many calls in a row as take this many seconds; at least one.
+        turn_s: a turn has as many passes as take this many seconds; at least one.
+        wait: called after each call. It waits for the work that the call has started, for example on a GPU.
 
     Attributes:
-        usage: what each rival takes, by the first of its passes in each turn.
-        passes: of each rival in a turn.
+        usage: the memory and processor time of each rival, measured in its first pass of each turn.
+        passes: the number of passes of each rival in a turn.
     """
 
     def __init__(self, rivals: Mapping[str, Call], pass_s: float, turn_s: float = TURN_S, wait: Call = no_wait) -> None:
@@ -44,7 +44,7 @@ class ShortCalls:
         self.passes = max(1, round(turn_s / sum(self._calls[name] * taken[name] for name in rivals)))
 
     def __call__(self, number: int) -> dict[str, float]:
-        """Seconds that a call of each rival takes: the median of its passes in this turn."""
+        """Runs a turn. Returns the seconds that a call of each rival takes: the median of its passes."""
         taken: dict[str, list[float]] = {name: [] for name in self._rivals}
         for index in range(self.passes):
             for name in rotated(list(self._rivals), number * self.passes + index):
@@ -61,7 +61,7 @@ class ShortCalls:
 
     def _first(self, call: Call, turn_s: float) -> float:
         taken = self._seconds(call, 1)
-        return taken if taken > turn_s else self._seconds(call, 1)  # what is long says enough at once
+        return taken if taken > turn_s else self._seconds(call, 1)  # one call is enough if it is long
 
     def _seconds(self, call: Call, times: int) -> float:
         begin = time.perf_counter()

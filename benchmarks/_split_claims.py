@@ -29,7 +29,7 @@ COPIES_CLAIM = "copy calls that splitting adds, planner's split point, most"
 
 
 def claims_of(result: MatchResult) -> list[Claim]:
-    """Returns the claims that depend on one model at one batch size alone."""
+    """Returns the claims about a single model at one batch size."""
     return gains_of(result) + ([planners_claim([result])] if result.fixed else [])
 
 
@@ -56,10 +56,7 @@ def gains_of(result: MatchResult) -> list[Claim]:
 
 
 def papers_gain(result: MatchResult) -> str:
-    """Returns the paper's gain over its baseline, which is as built, for this model and batch size.
-
-    Empty if the paper has none.
-    """
+    """Returns the paper's gain over the model as built, for this model and batch size; empty if it has none."""
     if result.model not in PAPERS_GAINS:
         return ""
     if result.batch_size == PAPERS_BATCH:
@@ -73,7 +70,7 @@ def gain(result: MatchResult, rival: str, over: str) -> Estimate:
 
 
 def planners_claim(results: Sequence[MatchResult]) -> Claim:
-    """Returns the claim about the planner's split point against every fixed one that competed with it."""
+    """Returns the claim that compares the planner's split point with every fixed split point that competed with it."""
     compared = [each for each in results if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
@@ -83,7 +80,7 @@ def planners_claim(results: Sequence[MatchResult]) -> Claim:
 
 
 def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
-    """Returns the report: the claims, of which there are more with a GPU, the rows and the picture."""
+    """Returns the report: the claims (more of them with a GPU), the rows and the picture."""
     sizes = [each.batch_size for each in results]
     size = PAPERS_BATCH if PAPERS_BATCH in sizes else max(sizes)
     shown = [each for each in results if each.batch_size == size]
@@ -111,7 +108,7 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
 
 
 def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
-    """Returns the claims that need a processor for the backbone alone."""
+    """Returns the claims that need a GPU, which runs only the backbone."""
     claims = []
     for model in dict.fromkeys(each.model for each in results):
         of_model = [each for each in results if each.model == model]
@@ -129,7 +126,7 @@ def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
 
 
 def copies_added(results: Sequence[MatchResult]) -> float:
-    """Returns the most copy calls that the hand-over at a planner's split point adds, within one process."""
+    """Returns how many copy calls the hand-over within one process adds at a planner's split point, at most."""
     rows = [row for each in results for row in each.rows if row["configuration"] == each.planners]
     return float(max(row["copy_calls_added"] for row in rows))
 
@@ -152,7 +149,7 @@ def prediction_error(result: MatchResult) -> float:
 
 
 def overlap_efficiency(result: MatchResult, rival: str) -> Samples:
-    """Returns the slower stage's time for a batch alone as a part of the period, for each turn."""
+    """Returns, for each turn, the time that the slower stage alone needs for a batch, as a share of the period."""
     stages_s = [result.samples(rival, "backbone_alone_s"), result.samples(rival, "head_alone_s")]
     period_s = result.batch_size / np.asarray(result.samples(rival, "images_per_s"))
     return np.max(np.asarray(stages_s), axis=0) / period_s
@@ -161,7 +158,7 @@ def overlap_efficiency(result: MatchResult, rival: str) -> Samples:
 def jointly(combine: Statistic, parts: Sequence[tuple[Statistic, Samples]]) -> Estimate:
     """Returns a figure that combines one statistic of each contest.
 
-    All contests count with the same number of turns: that of the shortest one.
+    All contests count with the same number of turns: that of the shortest contest.
     """
     turns = min(len(samples) for _, samples in parts)
 

@@ -1,4 +1,4 @@
-"""All configurations of one model at one batch size, which take turns."""
+"""Lets all configurations of one model at one batch size take turns."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class MatchResult:
     """The results of all turns of one model at one batch size.
 
     Attributes:
-        model: its name.
-        batch_size: images a batch.
+        model: the model's name.
+        batch_size: images per batch.
         detects: whether the model is a detector.
-        figures: samples, one a turn, by the key of rival and figure; see ``samples``.
-        turn_s: seconds a turn.
-        planners: name of the rival at the planner's split point.
-        fixed: names of the rivals at other split points.
-        predicted_images_per_s: what the profile predicts for the planner's split point.
-        agreement: share of the planner's results that agree with the baseline's.
-        rows: one for each rival, without figures that compare rivals.
+        figures: one sample per turn, by the key of rival and figure; see ``samples``.
+        turn_s: seconds per turn.
+        planners: the name of the rival at the planner's split point.
+        fixed: the names of the rivals at other split points.
+        predicted_images_per_s: the profile's prediction for the planner's split point.
+        agreement: the share of the planner's results that agree with the baseline's.
+        rows: a row for each rival, without figures that compare rivals.
     """
 
     model: str
@@ -62,13 +62,13 @@ def figure_key(rival: str, figure: str) -> str:
 
 
 class Match:
-    """All configurations of one model at one batch size.
+    """Holds all configurations of one model at one batch size.
 
     Args:
         subject: the model.
-        batch_size: images a batch.
+        batch_size: images per batch.
         with_fixed_split_points: whether the best fixed split points compete.
-        conclude: returns the claims that depend on this match alone.
+        conclude: returns the claims that depend only on this match.
 
     Attributes:
         contest: takes the turns.
@@ -131,7 +131,7 @@ class Match:
         subject, size = self._subject, self._batch_size
         prepared = Prepared(subject.model, size, subject.limits)
         optimised = Optimised(subject.model, size, subject.limits)
-        ahead = 2 if subject.model.device.type == "cuda" else 1  # on a GPU, one computes and one is gathered
+        ahead = 2 if subject.model.device.type == "cuda" else 1  # on a GPU, one batch is computed and one is gathered
         return {
             AS_BUILT: WholeModel(subject.baseline.run, ImageFeed(subject.images, size)),
             PREPARED: WholeModel(prepared.run, ImageFeed(subject.images, size)),
@@ -147,7 +147,7 @@ class Match:
 
     @property
     def _baseline_labels(self) -> list[int]:
-        """The label of each image by the baseline."""
+        """The label that the baseline gave to each image."""
         return self._rivals[AS_BUILT].feed.labels[: len(self._subject.images)]
 
     def _row(self, name: str, rival: Rival) -> dict[str, Any]:

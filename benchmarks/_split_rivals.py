@@ -1,11 +1,11 @@
-"""The rivals of the splitting benchmark, which stay alive between their turns.
+"""The rivals of the splitting benchmark. They stay alive between their turns.
 
 A turn consists of several batches in a row. The first batch is a warm-up, and the clock starts with its result. A
-rival that has several batches in flight gets as many more behind the last timed batch. So its stages are as full when
-the clock stops as when it started, and neither filling nor draining is timed.
+rival with several batches in flight gets as many extra batches behind the last timed one. So its stages are as full
+when the clock stops as when it started, and neither filling nor draining is timed.
 
-Threads end with each turn. Every thread that computes on several cores keeps helper threads. Those of waiting rivals
-would slow down the one that runs.
+A rival's threads end with its turn. A thread that computes on several cores keeps helper threads, and the helpers of
+waiting rivals would slow down the rival that runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S
 from split_infer_ros.split.model import SplitModel
 
-NO_CLASS = -1  # the best class in an image in which a detector finds nothing
+NO_CLASS = -1  # stands for the best class if a detector finds nothing in an image
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
 
 Figures = dict[str, float]
@@ -40,10 +40,10 @@ Spans = Sequence[tuple[float, float]]
 
 
 class Rival(Protocol):
-    """One configuration.
+    """A configuration of the model.
 
     Attributes:
-        feed: where its batches come from.
+        feed: gives the rival its batches.
     """
 
     feed: ImageFeed
@@ -53,22 +53,22 @@ class Rival(Protocol):
 
         Args:
             num_batches: how many batches are timed.
-            usage: is entered while frames flow.
+            usage: a context that is entered while frames flow.
         """
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Frees the rival's memory."""
 
 
 @dataclass
 class ImageFeed:
-    """Yields images in batches, and records their results and when these came.
+    """Yields images in batches, and records their results and the times of the results.
 
-    Each turn continues with the image at which the last one ended.
+    Each turn continues with the image at which the last turn ended.
 
     Attributes:
-        images: are repeated for ever.
-        batch_size: images a batch.
+        images: the images. They are repeated for ever.
+        batch_size: images per batch.
         labels: the best class of each result, in order.
     """
 
@@ -96,11 +96,14 @@ class ImageFeed:
             self._done.append(time.monotonic())
 
     def timed_span(self, num_batches: int) -> tuple[float, float]:
-        """Returns when the clock started, at the first result, and when it stopped, so many batches later."""
+        """Returns when the clock started (at the first result) and when it stopped (``num_batches`` batches later)."""
         return self._done[0], self._done[num_batches]
 
     def figures(self, num_batches: int) -> Figures:
-        """Returns the speed of the timed batches, and their median latency from their first image on."""
+        """Returns the speed of the timed batches, and their median latency.
+
+        Latency begins with a batch's first image.
+        """
         start, end = self.timed_span(num_batches)
         latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
         return {
@@ -112,7 +115,7 @@ class ImageFeed:
         """Returns the share of results whose label is the expected one.
 
         Args:
-            expected_labels: one an image. Results of images without a label do not count.
+            expected_labels: one label for each image. Results of images without a label do not count.
         """
         matches = []
         for index, label in enumerate(self.labels):
@@ -127,7 +130,7 @@ class WholeModel:
 
     Args:
         run: runs all batches and delivers the detections of each.
-        feed: where the batches come from.
+        feed: gives the rival its batches.
         ahead: how many more batches are in flight when one is finished.
     """
 
@@ -156,16 +159,16 @@ class SplitPipeline:
 
     Args:
         model: the model.
-        split_point: where it is split.
-        feed: where its batches come from.
-        limits: what post-processing keeps.
+        split_point: the name of the split point.
+        feed: gives the pipeline its batches.
+        limits: which detections are kept.
         ahead: how many more batches are in flight when one is finished.
-        weights: for a head in a process of its own; None for one in this process.
+        weights: the weights for a head in a process of its own; None for a head in this process.
         lanes: whether a CPU may compute two batches side by side.
 
     Attributes:
-        feed: where its batches come from.
-        split_point: where the model is split.
+        feed: gives the pipeline its batches.
+        split_point: the name of the split point.
         memory_policy: the memory policy of the pipeline's plan.
         memory_reason: why the plan has that policy.
     """
@@ -202,7 +205,7 @@ class SplitPipeline:
         self.memory_policy, self.memory_reason = report.memory, report.memory_reason
 
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
-        """Takes a turn. The start of the backbone, which warms it up, is not timed."""
+        """Takes a turn. The backbone warms up at its start, which is not timed."""
         self._batches.clear()
         self._pipeline.head.start()
         self._pipeline.backbone.start()
@@ -218,9 +221,9 @@ class SplitPipeline:
         return self.feed.figures(num_batches) | self._stage_figures(start, end)
 
     def _stage_figures(self, start: float, end: float) -> Figures:
-        """Returns the share of the timed seconds in which each stage worked, and what each takes for a batch alone.
+        """Returns the share of the timed seconds in which each stage worked, and how long each takes if it works alone.
 
-        The turn's first batch runs alone in the backbone, and its last batch runs alone in the head.
+        The backbone works alone on the turn's first batch, and the head on the turn's last batch.
         """
         slices = [batch.timeline.slices() for batch in self._batches]
         backbone = [each[name] for each in slices for name in ("preprocess", "backbone")]
@@ -248,7 +251,7 @@ def covered(spans: Spans, start: float, end: float) -> float:
     total, reached = 0.0, start
     for since, until in sorted(spans):
         since, until = max(since, reached), min(until, end)
-        if until > since:  # of a span behind the end, nothing is left
+        if until > since:  # nothing is left of a span behind the end
             total += until - since
             reached = until
     return total

@@ -31,25 +31,25 @@ from split_infer_ros.split.torch_model import TorchModel
 
 NUM_IMAGES = 64
 TOP_1 = Limits(score_threshold=0.0, max_detections=1)
-CANDIDATES_PER_IMAGE = 400  # that a detector's threshold leaves
-MIN_TURNS = 16  # of a full run, at each batch size
-MIN_BATCHES = 2  # timed in a turn, so that stages overlap
+CANDIDATES_PER_IMAGE = 400  # how many candidates a detector's threshold leaves
+MIN_TURNS = 16  # the fewest turns of a full run, at each batch size
+MIN_BATCHES = 2  # the fewest batches timed in a turn, so that stages overlap
 TRIAL_BATCHES = 3
-COUNTED_IMAGES = 2  # of a batch whose copy calls are counted; their number does not depend on it
+COUNTED_IMAGES = 2  # images in the batch whose copy calls are counted; the count does not depend on it
 
 
 @dataclass(frozen=True)
 class SplitExtent:
-    """How much is measured.
+    """Says how much is measured.
 
     Attributes:
-        batch_sizes: of every model.
-        min_samples: how many images of each configuration are timed, at least; 0 for as many as time allows.
-        turn_s: about how long a configuration's turn takes if there is no number of samples.
+        batch_sizes: the batch sizes of every model.
+        min_samples: at least how many images of each configuration are timed; 0 for as many as time allows.
+        turn_s: about how long a configuration's turn takes if ``min_samples`` is 0.
         profile_effort: how much the planner's profile measures.
-        num_fixed: how many fixed split points compete besides the paper's, at the smallest batch size. They are the
-            best of those that were tried.
-        num_tried: how many split points are tried for that, evenly spaced; 0 for all.
+        num_fixed: how many fixed split points compete besides the paper's, at the smallest batch size: the best ones in
+            a brief trial.
+        num_tried: how many split points that trial tries, evenly spaced; 0 for all.
     """
 
     batch_sizes: Sequence[int]
@@ -74,7 +74,7 @@ class Subject:
         self.extent = extent
         self.images = draw_images(self.entry, NUM_IMAGES)
         module, inputs = self._build()
-        self.weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}  # prepare changes them
+        self.weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}  # preparing changes them
         self.limits = run_with_threads(max_threads(), lambda: limits_for(self.entry, module, inputs))
         self.baseline = Baseline(self.entry, module, device, self.limits)
         self.model = TorchModel(self.entry, module, device)
@@ -87,19 +87,19 @@ class Subject:
 
     @property
     def papers_split_point(self) -> str:
-        """The split point between the features and the classifier (§4.4), or, in a detector, before its heads.
+        """The split point between the features and the classifier (§4.4); in a detector, the one before its heads.
 
-        In a classifier that is the catalogue's default. The paper has no detectors.
+        In a classifier, it is the catalogue's default. The paper has no detectors.
         """
         backbone_points = [point.name for point in self.model.split_points if point.name.startswith("backbone.")]
         return backbone_points[-1] if backbone_points else self.model.split_point("default").name
 
     def split_at(self, split_point: str, batch_size: int, two_processes: bool = False) -> SplitPipeline:
-        """Returns the pipeline at that split point, in one process or in two."""
+        """Returns a pipeline at a split point, in one process or in two."""
         point = self.profile.point(split_point, batch_size)
         assert point is not None
         backbone_s, head_s = self.profile.co_run.busy_s(point.backbone_stage_s, point.head_stage_s)
-        # If the head is slower, batches fill all slots. Otherwise, on a CPU, one is in the backbone.
+        # If the head is slower, batches fill all slots. Otherwise, on a CPU, one batch is in the backbone.
         ahead = StageSettings().pool_slots if head_s > backbone_s or self.model.device.type == "cuda" else 1
         return SplitPipeline(
             self.model,
@@ -111,15 +111,15 @@ class Subject:
         )
 
     def count_copies(self, split_point: str, two_processes: bool = False) -> CopyCalls:
-        """Returns the copy calls of a batch at that split point, in memory that both sides see."""
+        """Returns the copy calls of a batch at a split point, with memory that both CPU and GPU can access."""
         settings = StageSettings(split_point=split_point, batch_size=COUNTED_IMAGES, memory_policy=Policy.PINNED.value)
         connection = SharedSlots() if two_processes else None
         return count_copy_calls(self.model, settings, self.images[:COUNTED_IMAGES], connection)
 
     def fixed_split_points(self, planners: str, batch_size: int) -> list[str]:
-        """Returns the best split points in a brief trial, without the planner's and the paper's.
+        """Returns the best split points of a brief trial, without the planner's and the paper's.
 
-        There is at least one if those two are the same. The turns measure all of them again, so that luck in the trial
+        If these two are the same, there is at least one. The turns measure all split points again, so luck in the trial
         does not count.
         """
         papers, extent = self.papers_split_point, self.extent
@@ -133,7 +133,7 @@ class Subject:
         return sorted(images_per_s, key=lambda split_point: -images_per_s[split_point])[:num_fixed]
 
     def _trial(self, split_point: str, batch_size: int) -> float:
-        """Returns the images a second of a brief trial."""
+        """Returns the images per second of a brief trial."""
         pipeline = self.split_at(split_point, batch_size)
         try:
             return pipeline.take_turn(TRIAL_BATCHES, nullcontext())["images_per_s"]
@@ -150,7 +150,7 @@ class Subject:
             return run_with_threads(max_threads(), lambda: randomise(self.entry.build(), inputs)), inputs
 
     def _measure(self) -> Profile:
-        """Returns the profile, which is always measured and never read."""
+        """Measures and returns the profile. It is never read from the database."""
         profiler = Profiler(self.model, image=self.images[0], limits=self.limits, effort=self.extent.profile_effort)
         samples = profiler.measure(self.extent.batch_sizes)
         return make_profile(

@@ -1,4 +1,4 @@
-"""The turns of the benchmark ``start``: each rival is started, and watched until its first detection and beyond."""
+"""The turns of the benchmark ``start``: it starts each rival, and watches it until its first detection and beyond."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ START_FIGURES = START, PROCESSOR, RESIDENT, ANONYMOUS, BUSY = (
     "anonymous_mb",
     "busy_anonymous_mb",
 )
-OURS = ("-m", "split_infer_ros")  # as the executables start
+OURS = ("-m", "split_infer_ros")  # how the executables start
 CAMERA_HZ = 30.0  # too fast for the network on a few cores
 CALM_HZ = 5.0
-QUIET_S = 0.3  # for the camera to hear that it is to pause, and for the last image to be processed
+QUIET_S = 0.3  # time until the camera has paused and the last image is processed
 POLL_S = 0.002
 
 
@@ -65,14 +65,14 @@ def all_rivals(default: str) -> tuple[str, ...]:
 
 
 class Starts:
-    """Starts the rivals one after the other. A camera sends images to the one that starts.
+    """Starts the rivals one after another. A camera sends images to the rival that starts.
 
     Args:
-        rivals: their names.
+        rivals: the names of the rivals.
         observer: receives the detections.
         feed: sends the images.
         model: the ONNX file.
-        cache: the user's cache folder of all starts but the first ones, which have an empty one.
+        cache: the user's cache folder for all rivals but FIRST, which always gets an empty one.
         settle_s: how long images come slowly before memory is measured, and then fast before it is measured again.
     """
 
@@ -84,7 +84,7 @@ class Starts:
         self._model = str(model)
         self._cache = cache
         self._settle_s = settle_s
-        self._detected: dict[str, float] = {}  # when the running start of a rival had its first detection
+        self._detected: dict[str, float] = {}  # the time of each rival's first detection in its current start
         for rival in rivals:
             observer.subscribe(Detection2DArray, f"/{rival}/detections", partial(self._receive, rival), raw=True)
 
@@ -104,7 +104,7 @@ class Starts:
         """Starts a rival, waits for its first detection, measures it and ends it.
 
         Raises:
-            RuntimeError: it does not detect anything.
+            RuntimeError: the rival does not detect anything.
         """
         with tempfile.TemporaryDirectory() as empty, Processes() as processes:
             self._feed.rate(f"/{rival}/image", CAMERA_HZ)

@@ -1,4 +1,4 @@
-"""The memory and processor time of processes that have just started, with all that they started themselves."""
+"""Measures the memory and processor time of processes that have just started, with their child processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def family_of(processes: Iterable[int]) -> set[int]:
-    """Returns processes and their descendants that are running."""
+    """Returns the ids of processes and of their running descendants."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(folder.name)] = int(_fields(int(folder.name))[1])
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
             continue
     family = set(processes)
     while grown := {child for child, parent in parents.items() if parent in family} - family:
@@ -26,9 +26,9 @@ def family_of(processes: Iterable[int]) -> set[int]:
 
 
 def processor_seconds(processes: Iterable[int]) -> float:
-    """Returns the processor time of processes since their start, in user mode and in the kernel.
+    """Returns the processor time of processes since their start, in user mode and in the kernel, in seconds.
 
-    Children that have ended count. Clock ticks, usually of 10 ms, limit the precision.
+    Children that have ended count too. Clock ticks, usually of 10 ms, limit the precision.
     """
     return sum(sum(map(int, _fields(process)[11:15])) for process in processes) * TICK_S
 
@@ -36,7 +36,7 @@ def processor_seconds(processes: Iterable[int]) -> float:
 def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
     """Returns the resident and the anonymous memory of processes in MB. Shared pages count for each process.
 
-    Anonymous memory belongs to a process alone. It does not count libraries, which the kernel keeps once.
+    Anonymous memory belongs to one process. It does not include libraries, which the kernel keeps only once.
     """
     resident = anonymous = 0
     for process in processes:
@@ -48,5 +48,5 @@ def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
 
 
 def _fields(process: int) -> list[str]:
-    """Returns what /proc/PID/stat says behind the process's name."""
+    """Returns the fields of /proc/PID/stat behind the process's name."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
-"""Runs one model with its weights in one residency, in a process whose memory is measured from outside.
+"""Runs one model with its weights in one residency. The benchmark measures this process's memory from outside.
 
 `_streaming_child.py MODEL FILE RESIDENCY PASSES [RESIDENT_BLOCKS CAPACITY]` prints three lines, and waits for a line of
-input after each:
+input after each line:
 
 - ``ready``: everything but the weights is loaded.
 - ``open``: everything that the residency needs is loaded.
@@ -46,7 +46,7 @@ MAPPED, WHOLE, OFFLOADED, NOTHING = "mmap", "whole load", "accelerate", "nothing
 
 
 class AutoPlan(NamedTuple):
-    """The memory that ``auto`` chose: how many blocks are resident, and the bytes of the ring."""
+    """The memory that ``auto`` chose: the number of resident blocks, and the bytes of the ring buffer."""
 
     resident_blocks: int = 0
     capacity: int = 0
@@ -59,7 +59,7 @@ def images_of(model: TorchModel) -> Tensor:
 
 
 def open_whole(model: TorchModel, path: Path, *, num_threads: int | None) -> PackedPartition:
-    """Finds the weights of the whole model in a file."""
+    """Opens a packed file with the weights of the whole model."""
     return open_packed(model, backbone_of(model.graph, model.split_point("output")), path, num_threads=num_threads)
 
 
@@ -67,12 +67,12 @@ def open_partition(model: TorchModel, path: Path, residency: str, plan: AutoPlan
     """Returns the whole model with its weights in a residency.
 
     Args:
-        model: whose own weights are used for ``resident`` only.
-        path: of the packed weights.
-        residency: one of the package's residencies, or of a rival. ``mmap`` maps the file and drops its pages after
-            each pass. ``whole load`` reads all weights at the start of each pass. ``accelerate`` offloads to a disk.
+        model: the model. Its weights are set only for ``resident``.
+        path: the file of packed weights.
+        residency: a residency of the package, or of a rival. ``mmap`` maps the file and drops its pages before each
+            pass. ``whole load`` reads all weights at the start of each pass. ``accelerate`` offloads to a disk.
             ``nothing`` reads nothing and has all layers in one place.
-        plan: for ``auto``.
+        plan: the memory for ``auto``.
     """
     num_threads = torch.get_num_threads()
     if residency == RESIDENT:
@@ -96,7 +96,7 @@ def open_partition(model: TorchModel, path: Path, residency: str, plan: AutoPlan
 
 
 def full_read(packed: PackedPartition) -> Callable[[], None]:
-    """Returns a function that reads all weights once, past the page cache, into one place."""
+    """Returns a function that reads all weights once, past the page cache, into the same memory."""
     file, memory = WeightsFile.open(packed.path), byte_view(page_aligned(max(packed.block_sizes)))
 
     def run() -> None:
@@ -107,7 +107,7 @@ def full_read(packed: PackedPartition) -> Callable[[], None]:
 
 
 def main() -> int:
-    """Runs one residency, step by step as the parent process asks for it."""
+    """Runs one residency. Each step waits for a line from the parent process."""
     name, path, residency, passes, *plan = sys.argv[1:]
     model = hollow_model(find_model(name))
     images = images_of(model)

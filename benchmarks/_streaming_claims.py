@@ -1,4 +1,4 @@
-"""The claims about a model whose weights are streamed on a CPU, and the figures that decide them."""
+"""The claims about weight streaming on a CPU, and the figures that decide them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from _streaming_turns import READ_AFTER_B_S, READ_B_S, READ_BEFORE_B_S, READ_COR
 from _turns import Contest
 from numpy.typing import NDArray
 
-COMPUTE_BOUND = (PAPERS_MODEL, "yolov3", "retinanet")  # models whose reading should hide behind computing
+COMPUTE_BOUND = (PAPERS_MODEL, "yolov3", "retinanet")  # models that should hide reading behind computing
 MAX_TILES = {child.TWO_STAGE: 1.1, child.ASYNCHRONOUS: 1.1, child.SYNCHRONOUS: 2.1}  # memory, in largest tiles
 START, STEADY = "peak up to the first result", "peak of later passes"  # in bytes
-MAX_START = 1.3  # times the memory of later passes: a start never holds the model
-CONSTANT_MB = 10.0  # of the prefetcher, its thread and what it compares with
-HUGE_PAGE_MB = 2.1  # by which the memory of two processes may differ by chance
-JITTER = 0.05  # of a delay, by which streamed weights may seem faster than resident ones
+MAX_START = 1.3  # times the memory of later passes: a start never holds the whole model
+CONSTANT_MB = 10.0  # allowed for the prefetcher, its thread and the process that it is compared with
+HUGE_PAGE_MB = 2.1  # the memory of two processes may differ by so much by chance
+JITTER = 0.05  # by this share of the delay, streamed weights may seem faster than resident ones
 MB = 1e6
 
 Figures = Mapping[str, Sequence[float]]
@@ -37,18 +37,18 @@ PAPER = {  # 245.8 MB on a Jetson AGX Xavier; its percentages are of two copies 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is counted, not timed, of a model and its residencies.
+    """Facts about a model and its residencies that are counted, not timed.
 
     Attributes:
-        name: of the model.
-        weight_bytes: of one copy.
-        streamed_bytes: that a pass reads if no block is resident.
-        max_tile_bytes: of the largest layer, or of the largest tile of one.
-        max_block_bytes: of the most that is read for one step.
-        num_threads: that compute.
-        memory_bytes: that hold weights, by residency.
-        read_bytes: of each pass, by residency.
-        is_equal: whether results are those of resident weights, by residency.
+        name: the model's name.
+        weight_bytes: the bytes of one copy of the weights.
+        streamed_bytes: the bytes that a pass reads if no block is resident.
+        max_tile_bytes: the bytes of the largest layer, or of the largest tile if layers are cut into tiles.
+        max_block_bytes: the bytes of the largest block, the most that is read for one step.
+        num_threads: the number of threads that compute.
+        memory_bytes: the bytes of memory that hold weights, by residency.
+        read_bytes: the bytes that each pass reads, by residency.
+        is_equal: whether results are equal to those with resident weights, by residency.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ModelFacts:
     is_equal: Mapping[str, bool]
 
     def paper(self, residency: str) -> str:
-        """Returns the paper's figure for the paper's model, and an empty text for any other."""
+        """Returns the paper's figure for the paper's model; an empty text for any other model."""
         return PAPER[residency] if self.name == PAPERS_MODEL else ""
 
 
@@ -113,16 +113,16 @@ def _added_ms(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> NDAr
 
 
 def disk_spread(figures: Figures) -> float:
-    """Returns by which part the disk's bandwidth differs within a turn, in the median turn.
+    """Returns how much the disk's bandwidth differs within a turn, as a share of it, in the median turn.
 
-    No prediction of reading can be closer on average.
+    No prediction of a reading time can be more precise on average.
     """
     before, after = np.asarray(figures[READ_BEFORE_B_S]), np.asarray(figures[READ_AFTER_B_S])
     return float(np.median(2 * np.abs(after - before) / (after + before)))
 
 
 def prediction_of(residency: str) -> str:
-    """Returns the name of the figure for the delay that a turn predicts for a residency."""
+    """Returns the name of the figure that holds the predicted delay of a residency."""
     return f"{residency}, predicted"
 
 
@@ -138,7 +138,7 @@ def prediction_error(figures: Figures, residency: str) -> Estimate:
 def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
     """Returns the bound of each turn's delay, in seconds.
 
-    It is the longer of reading, and of computing plus what reading takes of the same cores.
+    The bound is the longer of two times: reading, and computing plus the time that reading takes of the same cores.
     """
     names = (child.RESIDENT, READ_B_S, READ_CORE_S)
     compute_s, bandwidth, core_s = (np.asarray(figures[name]) for name in names)
@@ -150,9 +150,9 @@ def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray
 def outside_bytes(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
     """Returns the bytes of weights in each turn, measured from outside.
 
-    They are the difference to a process whose layers all lie in one place, plus that place.
+    They are the difference to a process with all layers in one place, plus the bytes of that place.
     """
-    pairs = zip(figures[residency], figures[child.NOTHING], strict=False)  # most residencies are measured once only
+    pairs = zip(figures[residency], figures[child.NOTHING], strict=False)  # most residencies are measured only once
     return np.asarray([peak - nothing + facts.max_block_bytes for peak, nothing in pairs])
 
 

@@ -1,4 +1,4 @@
-"""The contests of one model on the CPU: delays of its residencies, and their memory measured from outside."""
+"""The contests of one model on the CPU: the delays of its residencies, and their memory measured from outside."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 
 WITH_READS = "resident, as much read in vain"
 READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
-PROFILE_PASSES = 4  # of each turn; the first one does not count
-FEATURES_EXCEED_WEIGHTS = ("retinanet",)  # and differ from run to run by more than all weights
+PROFILE_PASSES = 4  # passes of the profile in each turn; the first one does not count
+FEATURES_EXCEED_WEIGHTS = ("retinanet",)  # the memory of features differs from run to run by more than all weights
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured of each model.
+    """Says how much is measured of each model.
 
     Attributes:
-        residencies: of the weights, ``resident`` and ``auto`` among them.
-        trials: points of the trade-off at which the prediction is compared with a measurement.
+        residencies: the residencies of the weights; ``resident`` and ``auto`` must be among them.
+        trials: at how many points of the trade-off the prediction is compared with a measurement.
         measures_peak: whether memory is measured from outside, in processes of their own.
     """
 
@@ -60,14 +60,14 @@ class Effort:
 
 
 class StreamingContest:
-    """All contests of a model. Use ``open`` to create one. As a context, it closes the partitions that still read.
+    """Holds all contests of a model. ``open`` creates one. Leaving the context closes the partitions.
 
     Args:
         planned: the model.
-        partitions: by residency of the effort.
-        facts: counted of them.
-        plans: whose delay is predicted, by residency or name of a trial.
-        turns: of all residencies and trials.
+        partitions: the partitions, by residency.
+        facts: the counted facts about the partitions.
+        plans: the memory plans that have a predicted delay, by residency or name of a trial.
+        turns: runs the turns of all residencies and trials.
         measures_peak: whether memory is measured from outside.
         stack: closes the partitions.
 
@@ -140,7 +140,7 @@ class StreamingContest:
         self._stack.close()
 
     def take_turns(self, seconds: float) -> None:
-        """Runs turns of all contests for that many seconds."""
+        """Runs turns of all contests for ``seconds`` seconds."""
         with torch.inference_mode():
             take_turns([contest for contest in (self.delays, self.peaks) if contest is not None], seconds)
 
@@ -154,7 +154,7 @@ class StreamingContest:
         return {name: [round(1e3 * delay_s, 3) for delay_s in self.delays.figures[name]] for name in self._turns.names}
 
     def rows(self) -> list[Row]:
-        """Returns a row for each residency. Trials of the trade-off are named by their memory."""
+        """Returns a row for each residency and trial. A trial's name is its memory."""
         return [self._row(residency) for residency in self._turns.names]
 
     def _row(self, residency: str) -> Row:
@@ -185,9 +185,9 @@ class StreamingContest:
         return row
 
     def _turn(self, number: int) -> dict[str, float]:
-        """Runs a turn of all residencies. Predictions use the profile of just before.
+        """Runs a turn of all residencies. The delays are predicted from a profile that is measured just before.
 
-        Its bandwidth is scaled by how much faster the disk is in the turn than just after the profile.
+        The profile's bandwidth is scaled: the disk may be faster or slower in the turn than just after the profile.
         """
         profile = self._planned.profile(PROFILE_PASSES)
         figures = self._turns.turn(number)
@@ -198,9 +198,9 @@ class StreamingContest:
         return figures | predictions
 
     def _peak_turn(self, number: int) -> dict[str, float]:
-        """Measures memory in processes of their own, two at a time: memory does not depend on their speed.
+        """Measures memory in processes of their own. Two run at a time, because memory does not depend on their speed.
 
-        The first turn measures all residencies, later turns those with a claim.
+        The first turn measures all residencies. Later turns measure only those with a claim.
         """
         planned = self._planned
         claimed = [name for name in self._partitions if number == 0 or name in (*MAX_TILES, child.AUTO)]
@@ -220,7 +220,7 @@ def _is_possible(residency: str) -> bool:
 
 
 def facts_of(planned: PlannedModel, partitions: Mapping[str, child.Partition]) -> ModelFacts:
-    """Counts bytes, and compares each residency's results with those of resident weights."""
+    """Counts bytes, and compares the results of each residency with those of resident weights."""
     packed, images = planned.packed, planned.images
     with torch.inference_mode():
         expected = partitions[child.RESIDENT](images)
@@ -249,6 +249,6 @@ def facts_of(planned: PlannedModel, partitions: Mapping[str, child.Partition]) -
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:
-    """Compares bit for bit. Without ``bits``, kernels may sum in another order: within 1e-3 of the largest value."""
+    """Returns whether results are equal: bit for bit, or without ``bits`` within 1e-3 of the largest value."""
     pairs = zip(found, expected, strict=True)
     return all(torch.equal(a, b) if bits else bool((a - b).abs().max() <= 1e-3 * b.abs().max()) for a, b in pairs)

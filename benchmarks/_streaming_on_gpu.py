@@ -1,4 +1,4 @@
-"""Demand layering on a GPU: each streaming residency, against resident weights and an upload of all for each pass."""
+"""Compares each streaming residency on a GPU with resident weights and with an upload of all weights for each pass."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from split_infer_ros.weight_streaming.streaming import stream_backbone
 UPLOADED = "uploaded"
 PIPELINES = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
 STREAMED = (*PIPELINES, AUTO)
-MAX_SHARE = 25.0  # % of one copy of its weights, that a model may hold on the GPU
-PASSES_BEFORE = 1  # of each residency in a turn, which do not count
+MAX_SHARE = 25.0  # %; the most that a model may hold on the GPU, as a share of one copy of its weights
+PASSES_BEFORE = 1  # passes of each residency in a turn that do not count
 MB = 1e6
 
 Rows = list[Mapping[str, Any]]
 
 
 class StreamingContestOnGpu:
-    """A model's residencies on a GPU, which take turns. Use ``open`` to create one.
+    """Lets a model's residencies on a GPU take turns. ``open`` creates a contest.
 
-    As a context, it closes the partitions that still read.
+    Leaving the context closes the partitions.
 
     Args:
-        name: of the model.
-        device: where it runs.
-        partitions: by residency.
-        gpu_bytes: memory of weights on the GPU, by residency.
+        name: the model's name.
+        device: the GPU.
+        partitions: the partitions, by residency.
+        gpu_bytes: the memory of weights on the GPU, by residency.
         is_same: whether results are those of resident weights, by residency.
-        turns: of all residencies.
+        turns: runs the turns of all residencies.
         stack: closes the partitions.
 
     Attributes:
-        contest: of the delays.
+        contest: the contest of the delays.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class StreamingContestOnGpu:
         """Packs a model and opens it in all residencies.
 
         Args:
-            name: of the model.
-            path: where its packed weights go.
-            device: where it runs.
+            name: the model's name.
+            path: the file to which its packed weights are written.
+            device: the GPU.
         """
-        config = ExecutionConfig(Convolutions.CHANNELS_LAST)  # a GPU uses it for all other configs as well
+        config = ExecutionConfig(Convolutions.CHANNELS_LAST)  # a GPU uses channels last for other configs as well
         model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
-        num_threads = None if device.type == "cuda" else max_threads()  # what streamed partitions use
+        num_threads = None if device.type == "cuda" else max_threads()  # as streamed partitions do
         pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)
         images = images_of(model).to(device)
         with ExitStack() as stack, torch.inference_mode():
-            resident = model.backbone("output")  # it keeps its weights when the streamed model releases its own
+            resident = model.backbone("output")  # this keeps its weights when the streamed model releases its own
             partitions: dict[str, Partition] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
             gpu_bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
             for residency in STREAMED:
@@ -130,7 +130,7 @@ class StreamingContestOnGpu:
         self._stack.close()
 
     def take_turns(self, seconds: float) -> None:
-        """Runs turns of all residencies for that many seconds."""
+        """Runs turns of all residencies for ``seconds`` seconds."""
         with torch.inference_mode():
             take_turns([self.contest], seconds)
 
@@ -204,7 +204,7 @@ def _stream(model: TorchModel, path: Path, residency: str) -> StreamedPartition:
 
 
 def uploaded(partition: nn.Module, device: torch.device) -> Partition:
-    """Returns a copy whose weights are copied from page-locked memory at the start of each pass."""
+    """Returns a copy of a partition. At the start of each pass, it copies its weights from page-locked memory."""
     own = copy.deepcopy(partition)
     on_device = [*own.parameters(), *own.buffers()]
     on_host = [value.cpu() for value in on_device]
@@ -221,7 +221,7 @@ def uploaded(partition: nn.Module, device: torch.device) -> Partition:
 
 
 def _to_its_end(partition: Partition, device: torch.device) -> Partition:
-    """Returns the partition with passes that return when the GPU has done them."""
+    """Returns the partition as a function that returns only when the GPU has finished the pass."""
     if device.type != "cuda":
         return partition
 
@@ -238,6 +238,6 @@ def _bytes(module: nn.Module) -> int:
 
 
 def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Compares within 1e-3 of the largest value: kernels may sum in another order."""
+    """Returns whether results agree within 1e-3 of the largest value. Kernels may sum in another order."""
     pairs = zip(found, expected, strict=True)
     return all(bool((mine - other).abs().max() <= 1e-3 * other.abs().max()) for mine, other in pairs)

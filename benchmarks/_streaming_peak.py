@@ -1,4 +1,4 @@
-"""Measures the peak memory of a residency, and of a start, from outside the process."""
+"""Measures, from outside the process, the peak memory of a residency and of a start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PASSES = 2
 
 
 def measure_peak(name: str, path: Path, residency: str, plan: child.AutoPlan) -> int:
-    """Returns the bytes by which a residency's process grows at most, after everything but the weights is loaded.
+    """Returns by how many bytes a residency's process grows at most, after everything but the weights is loaded.
 
     Args:
-        name: of the model.
-        path: of its packed weights.
-        residency: as for ``open_partition``.
-        plan: for ``auto``.
+        name: the model's name.
+        path: the file of its packed weights.
+        residency: the residency, as for ``open_partition``.
+        plan: the memory for ``auto``.
     """
     with _started(child.__file__, name, str(path), residency, str(PASSES), *map(str, plan)) as process:
         _expect(process, "ready", residency)
@@ -39,14 +39,14 @@ def measure_peak(name: str, path: Path, residency: str, plan: child.AutoPlan) ->
 
 
 def measure_start(name: str, path: Path) -> tuple[int, int]:
-    """Measures how much a process grows that starts with a packed file at hand, in residency ``two_stage``.
+    """Measures how much a process grows that starts a model from its packed file, in residency ``two_stage``.
 
     Args:
-        name: of the model.
-        path: of its packed weights.
+        name: the model's name.
+        path: the file of its packed weights.
 
     Returns:
-        The bytes up to its first result, and those of later passes.
+        The peak growth up to the first result, and in later passes, in bytes.
     """
     with _started(start_child.__file__, name, str(path), str(PASSES)) as process:
         _expect(process, "ready", name)
@@ -63,8 +63,8 @@ def measure_start(name: str, path: Path) -> tuple[int, int]:
 
 @contextmanager
 def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts a Python script with arguments, and ends it with the block."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # for which weights were packed
+    """Starts a Python script with arguments. The end of the block ends it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # weights are packed for this number
     with subprocess.Popen(
         [sys.executable, *command], text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -1,4 +1,4 @@
-"""A model with packed weights: its measured profile, its predicted trade-off, and the point that `auto` chooses."""
+"""Plans a model with packed weights: measures its profile, predicts its trade-off, and chooses a point for `auto`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from split_infer_ros.weight_streaming.ring_size import AllowedDelay, RingTrial, 
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 ALLOWED = AllowedDelay(1e-3)
-MAX_SHARE = 0.25  # of one copy of its weights, that auto may hold
-RING_SHARE = 0.9  # of that for the ring: memory around it is measured from outside as well
+MAX_SHARE = 0.25  # the most that auto may hold, as a share of one copy of the weights
+RING_SHARE = 0.9  # the ring's share of that; memory around the ring is measured from outside as well
 PROFILE_PASSES = 3
 
 
@@ -34,13 +34,13 @@ class PlannedModel:
     """A model that is ready for its turns.
 
     Attributes:
-        name: of the model.
-        path: of its packed weights.
-        model: with its own weights.
-        images: one image, on which all residencies run.
+        name: the model's name.
+        path: the file of its packed weights.
+        model: the model with its own weights.
+        images: a batch of one image. All residencies run on it.
         packed: the whole model in the file.
-        trials: of the trade-off, as predicted.
-        chosen: the trial that ``auto`` takes.
+        trials: the predicted points of the trade-off.
+        chosen: the point that ``auto`` chooses.
     """
 
     name: str
@@ -52,17 +52,17 @@ class PlannedModel:
     chosen: RingTrial
 
     def partition(self, residency: str, trial: RingTrial | None = None) -> child.Partition:
-        """Returns the model with its weights in a residency. ``auto`` takes the trial, or the chosen one."""
+        """Returns the model with its weights in a residency. ``auto`` uses ``trial``, or else the chosen one."""
         if residency == child.RESIDENT:
-            return self.model.backbone("output")  # its weights are packed like all others
+            return self.model.backbone("output")  # its convolutions have packed weights like all others
         return child.open_partition(self.model, self.path, residency, auto_plan(trial or self.chosen))
 
     def profile(self, passes: int) -> StreamingProfile:
-        """Measures layers and disk now."""
+        """Measures the profile of layers and disk now."""
         return _profile(self.model, self.path, self.packed, self.images, passes)
 
     def predicted_plans(self) -> dict[str, MemoryPlan]:
-        """Returns the plans of the residencies whose delay is predicted: all that stream."""
+        """Returns the memory plans of all residencies that stream. Their delays are predicted."""
         fixed = (Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE)
         plans = {each.value: plan_memory(each, self.packed.block_sizes, self.packed.step_blocks) for each in fixed}
         return plans | {child.AUTO: self.chosen.memory_plan}
@@ -103,12 +103,12 @@ def _profile(model: TorchModel, path: Path, packed: PackedPartition, images: Ten
 
 
 def auto_plan(trial: RingTrial) -> child.AutoPlan:
-    """Returns the memory of a trial."""
+    """Returns a trial's memory in the form that the child process takes."""
     return child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
 
 
 def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:
-    """Returns trials from one end of the trade-off to the other, without those that are residencies of their own."""
+    """Returns trials spread over the whole trade-off, without those that equal a residency's own plan."""
     trials, plans = planned.trials, planned.predicted_plans().values()
     indices = sorted({round(index * (len(trials) - 1) / max(1, count - 1)) for index in range(count)})
     return [trials[index] for index in indices if trials[index].memory_plan not in plans]

@@ -1,4 +1,4 @@
-"""The obvious rivals of weight streaming: mmap, loading the whole model each pass, and accelerate's disk offload."""
+"""The obvious rivals of weight streaming: mmap, loading the whole model in each pass, and accelerate's disk offload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Partition = Callable[[Tensor], Sequence[Tensor]]
 
 
 class NoHooks:
-    """Step hooks that do nothing: no step waits."""
+    """Step hooks that do nothing, so no step waits."""
 
     def begin_step(self, step: int) -> None:
         """Does nothing."""
@@ -33,7 +33,10 @@ class NoHooks:
 
 
 def map_file(packed: PackedPartition) -> Partition:
-    """Returns the partition over a mapped file. Page faults load the weights; the kernel is advised to read ahead."""
+    """Returns the partition with its weights in a mapped file.
+
+    Page faults load them; the kernel is told to read ahead.
+    """
     descriptor = os.open(packed.path, os.O_RDONLY)
     size = os.fstat(descriptor).st_size
     memory = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -43,7 +46,7 @@ def map_file(packed: PackedPartition) -> Partition:
     madvise, start = ctypes.CDLL(None).madvise, view.data_ptr()
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
-    def run(images: Tensor, mapping: Tensor = view) -> Sequence[Tensor]:  # blocked weights do not hold the mapping
+    def run(images: Tensor, mapping: Tensor = view) -> Sequence[Tensor]:  # keeps it alive; blocked weights do not
         madvise(start, size, mmap.MADV_DONTNEED)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # cold pages, as for all rivals
         madvise(start, size, mmap.MADV_SEQUENTIAL)
@@ -54,7 +57,7 @@ def map_file(packed: PackedPartition) -> Partition:
 
 
 def load_each_pass(packed: PackedPartition) -> Partition:
-    """Returns the partition with memory for all weights, which are read at the start of each pass."""
+    """Returns the partition with memory for all weights. Each pass reads all of them at its start."""
     starts = [sum(packed.block_sizes[:index]) for index in range(len(packed.blocks))]
     memory = page_aligned(sum(packed.block_sizes))
     file = WeightsFile.open(packed.path)
@@ -71,14 +74,14 @@ def load_each_pass(packed: PackedPartition) -> Partition:
 
 
 def share_one_place(packed: PackedPartition) -> Partition:
-    """Returns the partition with the weights of all layers in one place, without reading them.
+    """Returns the partition with the weights of all layers in the same place, without reading them.
 
-    It takes the memory of everything but the weights.
+    So it needs memory for everything but the weights.
     """
     memory = page_aligned(max(packed.block_sizes))
     graph = _bind_to(packed, WeightsFile.open(packed.path), memory, [0] * len(packed.blocks))
 
-    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:  # blocked weights do not hold the memory
+    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:  # keeps it alive; blocked weights do not
         results: Sequence[Tensor] = graph(images)
         return results
 
@@ -86,7 +89,7 @@ def share_one_place(packed: PackedPartition) -> Partition:
 
 
 def _bind_to(packed: PackedPartition, file: WeightsFile, memory: Tensor, starts: Sequence[int]) -> Partition:
-    """Loads what always stays in memory, and binds each block to its start in ``memory``."""
+    """Loads the weights that always stay in memory, and binds each block to its start in ``memory``."""
     kept_blocks = [Block((piece,)) for piece in packed.kept]
     kept_memory = page_aligned(packed.kept_bytes)
     places: PiecePlaces = {}
@@ -97,7 +100,7 @@ def _bind_to(packed: PackedPartition, file: WeightsFile, memory: Tensor, starts:
     for block, start in zip(packed.blocks, starts, strict=True):
         add_places(places, block, memory, start)
     file.load(kept_blocks, byte_view(kept_memory))
-    memory.zero_()  # pages that nobody wrote to would take no memory
+    memory.zero_()  # pages that were never written would take no memory
     return bind_weights(packed, places, NoHooks())
 
 
@@ -109,7 +112,7 @@ def can_offload() -> bool:
 def offload(model: TorchModel, folder: Path) -> Partition:
     """Returns the model with accelerate's disk offload, layer by layer, without fused convolutions.
 
-    The folder is written if it does not exist. Otherwise the model's own weights are not used.
+    If the folder does not exist, the model's weights are written to it. Otherwise the folder's weights are used.
     """
     from accelerate import disk_offload
 

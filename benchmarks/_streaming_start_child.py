@@ -1,8 +1,8 @@
-"""Starts one model on streamed weights as a node does, in a process whose memory is measured from outside.
+"""Starts one model on streamed weights as a node does. The benchmark measures this process's memory from outside.
 
-`_streaming_start_child.py MODEL FILE PASSES` prints three lines, and waits for a line of input after each:
+`_streaming_start_child.py MODEL FILE PASSES` prints three lines, and waits for a line of input after each line:
 
-- ``ready``: libraries are loaded, and have what they keep for themselves.
+- ``ready``: libraries are loaded and have allocated the memory that they keep.
 - ``first``: the model was loaded from its packed file, and has its first result.
 - ``done``: further passes have run.
 """
@@ -27,7 +27,7 @@ from split_infer_ros.weight_streaming.streaming import stream_backbone
 
 
 def warm_up() -> None:
-    """Runs a small model."""
+    """Runs a small model, so that libraries allocate the memory that they keep."""
     model = load_model(ModelSpec("shapes", "none", "cpu"))
     assert isinstance(model, TorchModel)
     model.backbone("output")(images_of(model))
@@ -35,14 +35,14 @@ def warm_up() -> None:
 
 
 def tell(word: str) -> None:
-    """Prints a word, and waits for the parent's."""
+    """Prints a word, and waits for a line from the parent process."""
     print(word, flush=True)
     sys.stdin.readline()
 
 
 @torch.inference_mode()
 def main() -> int:
-    """Starts the model, step by step as the parent process asks for it."""
+    """Starts the model. Each step waits for a line from the parent process."""
     name, path, passes = sys.argv[1:]
     keep_freed_memory()
     warm_up()

@@ -1,4 +1,4 @@
-"""The table of paper 002: how much memory each pipeline holds, and how much later it is than resident weights."""
+"""Makes the table of paper 002: the memory of each pipeline, and how much slower it is than resident weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = "{:<16}{:>10}{:>16}{:>12}{:>12}   {}"
 
 
 class PaperFigures(NamedTuple):
-    """What the paper has of a pipeline: memory in MiB, and by how many percent it is later than resident weights."""
+    """The paper's figures of a pipeline: memory in MiB, and how many percent slower it is than resident weights."""
 
     memory_mib: float
     delay_percent: str
@@ -31,10 +31,10 @@ PAPER = {  # a Jetson AGX Xavier; resident weights take 160.8 ms
 def paper_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the paper's table of each model, as text.
 
-    Reductions of memory are of two copies of the weights, as in the paper.
+    As in the paper, reductions of memory are relative to two copies of the weights.
 
     Args:
-        rows: of the benchmark. The memory of streamed weights is that of host and GPU.
+        rows: the rows of the benchmark. Their memory of streamed weights is that of host and GPU together.
     """
     return "\n\n".join(_table_of(name, rows) for name in dict.fromkeys(str(row["model"]) for row in rows))
 

@@ -1,4 +1,4 @@
-"""Turns of a model's residencies, and the disk's own bandwidth before and after them."""
+"""Runs turns of a model's residencies, and measures the disk's bandwidth before and after each turn."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 
-GROUP_S = 0.2  # of the passes that count in a turn: at least one
+GROUP_S = 0.2  # how long the passes that count in a turn take together; at least one pass
 SETTLE_S = 0.1  # after a pass, its prefetcher continues until the ring is full
 READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 READ_BEFORE_B_S, READ_AFTER_B_S = "read before the turn, bytes a second", "read after the turn, bytes a second"
 
 
 def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
-    """Returns the seconds of the median pass of a short group in a row.
+    """Returns the median seconds of a pass, over a short group of passes in a row.
 
-    The passes before the group bring the prefetcher into step, and do not count.
+    The passes before the group bring the prefetcher into step and do not count.
     """
     times_s: list[float] = []
     for _ in range(passes_before):
@@ -36,7 +36,7 @@ def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> fl
 
 
 def with_reads(partition: child.Partition, read: Callable[[], None], executor: Executor) -> child.Partition:
-    """Returns the same partition with a thread that reads all weights in vain during each pass."""
+    """Returns the same partition. During each pass, a thread reads all weights in vain."""
 
     def run(images: Tensor) -> Sequence[Tensor]:
         done = executor.submit(read)
@@ -56,7 +56,7 @@ class Disk:
         self._read = child.full_read(packed)
 
     def read(self) -> tuple[float, float]:
-        """Returns bytes a second, and the seconds of a core that the read took."""
+        """Returns the bytes per second of a read, and the seconds of a core that it took."""
         time.sleep(SETTLE_S)
         start, core_start_s = time.perf_counter(), time.thread_time()
         self._read()
@@ -64,19 +64,19 @@ class Disk:
 
 
 class ResidencyTurns:
-    """Turns in which each residency runs once, between two reads of the disk.
+    """Runs turns. In a turn, each residency runs once, between two reads of the disk.
 
-    The disk's bandwidth changes from one second to the next.
+    Two reads are needed, because the disk's bandwidth changes from one second to the next.
 
     Args:
-        partitions: by residency.
-        passes_before: of each residency in a turn, which do not count.
-        images: on which all residencies run.
-        disk: read before and after.
+        partitions: the partitions, by residency.
+        passes_before: how many passes of each residency in a turn do not count.
+        images: the images on which all residencies run.
+        disk: the disk that is read before and after.
 
     Attributes:
-        names: of the residencies.
-        usage: of this process in the turns of each residency.
+        names: the names of the residencies.
+        usage: this process's memory and processor time in the turns of each residency.
     """
 
     def __init__(

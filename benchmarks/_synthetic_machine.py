@@ -1,4 +1,4 @@
-"""A machine that is as its constants say, with noise: what calibration must find again."""
+"""Simulates a machine with known constants and with noise. Calibration must find the constants."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ NS, US, MS = 1e-6, 1e-3, 1.0  # in ms
 
 @dataclass
 class SyntheticMachine:
-    """Gives the time of a probe.
+    """Returns the times of probes.
 
     Attributes:
-        constants: its own.
-        noise: standard deviation of a timing, as a part of it.
-        outliers: the part of the timings that are far too long.
-        call_ms, kernel_ms_per_byte, host_ms_per_byte: what a probe takes besides.
+        constants: the machine's constants.
+        seed: the seed of the noise.
+        noise: the standard deviation of a timing, as a share of it.
+        outliers: the share of timings that are far too long.
+        call_ms, kernel_ms_per_byte, host_ms_per_byte: times that probes take in addition to the constants.
     """
 
     constants: MachineConstants
@@ -36,14 +37,14 @@ class SyntheticMachine:
         self._random = random.Random(self.seed)
 
     def __call__(self, probe: Probe, nbytes: int) -> float:
-        """Seconds."""
+        """Returns the seconds of a probe, with noise."""
         scatter = max(1 + self.noise * self._random.gauss(0, 1), 0.1)
         if self._random.random() < self.outliers:
             scatter *= self._random.uniform(2, 10)
         return scatter * self.exact_ms(probe, nbytes) / 1e3
 
     def exact_ms(self, probe: Probe, nbytes: int) -> float:
-        """Without noise."""
+        """Returns the milliseconds of a probe without noise."""
         c = self.constants
         start, per_byte = {
             Probe.TO_DEVICE: (c.copy_start_ms, c.to_device_ms_per_byte),
@@ -68,7 +69,7 @@ class SyntheticMachine:
 
 
 def draw_machine(seed: int) -> SyntheticMachine:
-    """One of many: boards with one memory for both, and every third a GPU on a bus, where pages move."""
+    """Draws a random machine. Every third one has a GPU on a bus, so pages move; the others share one memory."""
     draw = random.Random(seed)
 
     def log_uniform(low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""What is claimed of rivals that served the same traces."""
+"""The claims about rivals that served the same traces."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ PAPER = {
         "delay_mean_s": "0.50x",
         "delay_p99_s": "0.37x",
     },
-    SEQUENTIAL: {"per_second": "2.7x", "execution_mean_s": "0.51x"},  # 0.53 of the 0.97 of earlier work
+    SEQUENTIAL: {"per_second": "2.7x", "execution_mean_s": "0.51x"},  # 0.53 times the 0.97 of earlier work
 }
 GAP_GOAL, MERGE_GOAL, AT_ONCE_GOAL = 0.7, 2.1, 0.97
 
 
 def ours(rivals: Sequence[str]) -> str:
-    """Returns the rival that does what the node does: it merges and fuses, and uses lanes if there are any."""
+    """Returns the name of the rival that works like the node: it merges, fuses, and uses lanes if there are any."""
     return with_lanes(FUSE) if with_lanes(FUSE) in rivals else FUSE
 
 
 def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
-    """Claims the scheduler's delays over the best rival's; at the heaviest load, what the paper claims as well.
+    """Returns the claims that compare the scheduler's delays with the best rival's. The heaviest load adds the paper's.
 
     Args:
         replays: all turns at one load.
         is_heaviest: whether this is the heaviest load.
-        on_gpu: whether the goals are the paper's; on a CPU the goal is to be no worse.
+        on_gpu: whether the goals are the paper's. On a CPU, the goal is to be no worse than the rival.
     """
     mine, at, turn_s = ours(replays.rivals), f"at {replays.part:g} times capacity", replays.contest.turn_s
     others = [name for name in replays.rivals if kind(name) not in (MERGE, FUSE)]
@@ -50,7 +50,7 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
     if is_heaviest:
         throughputs = (replays.samples(name, "per_second") for name in (mine, SEQUENTIAL))
         gap = estimate(_part_of_gap, *throughputs, replays.bounds)
-        name = f"{at}: part of the gap to the bound"  # below zero, sequential execution serves more
+        name = f"{at}: part of the gap to the bound"  # below zero, sequential execution has the higher throughput
         claims.append(Claim(name, gap, "", GAP_GOAL, floor=-math.inf, turn_s=turn_s))
         for base in (BREADTH_FIRST, SEQUENTIAL):
             claims += [_against(replays, base, figure, on_gpu) for figure in FIGURES]
@@ -68,7 +68,7 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
 
 
 def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = POISSON) -> Estimate:
-    """Returns the median over the turns of two rivals' ratio."""
+    """Returns the ratio of two rivals' figures, as the median over all turns."""
     return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
 
 
@@ -85,10 +85,10 @@ def _against(replays: Replays, base: str, figure: str, on_gpu: bool) -> Claim:
 
 
 def _part_of_gap(mine: Samples, sequential: Samples, bound: Samples) -> Any:
-    """Returns a rival's gain over sequential execution, as a part of the bound's gain.
+    """Returns a rival's gain over sequential execution, as a share of the bound's gain.
 
-    Gains are medians of ratios in a turn. The ratio of a turn's two gains would say nothing: the bound's gain may be
-    small, so that noise decides.
+    Each gain is a median over the turns. A ratio of the two gains of one turn would mean nothing: the bound's gain may
+    be so small that noise decides.
     """
     gain, whole = (np.median(each / sequential, axis=-1) - 1 for each in (mine, bound))
     return gain / whole

@@ -1,4 +1,4 @@
-"""What executions cost, measured before requests come; what fusing costs, and the bound, measured among the turns."""
+"""Measures what executions cost, before requests come. Measures the cost of fusing and the bound between turns."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def measure_modes(load: Load, sizes: Sequence[int], window: int = 1) -> Executio
 
     Args:
         load: the models and their stacks.
-        sizes: of batches whose cost is measured.
-        window: requests that the scheduler looks at. On a GPU, batches up to this size have graphs, which are measured.
+        sizes: the batch sizes to measure.
+        window: how many requests the scheduler looks at. On a GPU, batches up to this size have graphs. They are
+            measured too.
     """
     runner = load.new_runner()
     if runner.graphs is not None:
@@ -64,10 +65,11 @@ def measure_costs(
 
     Args:
         load: the models and their stacks.
-        runner: has them loaded.
-        sizes: of batches of one model.
+        runner: the runner. The models and stacks are loaded in it.
+        sizes: the sizes of batches of one model.
         fuse: whether combinations of models are measured too.
-        window: requests that the scheduler looks at; stacks are measured for as many images of each model as it needs.
+        window: how many requests the scheduler looks at. Stacks are measured with as many images of each model as the
+            window can hold.
     """
     parameters = {name: model.parameters for name, model in load.models.items()}
     fused = list(fusable_combinations(parameters)) if fuse else []
@@ -99,14 +101,14 @@ def measure_costs(
 
 
 class Bound:
-    """What the processor serves if all requests are there from the start, with equally many of each model.
+    """Measures the bound: the throughput if all requests wait from the start, with equally many of each model.
 
-    Each model runs in its best batches, in the better of two execution modes. One is all cores. The other is lanes
-    that are all at work and begin with different models.
+    Each model runs in its best batch size, in the better of two execution modes. One mode uses all cores. In the other,
+    all lanes work, and begin with different models.
 
     Args:
         load: the models.
-        modes: what their batches cost.
+        modes: the costs of the models' batches.
     """
 
     def __init__(self, load: Load, modes: ExecutionModes) -> None:
@@ -115,7 +117,7 @@ class Bound:
         self._lane_sizes = {name: best_batch(modes.lane, name) for name in load.models} if modes.num_lanes else {}
 
     def per_second(self) -> float:
-        """Measures the bound twice in each mode, the first time to warm up; returns the best in requests a second."""
+        """Measures the bound twice in each mode, first to warm up. Returns the best result in requests per second."""
         measure_modes = [self._one_by_one, self._on_lanes] if self._modes.num_lanes else [self._one_by_one]
         return max([measure() for measure in measure_modes for _ in range(2)])
 
@@ -144,15 +146,15 @@ class Bound:
 
 
 def best_batch(costs: ExecutionCosts, model: str) -> int:
-    """Returns the measured batch size at which an image costs least; sizes are powers of two."""
+    """Returns the measured batch size with the least cost per image. Sizes are powers of two."""
     return min(costs.alone_s[model], key=lambda size: costs.alone_s[model][size] / size)
 
 
 def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
-    """Times each combination of models that could be fused: as one execution, and its batches one by one.
+    """Returns a contest that times each combination of models that could be fused: as one execution and one by one.
 
-    Figures are in seconds; ``figure`` gives their names. On a GPU, where a fused execution is one graph that forks over
-    streams, the contest claims that this takes no longer.
+    Figures are in seconds; ``figure`` returns their names. On a GPU, a fused execution is one graph that forks over
+    streams. There, the contest claims that it takes no longer.
     """
     combinations = list(costs.fused_s)
 
@@ -168,7 +170,7 @@ def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
                 APART: lambda batches=batches: [runner.run({name: batch}) for name, batch in batches.items()],
             }
             for how in rotated([FUSED, APART], number):
-                runs[how]()  # convolutions are packed for this number of threads
+                runs[how]()  # packs convolutions for this number of threads
                 runs[how]()
                 figures[figure(combination, how)] = _seconds(runs[how])
         return figures
@@ -178,7 +180,7 @@ def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
 
 
 def fusion_claims(contest: Contest, combinations: Sequence[Combination]) -> list[Claim]:
-    """Claims for each combination that one forked graph takes no longer than the models' own graphs in turn."""
+    """Returns a claim for each combination: one forked graph takes no longer than the models' own graphs in turn."""
     claims = []
     for combination in combinations:
         found = ratio(*(contest.figures[figure(combination, how)] for how in (FUSED, APART)))
@@ -188,7 +190,7 @@ def fusion_claims(contest: Contest, combinations: Sequence[Combination]) -> list
 
 
 def figure(combination: Combination, how: str) -> str:
-    """Returns the name of a contest's figure: what a combination takes, ``FUSED`` or ``APART``."""
+    """Returns the name of the figure for a combination that runs ``FUSED`` or ``APART``."""
     return f"{in_words(combination)}, {how}"
 
 
@@ -198,7 +200,7 @@ def in_words(combination: Combination) -> str:
 
 
 def pays(costs: ExecutionCosts, combination: Combination) -> bool:
-    """Returns whether the scheduler fuses this combination: it costs clearly less than its batches one by one."""
+    """Returns whether the scheduler fuses a combination: if that costs clearly less than its batches one by one."""
     apart_s = sum(costs.batch_s(name, count) for name, count in combination)
     return (1 + NOISE_MARGIN) * costs.fused_s[combination] <= apart_s
 

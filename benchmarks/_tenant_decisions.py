@@ -1,4 +1,4 @@
-"""How long the scheduler takes to decide: to choose requests, and to remove chosen and late ones from the queue."""
+"""Times the scheduler's decisions: to choose requests, and to remove chosen and late requests from the queue."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from split_infer_ros.server.schedule.request import LatePolicy, Request, Request
 from split_infer_ros.server.schedule.scheduler import Rules, decide
 
 WINDOWS = (5, 8, 16, 32)
-CLAIMED = 1000  # requests that wait
+CLAIMED = 1000  # the number of waiting requests in the claims
 WAITING = (CLAIMED // 10, CLAIMED, 10 * CLAIMED)
 GOAL_US = 50.0
-DECISIONS = 10  # in a turn, of each case
+DECISIONS = 10  # decisions of each case in a turn
 
 Case = tuple[int, int, bool]  # window, requests that wait, whether all are late
 CASES: tuple[Case, ...] = tuple(itertools.product(WINDOWS, WAITING, (False, True)))
 
 
 def decision_contest(costs: ExecutionCosts, cases: Sequence[Case] = CASES) -> Contest:
-    """Times decisions in each case; figures are medians in microseconds.
+    """Returns a contest that times decisions in each case. Figures are medians in microseconds.
 
     Args:
-        costs: of the models that wait.
-        cases: to be timed.
+        costs: the costs of the models that have requests.
+        cases: the cases to time.
     """
     queues = {case: _TimedQueue(list(costs.alone_s), *case) for case in cases}
 
@@ -49,7 +49,7 @@ def name_of(case: Case) -> str:
 
 
 def conclude(contest: Contest) -> list[Claim]:
-    """Claims that a decision is quick with any window, and if all requests are late."""
+    """Returns the claims that a decision is quick with every window, also if all requests are late."""
     claims = []
     for late in (False, True):
         timed = [median(contest.figures[name_of((window, CLAIMED, late))]) for window in WINDOWS]

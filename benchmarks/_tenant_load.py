@@ -1,4 +1,4 @@
-"""The prepared models that all rivals run, an image for each, and the runners that execute them."""
+"""The prepared models that all rivals run, an image for each model, and the runners that execute them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from split_infer_ros.split.torch_model import TorchModel
 
 @dataclass(frozen=True)
 class Load:
-    """The models and an image for each; all on one device.
+    """Holds the models and an image for each model, all on one device.
 
     Attributes:
-        models: by name.
-        images: one for each model.
+        models: the models, by name.
+        images: an image for each model, by the model's name.
         stacks: networks that each compute several of the models, by name.
-        runners: those that rivals were given so far, by their number of threads and their own number.
+        runners: the runners that rivals have got so far, by number of threads and the runner's own number.
     """
 
     models: Mapping[str, TorchModel]
@@ -36,11 +36,11 @@ class Load:
 
     @property
     def device(self) -> torch.device:
-        """Where all models are."""
+        """The device of all models."""
         return next(iter(self.models.values())).device
 
     def new_runner(self, num_threads: int | None = None) -> MergeRunner:
-        """Returns a new runner with all models, which share cores evenly. The caller closes it."""
+        """Returns a new runner with all models. The models share cores evenly. The caller closes the runner."""
         runner = MergeRunner(self.device, num_threads=num_threads)
         self._load_models(runner, None)
         return runner
@@ -48,12 +48,12 @@ class Load:
     def runner(
         self, costs: ExecutionCosts | None = None, *, num_threads: int | None = None, number: int = 0
     ) -> MergeRunner:
-        """Returns the runner of this number. What a GPU recorded for one rival stays recorded.
+        """Returns the runner with a number. Graphs that a GPU recorded for one rival stay recorded.
 
         Args:
-            costs: by which models share cores; None: evenly.
-            num_threads: of a CPU; None: all cores.
-            number: of the runners that work concurrently.
+            costs: the costs by which models share cores. None: evenly.
+            num_threads: the number of threads on a CPU. None: all cores.
+            number: tells apart the runners that work concurrently.
         """
         if (num_threads, number) not in self.runners:
             self.runners[num_threads, number] = MergeRunner(self.device, num_threads=num_threads)
@@ -63,19 +63,25 @@ class Load:
         return runner
 
     def record(self, runner: MergeRunner, combinations: Iterable[Combination]) -> None:
-        """Records these on a GPU before requests come; fused models only if there is memory."""
+        """On a GPU, records graphs of combinations before requests come.
+
+        Fused models are recorded only if memory is left.
+        """
         for combination in combinations:
             if runner.graphs is None or len(combination) == 1 or runner.graphs.has_room(combination):
                 runner.prepare({name: self.batch(name, count) for name, count in combination})
 
     def batch(self, model: str, count: int) -> Tensor:
-        """Returns a batch of the model's image, copied together anew like the images of real requests."""
+        """Returns a batch of copies of the model's image.
+
+        It is joined anew each time, like the images of real requests.
+        """
         if model in self.stacks:
             return self.stacks[model].join({name: self.batch(name, count) for name in self.stacks[model].members})
         return torch.cat([self.images[model]] * count) if count > 1 else self.images[model]
 
     def close(self) -> None:
-        """Closes the runners that rivals were given."""
+        """Closes the runners that rivals have got."""
         for runner in self.runners.values():
             runner.close()
         self.runners.clear()
@@ -92,12 +98,12 @@ Serve = Callable[[Sequence[Request], Load], Log]
 
 
 def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
-    """Catalogue models with untrained weights, for square images.
+    """Loads models of the catalogue with untrained weights, for square images.
 
     Args:
-        names: of the catalogue.
-        side: of an image, in pixels.
-        device: where they run.
+        names: names in the catalogue.
+        side: the side of an image, in pixels.
+        device: the device that runs the models.
     """
     models = {}
     for name in names:

@@ -12,11 +12,11 @@ TAIL = 99  # percent
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of one model or of several.
+    """One execution of one or several models.
 
     Attributes:
-        counts: requests of each model.
-        on_lane: whether the scheduler gave it one core as a lane, not all cores.
+        counts: the number of requests of each model.
+        on_lane: whether the execution ran on a lane of one core, not on all cores.
         is_stacked: whether its models ran as one network.
     """
 
@@ -26,24 +26,24 @@ class Execution:
 
     @property
     def is_merged(self) -> bool:
-        """True if it serves more than one request of one model."""
+        """True if the execution serves more than one request of a model."""
         return max(self.counts.values()) > 1
 
     @property
     def is_fused(self) -> bool:
-        """True if it runs several models."""
+        """True if the execution runs several models."""
         return len(self.counts) > 1
 
 
 @dataclass
 class Log:
-    """When each request came, began and ended, and all executions.
+    """Records when each request came, began and ended, and all executions. Times are in seconds from the start.
 
     Attributes:
-        arrival_s: by the request's number, in seconds from the start.
-        start_s: by number; when the execution began.
-        end_s: by number; when the execution ended.
-        executions: in the order of their starts.
+        arrival_s: when each request came, by its number.
+        start_s: when each request's execution began, by the request's number.
+        end_s: when each request's execution ended, by the request's number.
+        executions: all executions, in the order of their starts.
     """
 
     arrival_s: dict[int, float] = field(default_factory=dict)
@@ -53,26 +53,26 @@ class Log:
 
     @property
     def per_second(self) -> float:
-        """Requests served a second, from the first arrival to the last end."""
+        """The requests served per second, from the first arrival to the last end."""
         return len(self.end_s) / (max(self.end_s.values()) - min(self.arrival_s.values()))
 
     @property
     def delays_s(self) -> list[float]:
-        """Queueing delay of each request: from arrival to start."""
+        """The queueing delay of each request: from arrival to start."""
         return [start - self.arrival_s[number] for number, start in self.start_s.items()]
 
     @property
     def executions_s(self) -> list[float]:
-        """Execution of each request: from start to end."""
+        """The execution time of each request: from start to end."""
         return [end - self.start_s[number] for number, end in self.end_s.items()]
 
     @property
     def responses_s(self) -> list[float]:
-        """Response time of each request: delay plus execution."""
+        """The response time of each request: delay plus execution."""
         return [end - self.arrival_s[number] for number, end in self.end_s.items()]
 
     def times(self) -> dict[str, float]:
-        """Returns the throughput, and mean and p99 of execution, delay and response."""
+        """Returns the throughput, and the mean and p99 of execution, delay and response."""
         figures = {"per_second": self.per_second}
         kinds = {"execution": self.executions_s, "delay": self.delays_s, "response": self.responses_s}
         for name, seconds in kinds.items():

@@ -1,4 +1,4 @@
-"""Rivals that replay the same trace in each turn, another trace each turn."""
+"""Lets rivals replay traces. In a turn, all rivals replay the same trace; each turn has another trace."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ CAPACITIES = 5  # samples of sequential capacity before the first turn
 
 
 class Replays:
-    """One load, served by all rivals in turns.
+    """Lets all rivals serve one load in turns.
 
-    In a turn, each rival serves one request of each model at once, twice, and then the turn's Poisson trace. The first
+    In a turn, each rival twice serves one request of each model at once, and then the turn's Poisson trace. The first
     time is a warm-up and does not count: convolutions are packed anew when a rival uses another number of threads.
 
-    The rate of requests is given as a part of sequential capacity. Capacity is the rate at which sequential execution
-    serves one request of each model at once. It is the median of all turns so far, and of some samples before the
-    first turn.
+    The rate of requests is a multiple of sequential capacity. Capacity is the rate at which sequential execution serves
+    one request of each model at once. It is the median of all turns so far, and of some samples before the first turn.
 
     Args:
         load: the models.
-        rivals: by name.
-        part: the rate of requests, over sequential capacity.
-        requests: how many a trace has.
-        bound: measures the bound once, in requests a second.
-        conclude: returns the claims that rest on these replays.
+        rivals: the rivals, by name.
+        part: the rate of requests divided by sequential capacity.
+        requests: the number of requests in a trace.
+        bound: measures the bound once, in requests per second.
+        conclude: returns the claims that these replays decide.
 
     Attributes:
-        part: as given.
-        rivals: their names.
-        counts: for each rival, the executions of each kind in all turns' Poisson traces.
-        usage: of memory and processor in these traces.
-        contest: of the rivals; ``name_of`` returns the names of its figures.
+        part: the rate of requests divided by sequential capacity.
+        rivals: the names of the rivals.
+        counts: for each rival, the executions of each kind in the Poisson traces of all turns.
+        usage: memory and processor time in these traces.
+        contest: the contest of the rivals. ``name_of`` returns the names of its figures.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Replays:
         few = at_once(models)
         if not self._capacities:
             rates = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
-            self._capacities = rates[1:]  # the first is a warm-up
+            self._capacities = rates[1:]  # the first one is a warm-up
         per_second = self.part * statistics.median(self._capacities)
         trace = poisson_trace(models, self._requests, per_second, seed=number)
         figures: dict[str, float] = {}

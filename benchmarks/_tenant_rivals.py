@@ -1,7 +1,7 @@
-"""The rivals that serve requests of several models on one processor, by name.
+"""The rivals that serve requests of several models on one processor.
 
-All run the same prepared models. A request is served when its outputs are there. On a GPU all rivals but breadth-first
-order launch CUDA graphs that were recorded before the first request comes.
+All rivals run the same prepared models. A request is served when its outputs are there. On a GPU, all rivals but
+breadth-first order launch CUDA graphs, which were recorded before the first request comes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from split_infer_ros.server.schedule.scheduler import Rules
 
 SEQUENTIAL, CONCURRENT, BREADTH_FIRST = "sequential", "concurrent", "breadth-first"
 MERGE, FUSE = "merge", "merge and fuse"
-CHECKS = 3  # rounds of all models by which results are compared
+CHECKS = 3  # in so many rounds of all models, results are compared
 
 
 def rivals(load: Load, modes: ExecutionModes, window: int) -> dict[str, Serve]:
-    """Returns all rivals by name: three of the paper's, and the scheduler with and without fusing and lanes.
+    """Returns all rivals by name: three from the paper, and the scheduler with and without fusing and lanes.
 
     Args:
-        load: what they run.
-        modes: what executions cost; without lanes no rival has them.
-        window: requests that the scheduler looks at.
+        load: the models that the rivals run.
+        modes: the costs of executions. If they have no lanes, no rival uses lanes.
+        window: how many requests the scheduler looks at.
     """
     by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, max_threads()).bit_length())):
@@ -61,7 +61,7 @@ def kind(rival: str) -> str:
 
 
 def sequential(trace: Sequence[Request], load: Load) -> Log:
-    """Serves requests one after the other, in the order of arrival, each on all cores."""
+    """Serves requests one after another, in the order of arrival, each on all cores."""
     runner, log = load.runner(), Log()
     arrivals, waiting = Arrivals(trace, log), deque[Request]()
     while True:
@@ -84,10 +84,10 @@ class Concurrent:
     workers: int
 
     def check(self, load: Load) -> None:
-        """Checks that concurrent workers give the results of one worker that has the processor to itself.
+        """Checks that concurrent workers give the same results as one worker alone.
 
         Raises:
-            RuntimeError: they differ, so this rival's times would mean nothing.
+            RuntimeError: the results differ, so this rival's times would mean nothing.
         """
         runners = self._runners(load)
         expected = {
@@ -99,7 +99,7 @@ class Concurrent:
             for _ in range(CHECKS):
                 for name, image in load.images.items():
                     for value, other in zip(runner.run({name: image})[name], expected[name], strict=True):
-                        # The same sums, maybe in another order.
+                        # Both compute the same sums, maybe in another order.
                         if not bool((value - other).abs().max() <= 1e-3 * other.abs().max()):
                             raise RuntimeError(f"{self.workers} concurrent workers give wrong results for {name}.")
 

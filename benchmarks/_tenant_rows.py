@@ -1,4 +1,4 @@
-"""Rows and pictures of what rivals served, of costs and of decisions."""
+"""Makes rows and pictures of the served traces, of costs and of decisions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Row = dict[str, Any]
 
 KINDS = ("execution", "delay", "response")
 TIMES = ("per_second", *(f"{kind}_{part}_s" for kind in KINDS for part in ("mean", "p99")))
-TIMES_AT_ONCE = ("per_second", *(f"{kind}_mean_s" for kind in KINDS))  # a p99 of three requests says nothing
+TIMES_AT_ONCE = ("per_second", *(f"{kind}_mean_s" for kind in KINDS))  # no p99, which means nothing for three requests
 AT_ONCE_TITLES = ("throughput", "execution", "mean delay", "mean response")
 RESPONSES = {"response_mean_s": "mean response", "response_p99_s": "p99 response"}
-STEPS = (  # of the ablation: what was added, to what
+STEPS = (  # of the ablation: what is added, the rival with it, the rival without it
     ("merging", MERGE, SEQUENTIAL),
     ("fusing", FUSE, MERGE),
     ("lanes", with_lanes(MERGE), MERGE),
@@ -38,7 +38,7 @@ def with_interval(name: str, found: Estimate) -> Row:
 
 
 def batch_rows(modes: ExecutionModes) -> Iterator[Row]:
-    """Yields the seconds of an image in each batch: on all cores, and on lanes if there are any."""
+    """Yields the seconds per image for each batch size: on all cores, and on lanes if there are any."""
     for model, sizes in modes.whole.alone_s.items():
         for size, seconds in sizes.items():
             row = {"what": "batch", "model": model, "size": size, "image_s": seconds / size}
@@ -48,7 +48,7 @@ def batch_rows(modes: ExecutionModes) -> Iterator[Row]:
 
 
 def fusion_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[Row]:
-    """Yields the cost of each fusion, next to its batches one by one, and whether the scheduler fuses it."""
+    """Yields a row for each combination: its cost fused and one by one, and whether the scheduler fuses it."""
     for combination in costs.fused_s:
         fused, apart = (contest.figures[figure(combination, how)] for how in (FUSED, APART))
         row: Row = {"what": "fusion", "models": in_words(combination), "turns": contest.turns}
@@ -57,9 +57,9 @@ def fusion_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[Row]:
 
 
 def served_rows(replays: Replays, on_gpu: bool) -> Iterator[Row]:
-    """Yields for each rival how it served the Poisson traces, its executions by kind, its memory and processor time.
+    """Yields a row for each rival: how it served the Poisson traces, its executions by kind, and its usage.
 
-    On a GPU a row also says whether the rival launches graphs or kernels one by one.
+    On a GPU, a row also says whether the rival launches graphs, or kernels one by one.
     """
     for rival in replays.rivals:
         row: Row = {"what": POISSON, "load": replays.part, "rival": rival, "turns": replays.contest.turns}
@@ -71,7 +71,7 @@ def served_rows(replays: Replays, on_gpu: bool) -> Iterator[Row]:
 
 
 def at_once_rows(replays: Replays) -> Iterator[Row]:
-    """Yields for each rival how it served one request of each model at once (Fig. 6)."""
+    """Yields a row for each rival: how it served one request of each model at once (Fig. 6)."""
     for rival in replays.rivals:
         row: Row = {"what": AT_ONCE, "rival": rival, "turns": replays.contest.turns}
         for name in TIMES_AT_ONCE:
@@ -90,7 +90,7 @@ def step_rows(replays: Replays) -> Iterator[Row]:
 
 
 def bound_row(replays: Replays) -> Row:
-    """Returns the bound in the turns of these replays."""
+    """Returns a row with the bound, measured in the turns of these replays."""
     return {"what": "bound", "load": replays.part} | with_interval("per_second", median(replays.bounds))
 
 

@@ -1,4 +1,4 @@
-"""The package's scheduler and runners against a trace: what the node does, without cameras and results."""
+"""Lets the package's scheduler and runners serve a trace, as the node does, but without cameras and results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from split_infer_ros.server.schedule.scheduler import Rules
 
 @dataclass(frozen=True)
 class Scheduled:
-    """Serves on all cores or the GPU, and on lanes if there are any.
+    """Serves requests on all cores or on the GPU, and on lanes if there are any.
 
     Attributes:
-        modes: what executions cost.
+        modes: the costs of executions.
         rules: how requests may be combined.
     """
 
@@ -84,7 +84,7 @@ class Scheduled:
         return log
 
     def _ordered(self, request: Request) -> Request:
-        """Returns the request with the virtual deadline of a tenant that has no deadline."""
+        """Returns the request with a virtual deadline, as for a tenant without a deadline."""
         patience_s = self.modes.whole.batch_s(request.model, 1)
         return replace(request, virtual_deadline_s=virtual_deadline_s(request.arrival_s, patience_s, priority=0))
 
@@ -92,7 +92,7 @@ class Scheduled:
 def to_record(costs: ExecutionCosts, rules: Rules) -> Iterator[Combination]:
     """Yields what the pipeline records on a GPU before it serves: each model's batches, stacks, and fused models.
 
-    The largest batches come first. If memory is short they are evicted, because launches are the least part of their
+    The largest batches come first. If memory is short they are evicted first: launches are the smallest share of their
     time.
     """
     largest = min(rules.window, rules.max_batch_size)

@@ -1,4 +1,4 @@
-"""Models of one architecture, each with its own weights: as one network, as one execution, and one after the other."""
+"""Compares three ways to run models of one architecture: as one network, as one execution, and one after another."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from split_infer_ros.split.torch_model import TorchModel
 ALIKE = "poisson, one architecture"
 STACK, ALWAYS = "merge, fuse and stack", "stack always"
 STACKED, FUSED, APART = "as one network", "as one execution", "one after the other"
-UNDER_COST = 1e-3  # of a stack's cost, for the rival that always uses it
+UNDER_COST = 1e-3  # the rival that always uses a stack reckons with this share of its cost
 CALIBRATION_IMAGES = 4
 
 
 @dataclass(frozen=True)
 class Alike:
-    """Models of one architecture, and what is measured of them.
+    """Models of one architecture and their contests.
 
     Attributes:
         load: the models and their stack.
-        modes: what their executions cost.
+        modes: the costs of their executions.
         ways: the contest of the three ways to compute the same batches.
-        replays: traces of requests, served by the rivals.
+        replays: the contest of rivals that serve traces of requests.
     """
 
     load: Load
@@ -53,7 +53,7 @@ class Alike:
 
     @property
     def contests(self) -> tuple[Contest, Contest]:
-        """Both contests, whose turns are to be taken."""
+        """Both contests."""
         return self.ways, self.replays.contest
 
     def rows(self, on_gpu: bool) -> Iterator[dict[str, Any]]:
@@ -73,17 +73,17 @@ def prepare_alike(
     part: float,
     requests: int,
 ) -> Alike:
-    """Loads models of one architecture and measures what they cost.
+    """Loads models of one architecture and measures the costs of their executions.
 
     Args:
-        name: of the catalogue.
-        count: how many models.
-        side: of an image, in pixels.
-        device: where they run.
-        sizes: of batches whose cost is measured.
-        window: requests that the scheduler looks at.
-        part: the rate of requests, over sequential capacity.
-        requests: of a trace.
+        name: the architecture's name in the catalogue.
+        count: the number of models.
+        side: the side of an image, in pixels.
+        device: the device that runs the models.
+        sizes: the batch sizes to measure.
+        window: how many requests the scheduler looks at.
+        part: the rate of requests divided by sequential capacity.
+        requests: the number of requests in a trace.
     """
     load = load_alike(name, count, side, device)
     modes = measure_modes(load, sizes, window)
@@ -98,10 +98,10 @@ def load_alike(name: str, count: int, side: int, device: torch.device) -> Load:
     """Returns models of one architecture, each with weights of its own, and their stack.
 
     Args:
-        name: of the catalogue.
-        count: how many models.
-        side: of an image, in pixels.
-        device: where they run.
+        name: the architecture's name in the catalogue.
+        count: the number of models.
+        side: the side of an image, in pixels.
+        device: the device that runs the models.
     """
     models = {}
     for number in range(count):
@@ -115,11 +115,13 @@ def load_alike(name: str, count: int, side: int, device: torch.device) -> Load:
 
 
 def rivals_alike(modes: ExecutionModes, window: int) -> dict[str, Serve]:
-    """Returns those that serve requests of one architecture: the scheduler without stacks, with them, and always so.
+    """Returns the rivals for models of one architecture, by name: sequential execution and the scheduler.
+
+    The scheduler takes part in three forms: it may use stacks, may not use them, or always uses them.
 
     Args:
-        modes: what executions cost.
-        window: requests that the scheduler looks at.
+        modes: the costs of executions.
+        window: how many requests the scheduler looks at.
     """
     used = {"": ExecutionModes(modes.whole)} | ({"lanes": modes} if modes.num_lanes else {})
     by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
@@ -131,12 +133,12 @@ def rivals_alike(modes: ExecutionModes, window: int) -> dict[str, Serve]:
 
 
 def stack_contest(load: Load, costs: ExecutionCosts, models: str) -> Contest:
-    """Times the same batches in all three ways, in turns. Figures are in seconds; ``figure`` gives their names.
+    """Returns a contest that times the same batches in all three ways. Figures are in seconds; ``figure`` names them.
 
     Args:
         load: the models and their stack.
-        costs: of both.
-        models: what the models are, for claims.
+        costs: the costs of the models and of the stack.
+        models: a description of the models, for claims.
     """
     (stack,) = load.stacks.values()
     sizes = list(costs.stacks[stack.name].seconds)
@@ -154,7 +156,7 @@ def stack_contest(load: Load, costs: ExecutionCosts, models: str) -> Contest:
                 APART: lambda batches=batches: [runner.run({name: batch}) for name, batch in batches.items()],
             }
             for how in rotated(list(runs), number):
-                runs[how]()  # convolutions are packed for this number of threads
+                runs[how]()  # packs convolutions for this number of threads
                 runs[how]()
                 begin = time.perf_counter()
                 runs[how]()
@@ -165,19 +167,19 @@ def stack_contest(load: Load, costs: ExecutionCosts, models: str) -> Contest:
 
 
 def figure(size: int, how: str) -> str:
-    """Returns the name of a contest's figure: what so many images of each model take."""
+    """Returns the name of the figure for ``size`` images of each model in one of the three ways."""
     return f"{size} of each, {how}"
 
 
 def pays(costs: StackCosts, whole: ExecutionCosts, size: int) -> bool:
-    """Returns whether the scheduler uses the stack for so many images of each model, if all of them wait."""
+    """Returns whether the scheduler uses the stack if ``size`` images of each model wait."""
     counts = dict.fromkeys(costs.members, size)
     apart_s = sum(whole.batch_s(model, count) for model, count in counts.items())
     return (1 + NOISE_MARGIN) * costs.seconds[size] <= min(apart_s, whole.execution_s(counts))
 
 
 def stack_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[dict[str, Any]]:
-    """Yields for each batch size what the three ways take, and whether the scheduler uses the stack."""
+    """Yields, for each batch size, the seconds of the three ways, and whether the scheduler uses the stack."""
     for name, stack in costs.stacks.items():
         for size in stack.seconds:
             samples = {how: contest.figures[figure(size, how)] for how in (STACKED, FUSED, APART)}
@@ -194,17 +196,17 @@ def stack_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[dict[str, An
 
 
 def served_alike_rows(replays: Replays, load: Load, on_gpu: bool) -> Iterator[dict[str, Any]]:
-    """Yields how each rival served requests of one architecture, with its executions by kind."""
+    """Yields a row for each rival: how it served requests of one architecture, and its executions by kind."""
     for row in served_rows(replays, on_gpu):
         yield row | {"what": ALIKE, "models": " + ".join(load.models)}
 
 
 def claims_alike(replays: Replays, models: str) -> list[Claim]:
-    """Claims that the scheduler serves no less with stacks than without them. It may use them, and need not.
+    """Returns the claim that the scheduler's throughput is no lower if it may use stacks than if it may not.
 
     Args:
         replays: all turns at one load.
-        models: what the models are.
+        models: a description of the models.
     """
     with_stacks, without = (
         (with_lanes(name) if with_lanes(name) in replays.rivals else name) for name in (STACK, FUSE)
@@ -215,7 +217,7 @@ def claims_alike(replays: Replays, models: str) -> list[Claim]:
 
 
 def _claims(contest: Contest, costs: ExecutionCosts) -> list[Claim]:
-    """Claims that one network takes less time than the better of the other ways, for each batch size."""
+    """Returns a claim for each batch size: one network takes less time than the better of the other ways."""
     claims = []
     for stack in costs.stacks.values():
         for size in stack.seconds:
@@ -227,7 +229,7 @@ def _claims(contest: Contest, costs: ExecutionCosts) -> list[Claim]:
 
 
 def _always(costs: ExecutionCosts) -> ExecutionCosts:
-    """Returns costs by which a stack is used whenever several of its models wait."""
+    """Returns costs with which the scheduler uses a stack whenever several of its models wait."""
     cheap = {
         name: replace(stack, seconds={size: UNDER_COST * seconds for size, seconds in stack.seconds.items()})
         for name, stack in costs.stacks.items()

@@ -1,4 +1,4 @@
-"""Traces of requests, and a trace against the clock."""
+"""Makes traces of requests, and lets their requests arrive by the clock."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from _tenant_log import Log
 from split_infer_ros.server.schedule.request import Request
 
 SHORTEST_SLEEP_S = 2e-4
-CAMERAS = 8  # of each model
+CAMERAS = 8  # cameras of each model
 
 
 def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: int = 0) -> list[Request]:
-    """Returns equally many requests of each model, in random order; the last model has the remainder.
+    """Returns equally many requests of each model, in random order. The last model gets the remainder.
 
-    Each model has ``CAMERAS`` tenants, whose frames come in turn. The same seed gives the same trace.
+    Each model has ``CAMERAS`` tenants. Their frames come in turn. The same seed gives the same trace.
     """
     generator = random.Random(seed)
     names = [models[min(index * len(models) // count, len(models) - 1)] for index in range(count)]
@@ -36,11 +36,11 @@ def at_once(models: Sequence[str]) -> list[Request]:
 
 
 class Arrivals:
-    """A trace whose requests arrive as time passes; its clock starts when the object is made.
+    """Lets the requests of a trace arrive as time passes. The clock starts when the object is made.
 
     Args:
-        trace: in the order of arrival.
-        log: where arrivals are noted.
+        trace: the requests in the order of arrival.
+        log: records the arrivals.
     """
 
     def __init__(self, trace: Sequence[Request], log: Log) -> None:
@@ -62,7 +62,7 @@ class Arrivals:
         return arrived
 
     def wait(self) -> bool:
-        """Sleeps until the next request arrives; returns False if none will."""
+        """Sleeps until the next request arrives; returns False if there is no next one."""
         seconds = self.next_s
         if seconds is not None:
             time.sleep(seconds)
@@ -70,5 +70,5 @@ class Arrivals:
 
     @property
     def next_s(self) -> float | None:
-        """Seconds until the next request arrives; None if none will."""
+        """Seconds until the next request arrives; None if there is no next one."""
         return max(self._coming[0].arrival_s - self.now(), SHORTEST_SLEEP_S) if self._coming else None

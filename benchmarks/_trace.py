@@ -1,4 +1,4 @@
-"""Reads from a backbone's trace when each stage worked on each batch, on the steady clock of all processes."""
+"""Reads a backbone's trace: when each stage worked on each batch, by the steady clock that all processes share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Batch:
     """When each stage worked on a batch, in seconds of the steady clock.
 
     Attributes:
-        frames: the number of its frames.
+        frames: the number of frames in the batch.
         backbone, head: the beginning and the end of the stage's work.
-        delivered: when its detections were published.
+        delivered: when the batch's detections were published.
     """
 
     frames: int
@@ -31,7 +31,7 @@ class Batch:
 
     @property
     def hop_s(self) -> float:
-        """The time from the end of the backbone to the start of the head, in which the handle is made and sent."""
+        """The time from the end of the backbone to the start of the head. In it, the handle is made and sent."""
         return self.head[0] - self.backbone[1]
 
 
@@ -62,10 +62,10 @@ class Trace:
         return len(self.batches)
 
     def wait_for(self, count: int, timeout_s: float) -> None:
-        """Waits until there are so many batches.
+        """Waits until there are ``count`` batches.
 
         Raises:
-            RuntimeError: they do not come within ``timeout_s``.
+            RuntimeError: there are fewer after ``timeout_s`` seconds.
         """
         end = time.monotonic() + timeout_s
         while self.read() < count:
@@ -74,7 +74,7 @@ class Trace:
             time.sleep(POLL_S)
 
     def between(self, begin: float, end: float) -> list[Batch]:
-        """Returns the batches on which a stage worked in any part of that time."""
+        """Returns the batches in flight at any time between ``begin`` and ``end``."""
         self.read()
         return [batch for batch in self.batches if batch.backbone[0] < end and batch.delivered > begin]
 
@@ -91,7 +91,7 @@ class Trace:
 
 
 def busy(batches: Sequence[Batch], begin: float, end: float) -> dict[str, float]:
-    """Returns the share of that time in which each stage worked, from 0 to 1."""
+    """Returns the share of the time from ``begin`` to ``end`` in which each stage worked, from 0 to 1."""
 
     def share(spans: Sequence[Span]) -> float:
         work = sum(max(0.0, min(last, end) - max(first, begin)) for first, last in spans)

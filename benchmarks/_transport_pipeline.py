@@ -1,4 +1,4 @@
-"""The pipeline of one transport in the benchmark of transports."""
+"""A pipeline with one transport, for the benchmark of transports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from _ros import Observer, Processes
 from _trace import Batch, Trace
 
 FULL_BATCHES_MS = 5000.0  # long enough that no batch is sent before it is full
-DEPTH = 64  # images that wait for the pipeline; none of a burst is lost
+DEPTH = 64  # the most images that wait for the pipeline, so that none of a burst is lost
 BATCH_TIMEOUT_S = 20.0
 
 
 class TransportPipeline:
-    """A backbone and a head on either side of a transport, idle until images come.
+    """A backbone and a head with a transport between them. They are idle until images come.
 
     Args:
-        name: the name of the transport, which is also the pipeline's namespace.
+        name: the name of the transport. It is also the pipeline's namespace.
         observer: sets the backbone's parameters.
         feed: sends the images.
         trace: the backbone's trace.
@@ -39,11 +39,11 @@ class TransportPipeline:
             self.one_by_one(1)
 
     def one_by_one(self, batches: int) -> list[Batch]:
-        """Sends so many batches, each when the last one is done."""
+        """Sends batches one by one, each when the last one is done."""
         return [self.burst(1)[0] for _ in range(batches)]
 
     def burst(self, batches: int) -> Sequence[Batch]:
-        """Sends the images of so many batches at once, and waits until all are done."""
+        """Sends the images of several batches at once, and waits until all batches are done."""
         before = self._trace.read()
         self._feed.burst(image_topic(self.name), batches * self._setting[1])
         self._trace.wait_for(before + batches, BATCH_TIMEOUT_S)
@@ -73,7 +73,7 @@ def wait_for(observer: Observer, name: str) -> None:
     topics = {"shared_memory": ("features", "features/release"), "network": ("features/data", "features/release")}
     # with network, the head subscribes once the backbone has chosen it
     observer.wait_for_nodes(image_topic(name), *(f"/{name}/{topic}" for topic in topics.get(name, ())))
-    time.sleep(0.1)  # the backbone discovers the head about when we do
+    time.sleep(0.1)  # the backbone discovers the head at about the same time as the observer
 
 
 def image_topic(name: str) -> str:

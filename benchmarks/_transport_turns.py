@@ -1,4 +1,4 @@
-"""The turns of the benchmark ``transports``: its rivals, and what is measured of each."""
+"""The turns of the benchmark ``transports``: its rivals, and the figures measured for each rival."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from _usage import Usage
 
 IN_PROCESS, SHARED, NETWORK = TRANSPORTS = ("intra_process", "shared_memory", "network")
 DDS = "plain DDS"
-# from the bytes of a batch to the split point and the batch size that give them
+# for the bytes of a batch, the split point and the batch size that give them
 SIZES = {268_800: ("output", 2), 4_915_200: ("stem.2", 1), 19_660_800: ("stem.2", 4)}
 SMALL, _, LARGE = SIZES
 QUICK = {LARGE: (*TRANSPORTS, DDS), SMALL: (SHARED,)}
 SHIPPED, DEFAULT = "shipped", "default"  # profiles
-BATCHES = 1  # of each size in a transport's turn; as many messages go through DDS
-BURST = 4  # batches whose images come at once
-IMAGES = 2  # of each profile in a turn
+BATCHES = 1  # batches of each size in a transport's turn; as many messages go through DDS
+BURST = 4  # in a burst, the images of so many batches come at once
+IMAGES = 2  # images with each profile in a turn
 DDS_PERIOD_S = 0.1
 
 
 class Bench:
-    """Measures a pipeline for each transport, and a pair of processes for each profile.
+    """Measures a pipeline with each transport, and a pair of processes with each profile.
 
     Attributes:
         usage: the usage of the rivals' processes, by contest.

@@ -1,4 +1,4 @@
-"""One model's network as built, untuned, tuned and by vendors' libraries, which take turns on one image."""
+"""Lets a model's network take turns on one image: as built, untuned, tuned, and with vendors' libraries."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ from split_infer_ros.telemetry.machine import num_cores
 
 BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
 READ = "its record read"
-GOALS = {"mobilenet_v2": 1.5, "squeezenet1_0": 1.5, "ssdlite320": 1.5, "resnet50": 1.25}  # times as built
+GOALS = {"mobilenet_v2": 1.5, "squeezenet1_0": 1.5, "ssdlite320": 1.5, "resnet50": 1.25}  # as many times as fast
 OF_VENDORS = 0.9
-MIN_SEARCH_S = 30.0  # for a claim against vendors
-WARM_UP = 3  # calls: convolutions are packed at the second
-PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
-
-# On an Intel, an ARM Mali and an NVIDIA integrated GPU, as far as the paper has them.
+MIN_SEARCH_S = 30.0  # the shortest search for a claim against vendors
+WARM_UP = 3  # calls before the timed ones; convolutions are packed at the second call
+PAUSE_S = 0.05  # in this pause, the waiting threads of one rival go to sleep
+# The paper's figures on an Intel, an ARM Mali and an NVIDIA integrated GPU, as far as it has them.
 TABLE_5 = {
     "mobilenet_v2": "6.52, 8.31 and 7.52 (MobileNet v1)",
     "squeezenet1_0": "1.23, 12.78 and 39.3",
@@ -53,24 +52,24 @@ Row = Mapping[str, Any]
 
 
 class Rivals:
-    """A model that is tuned first, and whose networks take turns then.
+    """Tunes a model first, and then lets its networks take turns.
 
     Args:
-        name: of the model.
-        device: where it runs.
-        database: where trials are kept.
-        seconds: for which it is tuned.
-        group_s: for which each network's calls take in a turn, at least one of them.
+        name: the model's name.
+        device: the device that runs the model.
+        database: keeps the trials.
+        seconds: how long the model is tuned.
+        group_s: how many seconds each network is called in a turn; at least one call.
         quick_export: whether a vendor's network is exported in the quick way.
 
     Attributes:
-        contest: of the networks.
+        contest: the contest of the networks.
     """
 
     def __init__(
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
-        use_one_thread()  # a team that another model left would take cores from trials
+        use_one_thread()  # threads that another model left would take cores from the trials
         spec = ModelSpec(name, "random", str(device))
         self._model, self._database, self._group_s = load_model(spec), database, group_s
         with TrialProcess(spec) as runner:
@@ -89,7 +88,7 @@ class Rivals:
                     run()
 
     def row(self) -> Row:
-        """What was measured, and what was tuned."""
+        """Returns the row of this model: its figures and the tuned configuration."""
         figures, best = self.contest.figures, self._best
         return {
             "what": "model",
@@ -103,7 +102,10 @@ class Rivals:
         }
 
     def _sampled(self) -> Row:
-        """That part of the row by which claims are made: of each turn the median call, milliseconds."""
+        """Returns the part of the row from which claims are made.
+
+        Samples are each turn's median call, in milliseconds.
+        """
         default = network_space(num_cores(), device=self._model.device.type).default
         figures = self.contest.figures
         return {
@@ -121,7 +123,7 @@ class Rivals:
         with torch.inference_mode():
             for way in rotated(list(self._ways), number):
                 time.sleep(PAUSE_S)
-                self._ways[way]()  # its threads wake up
+                self._ways[way]()  # wakes up its threads
                 with self._usage.of(way):
                     figures[way] = statistics.median(timed(self._ways[way], self._group_s))
         return {**figures, READ: find_best_known(self._model, self._database).read_s}
@@ -157,7 +159,7 @@ def networks(
 
 
 def to_its_end(call: Run, device: torch.device) -> Run:
-    """The call, which returns when the GPU, if there is one, has done it."""
+    """Returns the call. On a GPU, it then returns only when the GPU has finished."""
     if device.type != "cuda":
         return call
 
@@ -169,12 +171,12 @@ def to_its_end(call: Run, device: torch.device) -> Run:
 
 
 def claims_of_model(row: Row) -> list[Claim]:
-    """The ratios of a row's samples."""
+    """Returns the claims about a model, from the ratios of its row's samples."""
     name, samples, turn_s = row["model"], row["samples"], row["turn_s"]
     built = ratio(samples[BUILT], samples[TUNED])
     untuned = ratio(samples[UNTUNED], samples[TUNED])
     if row["keeps_default"]:
-        # Both are the same network, so their times differ by chance alone. Without other trials that shows nothing.
+        # Both are the same network, so their times differ only by chance. Without other trials, that shows nothing.
         untuned = exact(1.0) if row["trials"] > 1 else NOTHING
     paper = TABLE_5.get(name, "")
     claims = [
@@ -190,8 +192,8 @@ def claims_of_model(row: Row) -> list[Claim]:
 def times_vendors(row: Row) -> Estimate:
     """How many times our time the best vendor's is in fp32; NaN where none took part, or the search was too short.
 
-    A short search finds another configuration each time. They differ by more than what is claimed, so that one is
-    no sample, however many turns it has.
+    A short search finds another configuration each time. These differ by more than the claim's margin. So one of them
+    is not a sound sample, however many turns it has.
     """
     if row["searched_s"] < MIN_SEARCH_S:
         return NOTHING

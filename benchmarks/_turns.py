@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from _claim import Claim, Verdict
 from _estimate import MIN_BLOCKS
 
-TURNS_PER_ASSESSMENT = 10  # times as long as an assessment are the turns before the next one
+TURNS_PER_ASSESSMENT = 10  # turns between two assessments take this many times as long as an assessment
 
 Turn = Callable[[int], Mapping[str, float]]
 Conclude = Callable[["Contest"], Sequence[Claim]]
@@ -21,13 +21,13 @@ class Contest:
     """Rivals that do the same work, turn by turn.
 
     Attributes:
-        name: of the work.
-        turn: runs one turn and returns its figures by name. Its argument, the number of the turn, decides which rival
-            begins.
-        conclude: returns the claims that depend on this contest's figures alone.
-        figures: of all turns so far, by name.
+        name: the name of the work.
+        turn: runs one turn and returns its figures by name. Its argument is the number of the turn. It decides which
+            rival begins.
+        conclude: returns the claims that depend only on this contest's figures.
+        figures: the figures of all turns so far, by name.
         turns: how many turns there were.
-        spent_s: seconds that the turns took.
+        spent_s: how many seconds the turns took.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Contest:
 
     @property
     def turn_s(self) -> float:
-        """Mean seconds a turn; NaN before the first turn."""
+        """The mean seconds per turn; NaN before the first turn."""
         return self.spent_s / self.turns if self.turns else math.nan
 
     def take(self) -> None:
@@ -58,9 +58,9 @@ class Standing:
 
     Attributes:
         turns: how many turns there were.
-        turn_s: mean seconds a turn; NaN before the first turn.
-        width: of the widest interval of its unclear claims, relative to the figure. If no claim is unclear, the widest
-            of all claims.
+        turn_s: the mean seconds per turn; NaN before the first turn.
+        width: the width of the widest interval among its unclear claims, relative to the figure. If no claim is
+            unclear, the widest among all claims.
         is_clear: True if no claim is unclear.
     """
 
@@ -73,8 +73,8 @@ class Standing:
 def next_contest(standings: Sequence[Standing], left_s: float) -> int | None:
     """Returns the index of the contest that takes the next turn.
 
-    At first, every contest gets as many turns as a verdict needs, and the one with the fewest goes first. After that,
-    the turn goes to the contest with the widest interval, among those with an unclear claim if there are any.
+    At first, every contest gets as many turns as a verdict needs. The contest with the fewest turns goes first. After
+    that, the turn goes to the contest with the widest interval. Contests with an unclear claim go before the others.
 
     Returns:
         None if no contest can finish a turn in the ``left_s`` seconds that are left.
@@ -105,13 +105,13 @@ def take_turns(contests: Sequence[Contest], seconds: float) -> None:
 class _Assessor:
     """Runs turns of a contest and keeps its standing up to date.
 
-    An assessment takes milliseconds, and longer the more turns there were. Therefore a contest of short turns is
-    assessed again only after turns that took ten times as long as its last assessment.
+    An assessment takes milliseconds, and more with every turn. So a contest of short turns is assessed again only after
+    turns that took ten times as long as its last assessment.
     """
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest
-        self._due_s = 0.0  # once the contest spent so many seconds on turns, it is assessed again
+        self._due_s = 0.0  # the contest is assessed again once its turns took so many seconds
         self.standing = Standing(turns=0, turn_s=math.nan, width=math.inf, is_clear=False)
 
     def take(self) -> None:
@@ -127,7 +127,7 @@ class _Assessor:
 
 
 def assess(contest: Contest) -> Standing:
-    """Returns the contest's standing. Figures that are not finite do not count, because more turns do not help them."""
+    """Returns the contest's standing. Figures that are not finite do not count, because more turns would not help."""
     claims = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
     finite = [claim for claim in claims if math.isfinite(claim.found.value)]
     unclear = [claim for claim in finite if claim.verdict is Verdict.UNCLEAR]

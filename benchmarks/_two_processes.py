@@ -1,4 +1,4 @@
-"""A split pipeline whose backbone and head run in two processes, as the paper's workers do (§4.2, 4.3)."""
+"""A split pipeline with backbone and head in two processes, like the paper's workers (§4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from split_infer_ros.split.model import SplitModel
 
 
 class TwoProcessPipeline:
-    """The backbone in this process and the head in another one. It is used like a ``LocalPipeline``.
+    """Runs the backbone in this process and the head in another one. It is used like a ``LocalPipeline``.
 
     Args:
-        model: the model, whose backbone runs here.
-        settings: of the backbone. Its drop policy blocks.
+        model: the model. Its backbone runs in this process.
+        settings: the settings of the backbone. The drop policy must be ``block``.
         deliver: called with each frame's origin and detections.
-        limits: what post-processing keeps.
+        limits: which detections are kept.
         weights: the model's weights, for the other process.
         watch: called with each finished batch.
 
@@ -55,7 +55,7 @@ class TwoProcessPipeline:
         self.backbone = BackboneStage(model, settings, self.head, self._hear, watch=watch)
 
     def feed(self, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as they are taken."""
+        """Sends pictures as fast as the backbone takes them."""
         self._feeder.feed(self.backbone, pictures)
 
     def finish(self) -> None:

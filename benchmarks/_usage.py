@@ -20,15 +20,15 @@ def resident_bytes(process: int | None = None) -> int:
 
 
 def peak_bytes(process: int | None = None) -> int:
-    """Returns the most memory that a process had in RAM (VmHWM) since its start or since ``forget_peak``."""
+    """Returns the peak of a process's memory in RAM (VmHWM) since its start or since ``forget_peak``."""
     return _status(process, "VmHWM")
 
 
 def forget_peak(process: int | None = None) -> None:
-    """Makes ``peak_bytes`` count from now on. Without the right to do so, nothing changes."""
+    """Makes ``peak_bytes`` count from now on. If this process may not do that, nothing changes."""
     try:
         Path(f"/proc/{process or 'self'}/clear_refs").write_text("5")
-    except OSError:  # some containers forbid it
+    except OSError:  # some containers forbid this
         return
 
 
@@ -46,7 +46,7 @@ def _status(process: int | None, field: str) -> int:
 class Usage:
     """Measures the memory and processor time of several rivals that take turns in this process.
 
-    A rival's peak is that of the whole process during the rival's turn. Memory that other rivals keep counts as well.
+    A rival's peak is the whole process's peak during the rival's turn. Memory that other rivals keep counts too.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Usage:
 
     @contextmanager
     def of(self, rival: str) -> Iterator[None]:
-        """Measures one turn of a rival, which runs inside the block."""
+        """Measures one turn of a rival. The rival runs inside the block."""
         forget_peak()
         begin, cpu_begin = time.perf_counter(), time.process_time()
         yield

@@ -1,4 +1,4 @@
-"""What the makers of processors and run-times offer to run a network with, in fp32.
+"""Runs a network in fp32 with the libraries of the makers of processors and run-times.
 
 OpenVINO also takes part as it compiles if no precision is named, unless that is fp32 here. ``vendors_of`` gives
 callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a second with the
@@ -43,7 +43,7 @@ def vendors_of(
 ) -> dict[str, Run]:
     """Those that are installed and take this network, by name.
 
-    On a GPU that is cuDNN through PyTorch, which tries its algorithms first, channels last; on a CPU the others.
+    On a GPU, it is cuDNN through PyTorch, channels last; cuDNN first tries its algorithms. On a CPU, it is the others.
 
     Args:
         module: as built.
@@ -69,11 +69,11 @@ def throughputs_of(
 ) -> dict[str, Throughput]:
     """Returns the engines that are installed and take this network on a CPU, by name.
 
-    ONNX Runtime runs one batch after the other with all threads. OpenVINO has its hint for throughput, by which it
-    chooses how many batches run concurrently, and all of its requests are kept busy.
+    ONNX Runtime runs one batch after another with all threads. OpenVINO gets its hint for throughput: it chooses how
+    many batches run concurrently, and all of its requests are kept busy.
 
     Args:
-        module: as built.
+        module: the model as built.
         images: a batch, contiguous.
         threads: that each may use.
         quickly, say: see ``vendors_of``.
@@ -124,7 +124,7 @@ class _OpenVinoCompiler:
 def _made_by(
     makers: Mapping[str, Callable[[], Made]], compiler: _OpenVinoCompiler, say: Callable[[str], None]
 ) -> dict[str, Made]:
-    """Returns what each maker makes of a network, by name. Says why one does not take part."""
+    """Returns what each function in ``makers`` makes of a network, by name. Prints why one of them fails."""
     found = {}
     for name, make in makers.items():
         try:
@@ -207,7 +207,7 @@ def _cudnn(module: nn.Module, images: Tensor) -> Run:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters tell at length what they do."""
+    """Silences exporters, which print at length what they do."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,3 +1,6 @@
-"""The size of the input of the benchmarks' detector. The network's own module imports torch, which costs seconds."""
+"""The input size of the benchmarks' detector.
+
+It is here because the network's module imports torch, which takes seconds.
+"""
 
 HEIGHT, WIDTH = 480, 640  # pixels

@@ -1,7 +1,7 @@
 """A detector of the size of YOLOv8n: 3.2 million parameters, and the same outputs and metadata in its ONNX file.
 
-Users' own models are nearly always of this kind. The network is written here, so that nothing has to be downloaded. Its
-weights are seeded. So it finds nothing in an image, but its scores and boxes depend on the image.
+Users' own models are nearly always of this kind. The network is defined here, so that nothing has to be downloaded. Its
+weights are random, from a seed. So it finds nothing in an image, but its scores and boxes depend on the image.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.sources.scenes import draw_scene
 
 NUM_CLASSES = 80
-NUM_BINS = 16  # of the distribution of each side of a box
+NUM_BINS = 16  # bins of the distribution of each side of a box
 STRIDES = (8, 16, 32)
 WIDTHS = (16, 32, 64, 128, 256)  # channels at strides 2, 4, 8, 16 and 32
 DEPTHS = (1, 2, 2, 1)  # residual blocks at strides 4, 8, 16 and 32
 SCORE_BIAS = -8.5  # lets few boxes reach a threshold, as after training
-SCORE_STD = 2.0  # of the logits of the scores
-NUM_SCENES = 4  # on which the weights are calibrated
+SCORE_STD = 2.0  # standard deviation of the scores' logits
+NUM_SCENES = 4  # scenes on which the weights are calibrated
 
 
 class Conv(nn.Sequential):
@@ -37,7 +37,7 @@ class Conv(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions, whose input is added to their result if ``adds``."""
+    """Two 3x3 convolutions. If ``adds``, their input is added to their result."""
 
     def __init__(self, channels: int, adds: bool) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def _grid() -> tuple[Tensor, Tensor]:
 
 
 def make_network(seed: int = 0) -> nn.Module:
-    """Returns the network with seeded weights, whose scores vary over images as a trained network's do."""
+    """Returns the network with seeded weights. Its scores vary over images like those of a trained network."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         network = YoloSized().eval()

@@ -1,38 +1,38 @@
-"""Demand layering: a model in a part of its weights' memory, and what that costs in time.
+"""Demand layering: runs models in a part of their weights' memory, and measures the time that this costs.
 
 Each model runs one image at a time, with weights that are read past the page cache. Its residencies take turns within
 one process: resident weights, each pipeline, and the obvious rivals. One rival maps the file and has page faults on
 cold pages. One reads the whole model at the start of each pass. The third is accelerate's disk offload, if that is
-installed. A turn is a short group of passes in a row. The first pass does not count: a prefetcher fills its ring
-during a pause, which would flatter it. With rivals that read nothing ahead, the first pass counts.
+installed. A turn is a short group of passes in a row. The first pass does not count: a prefetcher fills its ring in the
+pause before it, which would flatter the prefetcher. With rivals that read nothing ahead, the first pass counts.
 
 - Each delay has a bound. It is the longer of two times: reading everything but the resident blocks, and computing plus
-  what reading takes of the same cores. A disk's bandwidth changes from one second to the next. All weights are
-  therefore read alone before and after each turn, and a bound uses the bandwidth of its own turn.
+  the time that reading takes of the same cores. A disk's bandwidth changes from one second to the next. So all weights
+  are read alone before and after each turn, and a bound uses the bandwidth of its own turn.
 - Predicted delays are compared with measured ones for each pipeline, and for other points of the trade-off. Each turn
   times the layers again, and scales the profile's bandwidth by how the disk has changed since. A row's `disk_spread`
-  is the part by which the bandwidth differs between the two reads of a turn.
+  says by which share the bandwidth differs between the two reads of a turn.
 - On a CPU, two stages read and run: nothing is copied. So `asynchronous` has the plan of `two_stage` there, and takes
   more memory only with a budget.
-- Resident weights have further turns, in which as much is read in vain. They show what reading takes of this machine in
-  any case.
+- Resident weights have further turns in which a thread reads all weights in vain. They show how much time reading takes
+  on this machine in any case.
 - The memory of buffers is counted. Percentages are of one copy of the weights; the paper's are of two.
 - Memory is also measured from outside, as the peak (VmHWM) of a process for each residency. The peak of another process
-  is subtracted, which reads nothing and has all layers in one place. Two such processes differ by a huge page by
-  chance. A figure further below zero is impossible and decides nothing. Models whose features take more than all
-  weights are left out.
+  is subtracted. It reads nothing and has all layers in one place. By chance, two such processes may differ by a huge
+  page. A figure further below zero is impossible and decides nothing. Models with features larger than all weights are
+  left out.
 - A start is measured from outside as well: a process that has a packed file loads the model and gets its first result.
-  Its peak is compared with that of later passes, both without what libraries take.
+  Its peak is compared with that of later passes, both without the memory of libraries.
 - A row's `peak_mb` is that of the whole process in the residency's turns. It includes all other residencies' weights.
 
 YOLOv4 is the paper's model. The run ends with the paper's table of it, and of each other model.
 
-On a CPU, the quick run has ResNet-50 alone: ten turns of YOLOv3 and their preparation take longer than a minute. It
-leaves out the other pipelines and rivals, further points, and memory measured from outside. `--seconds` are those of
+On a CPU, the quick run has only ResNet-50: ten turns of YOLOv3 and their preparation take longer than a minute. It
+leaves out the other pipelines and rivals, further points, and memory measured from outside. `--seconds` is the time for
 each model.
 
-On a GPU, each streaming residency is compared with resident weights and an upload of all weights for each pass. The
-memory is that on the GPU. The bound is the longer of computing and of reading all weights.
+On a GPU, each streaming residency is compared with resident weights and an upload of all weights for each pass. Memory
+is counted on the GPU. The bound is the longer of computing and of reading all weights.
 
 From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
@@ -68,18 +68,19 @@ SLOW_S = {"retinanet": 1500.0}  # its ten turns take that long
 
 
 def run(names: Sequence[str], effort: Effort, device: torch.device, seconds: Callable[[str, int], float]) -> Report:
-    """Measures models on a device, one after the other.
+    """Measures models on a device, one after another.
 
     Args:
-        names: of the models.
-        effort: how much is measured of each on a CPU.
-        device: where they run.
-        seconds: of turns for a model, by its name and the number of models that are left with it.
+        names: the names of the models.
+        effort: how much is measured of each model on a CPU.
+        device: the device that runs the models.
+        seconds: returns the seconds of turns for a model, given its name and the number of models left, itself
+            included.
     """
     rows: list[Mapping[str, Any]] = []
     claims: list[Claim] = []
     panels: list[Panel] = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk, because /tmp may lie in memory
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk: /tmp may be in memory
         for index, name in enumerate(names):
             path = Path(folder) / f"{name}.weights"
             with contest_of(name, path, effort, device) as contest:
@@ -97,10 +98,10 @@ def contest_of(name: str, path: Path, effort: Effort, device: torch.device) -> S
     """Prepares a model's contest.
 
     Args:
-        name: of the model.
-        path: where its packed weights go.
+        name: the model's name.
+        path: the file to which its packed weights are written.
         effort: how much is measured on a CPU.
-        device: where the model runs.
+        device: the device that runs the model.
     """
     if device.type == "cuda":
         return StreamingContestOnGpu.open(name, path, device)

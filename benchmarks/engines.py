@@ -6,13 +6,13 @@ the engines in fp32.
 
 For two models it also compares lower precisions with fp32, where the processor has them, unless the run is quick.
 
-- Batch 1, for latency: the network as the backbone runs it with engine `auto`, ONNX Runtime and OpenVINO alone with
-  their settings for a low latency, and torch with the module as built. ONNX Runtime's threads spin alone, as is its
+- Batch 1, for latency: the backbone's network with engine `auto`, and three rivals. These are ONNX Runtime and OpenVINO
+  alone with settings for low latency, and torch with the module as built. Alone, ONNX Runtime's threads spin, as is its
   default. In this package they sleep after 100 us, because another stage may need the core. OpenVINO's threads never
   spin.
-- Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to
-  detections, against the engines alone, which run the network only. The pipeline may compute two batches side by side,
-  as a node with the objective `throughput`. OpenVINO has its hint for throughput, and all its requests are kept busy.
+- Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to detections.
+  The engines alone only run the network. The pipeline may compute two batches side by side, like a node with the
+  objective `throughput`. OpenVINO has its hint for throughput, and all its requests are kept busy.
 - Precisions, batch 1: the same network by OpenVINO in bf16, in int8 and in fp32. Differences of results are in the row.
 
 Each model first has its engines compared, as a node does it. Then all rivals take turns in changing order, each with
@@ -46,16 +46,16 @@ MODELS = (
     *("mobilenet_v2", "squeezenet1_0", "ssdlite320", "resnet50", "ssd_resnet50", "yolov3", "resnet18"),
     *("efficientnet_b2", "vit_tiny", "shapes", "alexnet", "vgg16", "ssd300", YOLO),
 )
-FULL_S = 40.0  # of a model's turns
-MIN_AS_FAST = 5  # pipelines that reach the best engine alone
+FULL_S = 40.0  # seconds of a model's turns
+MIN_AS_FAST = 5  # at least how many pipelines should reach the best engine alone
 
 
 def measure(
     names: Sequence[str], *, quick: bool, seconds: Callable[[], float]
 ) -> tuple[list[Claim], list[dict[str, Any]]]:
-    """Measures one model after the other, so that not all of them are in memory.
+    """Measures one model after another, so that not all of them are in memory.
 
-    ``seconds`` tells how long a model's turns last. It is asked after the model's engines were compared, so that a
+    ``seconds`` returns how long a model's turns last. It is called after the model's engines were compared, so that a
     quick run ends within its minute.
     """
     claims: list[Claim] = []

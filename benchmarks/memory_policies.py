@@ -1,13 +1,14 @@
-"""Memory policies: what each costs, whether the model knows, and what the ring itself costs.
+"""Memory policies: what each costs, whether the overhead model predicts it, and what the slot pool (the ring) costs.
 
-- Simulated machines, timings with 5 % noise of which a tenth are far off: are their constants found again?
-- This machine is calibrated: how long does that take? A quick run calibrates once, and claims nothing of it.
-- A buffer that CPU and GPU use by turns, small and large, streamed and friendly to caches: footprint and response time
-  under each policy and under the one that the model chooses; what was predicted against what was measured at eight
-  sizes a case (the paper's Fig. 8). This needs a GPU.
-- Features handed over without a model: the ring against queues that carry buffers, in a process and across two. Of
-  queue.Queue there are two: its buffers are memory that the system has just given, or such as torch.empty gives, which
-  in a loop is the one that was freed before.
+- Simulated machines have timings with 5 % noise, and a tenth of them are far off. Does calibration find their
+  constants?
+- This machine is calibrated: how long does that take? A quick run calibrates once, and makes no claim about it.
+- CPU and GPU use a buffer by turns. It is small or large, and accesses are streaming or cache-friendly. Its footprint
+  and response time are measured under each policy, and under the policy that the model chooses. Predicted times are
+  compared with measured ones, at eight sizes for each case (the paper's Fig. 8). This needs a GPU.
+- Features are handed over without a model: the ring against queues that carry buffers, in a process and across two.
+  queue.Queue takes part twice. Its buffers come new from the system, or from torch.empty, which in a loop returns the
+  buffer that was freed last.
 
 Needs torch only: from the source tree, `PYTHONPATH=. python benchmarks/memory_policies.py`.
 """
@@ -49,21 +50,21 @@ from split_infer_ros.memory_cost.samples import Probe
 
 Rows = list[Mapping[str, Any]]
 SIMULATED_MACHINES = 60
-QUICK_CALIBRATION_S, CALIBRATION_S = 12.0, 25.0  # after which nothing is timed again
+QUICK_CALIBRATION_S, CALIBRATION_S = 12.0, 25.0  # after so many seconds, nothing is timed again
 FULL_S = 900.0
 
 
 class CalibrationContest:
-    """Calibrations of this machine, which keep nothing; the first one gives the constants for all else.
+    """Calibrates this machine, without keeping the results. The rest of the benchmark uses the first calibration.
 
     Args:
-        device: whose constants are wanted.
-        max_seconds: after which nothing is timed again.
-        again: whether a turn calibrates anew. If not, there is the first calibration alone, and no claim.
+        device: the device to calibrate.
+        max_seconds: after so many seconds, nothing is timed again.
+        again: whether turns calibrate anew. If not, there is only the first calibration, and no claim.
 
     Attributes:
-        found: by the first calibration.
-        contests: of calibrations, if there is to be one.
+        found: the result of the first calibration.
+        contests: the contest of calibrations if ``again``, else none.
     """
 
     def __init__(self, device: torch.device, max_seconds: float, again: bool) -> None:
@@ -88,18 +89,18 @@ class CalibrationContest:
         return [Claim("calibration of this machine takes", taken, "s", 30.0, Direction.AT_MOST, turn_s=contest.turn_s)]
 
     def claims(self) -> list[Claim]:
-        """How long it takes, if it was done again and again."""
+        """Returns the claim about how long a calibration takes, if turns calibrate anew."""
         return [claim for contest in self.contests for claim in self._conclude(contest)]
 
     def rows(self) -> Rows:
-        """How long it takes, and the constants that the first one found."""
+        """Returns a row about how long a calibration takes, and rows of the constants that the first one found."""
         samples = [value for contest in self.contests for value in contest.figures["s"]] or [self._first_s]
         taken = measured(s=samples)
         return [{"what": "calibration", **taken, **self._usage.row("calibration")}, *constants(self.found)]
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Measure everything that this machine can."""
+    """Measures everything that this machine can measure."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     rows, claims = recover(SIMULATED_MACHINES)
     max_seconds = QUICK_CALIBRATION_S if chosen.quick else CALIBRATION_S
@@ -125,14 +126,14 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def recover(machines: int) -> tuple[Rows, list[Claim]]:
-    """How far the constants of simulated machines are off once calibrated."""
+    """Calibrates simulated machines; returns rows and claims about how far the found constants are off."""
     rows: Rows = []
     for seed in range(machines):
         machine = draw_machine(seed)
         found = calibrate(machine, tuple(Probe))
         for row in ALL_CONSTANTS:
             real, found_again = getattr(machine.constants, row.name), found.measured[row.name]
-            error = 0.0 if real == found_again else abs(found_again / real - 1)  # both may be infinite
+            error = 0.0 if real == found_again else abs(found_again / real - 1)  # equal if both are infinite
             certain = row.name not in found.uncertain
             values = {"real": finite(real), "measured": finite(found_again), "error": finite(error), "certain": certain}
             rows.append({"what": "simulated", "machine": seed, "constant": row.name, **values})
@@ -146,7 +147,7 @@ def recover(machines: int) -> tuple[Rows, list[Claim]]:
 
 
 def constants(found: Calibration) -> Rows:
-    """Those of this machine."""
+    """Returns a row for each constant of this machine."""
     return [
         {
             "what": "constant",
@@ -160,12 +161,12 @@ def constants(found: Calibration) -> Rows:
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Prints a line of progress."""
     print(line, flush=True)
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     chosen = arguments(__doc__).parse_args()
     deliver(run(chosen), chosen)
     return 0

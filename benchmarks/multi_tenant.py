@@ -1,24 +1,24 @@
-"""Requests of several models on one processor: one by one, concurrent, breadth first, merged, merged and fused.
+"""Serves requests of several models on one processor: one by one, concurrently, breadth first, merged, and fused.
 
 The load is the paper's (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
-process. Their rates are 0.5, 1 and 3 times what one-by-one execution is measured to serve. Three requests at once are
-the load of Fig. 6. A trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times
-capacity alone. Its traces have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
+process. Their rates are 0.5, 1 and 3 times the measured throughput of one-by-one execution. Three requests at once are
+the load of Fig. 6. A trace has 100 requests, so that ten turns have the paper's 1,000. The quick run has only the rate
+of 3 times capacity. Its traces have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
 
-All rivals run the same prepared models. In a turn each of them replays the same short trace; the next turn has another
-trace. Claims are medians over the turns of ratios within a turn. In a short trace the p99 is nearly that of its slowest
-request.
+All rivals run the same prepared models. In a turn, all of them replay the same short trace; the next turn has another
+trace. A claim is the median over all turns of the ratio within a turn. In a short trace, the p99 is nearly the value of
+the slowest request.
 
-Models of one architecture with different weights are a load of their own, such as one network fine-tuned for each
-camera. Their batches run as one network (a stack), as one execution with a network each, and one after the other, in
-turns. Then the scheduler serves traces of them: without stacks, with stacks where these were measured to pay, and with
-stacks always.
+A further load has models of one architecture with different weights, such as one network fine-tuned for each camera. In
+turns, their batches run as one network (a stack), as one execution with a network each, and one after another. Then the
+scheduler serves traces of them: without stacks, with stacks where measurements show that they pay, and always with
+stacks.
 
 The scheduler takes part four times. It merges, or merges and fuses; each execution has all cores, or may run on a
-lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about what the node
-does: it may merge, fuse and use lanes, and uses what measurements show to pay. Claims compare with breadth-first order,
-like the paper, and with sequential execution. The bound is what the processor serves if all requests are there from the
-start, in their models' best batches.
+lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about the scheduler
+that works like the node: it may merge, fuse and use lanes, and uses what measurements show to pay. They compare it with
+breadth-first order, like the paper, and with sequential execution. The bound is the throughput if all requests wait
+from the start and run in their models' best batch sizes.
 
 Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks/multi_tenant.py`.
 """
@@ -59,23 +59,23 @@ from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 
 FULL_S = 5400.0
-ENDS = ("_low", "_high")  # of intervals, which are not shown while the benchmark runs
+ENDS = ("_low", "_high")  # names of the ends of intervals, which are not shown while the benchmark runs
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured.
+    """Says how much is measured.
 
     Attributes:
-        models: of the catalogue.
-        side: of an image, in pixels.
-        requests: of a trace.
-        loads: in parts of sequential capacity.
-        window: requests that the scheduler looks at.
-        sizes: of batches whose cost is measured; powers of two.
-        alike: architectures of models that differ in their weights only.
-        alike_side: of their images, in pixels.
-        alike_count: how many models of each architecture there are.
+        models: names of models in the catalogue.
+        side: the side of an image, in pixels.
+        requests: the number of requests in a trace.
+        loads: the rates of requests, as multiples of sequential capacity.
+        window: how many requests the scheduler looks at.
+        sizes: the batch sizes to measure; powers of two.
+        alike: the architectures of models that differ only in their weights.
+        alike_side: the side of these models' images, in pixels.
+        alike_count: the number of models of each architecture.
     """
 
     models: Sequence[str]
@@ -95,7 +95,7 @@ FULL = Extent(("alexnet", "resnet18", "vgg16"), 224, 100, (3.0, 1.0, 0.5), 5, (1
 
 
 def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Report:
-    """Measures costs, then has all rivals serve traces in turns."""
+    """Measures costs, then lets all rivals serve traces in turns."""
     on_gpu = device.type == "cuda"
     load = load_models(extent.models, extent.side, device)
     modes = measure_modes(load, extent.sizes, extent.window)
@@ -153,7 +153,7 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
 
 
 def in_short(row: Row) -> Row:
-    """Returns a row without the ends of intervals, its counts with their names."""
+    """Returns a row for people: without the ends of intervals, and with names behind counts."""
     shown = {name: value for name, value in row.items() if not name.endswith(ENDS)}
     return {name: f"{value} {name}" if type(value) is int else value for name, value in shown.items()}
 
@@ -176,7 +176,7 @@ def main() -> int:
 
 
 def extent_of(chosen: argparse.Namespace) -> Extent:
-    """Returns what the arguments ask for."""
+    """Returns the extent that the arguments ask for."""
     asked = {
         "models": chosen.models,
         "alike": chosen.alike,

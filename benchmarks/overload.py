@@ -1,9 +1,9 @@
-"""Measures what two cameras that are three times faster than the pipeline cost, apart from the frames it must drop.
+"""Measures the cost of two cameras that are three times faster than the pipeline, apart from the frames it must drop.
 
 The cameras send 640x480 images over DDS, from a process of their own, to a MobileNetV2. The model is untrained, which
-does not change its speed. First the benchmark counts how many frames the pipeline can take. Then two loads take turns
-of a second: 0.9 and three times that rate. An age is the time from an image's stamp to its detections' arrival at an
-observer outside. The 99th percentile is taken among all frames of a load; its interval is over turns.
+does not change its speed. First the benchmark measures how many frames per second the pipeline can process. Then two
+loads take turns of a second: 0.9 and three times that rate. An age is the time from an image's stamp to the arrival of
+its detections at an observer outside. The 99th percentile is taken over all frames of a load, its interval over turns.
 
 Finally, a stretch of flood without a pause shows whether memory grows. The operating system says how much memory the
 pipeline's process holds, and the growth is the mean step from one second to the next. In the same seconds, the pipeline
@@ -47,8 +47,8 @@ from _usage import MB
 from split_infer_ros.sources import draw_scene
 
 POOL_SLOTS = 4
-MAX_PERIODS = 5  # a frame waits one for a lane, is computed beside another one in two, and the head takes one or two
-OVERLOAD = 2.0  # what comes must be this multiple of what is published, else there was no overload
+MAX_PERIODS = 5  # in periods: one for a lane to be free, two on a lane beside another batch, one or two in the head
+OVERLOAD = 2.0  # with fewer frames received per published one, there was no overload
 QUICK_STRETCH_S, FULL_STRETCH_S = 10, 60
 FULL_S = 120.0
 PICTURES = 8
@@ -115,7 +115,7 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
     """Returns the claims."""
     _, held, come = zip(*bench.seconds, strict=True)
     stretch_s = len(held)
-    grown = mean(np.diff(held)).times(stretch_s)  # memory drifts: its steps are independent samples, its values are not
+    grown = mean(np.diff(held)).times(stretch_s)  # memory drifts, so only its steps are independent samples
     flooded, moderate = bench.ages[FLOODED], bench.ages[MODERATE]
     rates = loads.figures[FLOODED]
 
@@ -134,7 +134,7 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             "MB",
             IMAGE_MB,
             Direction.AT_MOST,
-            floor=-math.inf,  # memory can be given back
+            floor=-math.inf,  # memory can shrink
             turn_s=1.0,
         ),
         Claim("frames that never came back", exact(bench.reports[-1].in_flight), "", 0, Direction.AT_MOST),
@@ -146,10 +146,10 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
 
 
 def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:
-    """Returns a figure with its interval over turns, where a single turn has no such figure.
+    """Returns a figure that only several turns together have, with its interval over turns.
 
     Args:
-        figure: computes it from the numbers of some turns.
+        figure: computes the figure from the numbers of some turns.
         turns: how many turns there were.
     """
     return estimate(
@@ -169,7 +169,7 @@ def p99(ages: Sequence[float] | np.ndarray) -> float:
 
 
 def rows_of(loads: Contest, bench: Bench) -> list[dict[str, Any]]:
-    """Returns one row for each load, one for the stretch of flood, and the last report's counts."""
+    """Returns a row for each load, a row for the stretch of flood, and a row with the last report's counts."""
     rows: list[dict[str, Any]] = []
     for load, times in LOADS.items():
         ages = [1e3 * age for turn in bench.ages[load] for age in turn]

@@ -1,19 +1,19 @@
-"""Compares the pipeline with a node written the usual way: frames a second, latency, and the hop between stages.
+"""Compares the pipeline with a node written the usual way: frames per second, latency, and the hop between stages.
 
 Both rivals get the same 640x480 images and run the same MobileNetV2 on the same machine in the same run. The model is
 untrained, which does not change its speed. torch computes in fp32 unless a program asks for something else, so there is
 one naive node. Each rival has a process of its own. A camera in a second process sends it
 images over DDS, and an observer in a third process receives its detections. The rivals take turns of about a second.
 The camera sends to one rival at a time, and the next turn begins once nothing of the last one is in flight. Each claim
-is the median over the turns of what the two rivals did in the same turn.
+is the median over all turns of the ratio of the two rivals in the same turn.
 
-A camera that is too fast for a rival, by half of the rival's own frames a second, shows how many it serves; the
-pipeline then takes batches of four. Both get no more images than that, because receiving them costs time. A camera at
-half the naive node's rate shows latency at batch size 1, from the image's stamp to the detections' arrival. The same
-turns measure the hop from the end of the backbone to the start of the head. Its rival is a message through DDS within
+For frames per second, the camera sends one and a half times as many frames as the rival can serve. It sends no more,
+because receiving images costs time. The pipeline then uses batches of four. For latency, the camera sends at half the
+naive node's rate, and the batch size is 1. Latency is from the image's stamp to the detections' arrival. The same turns
+measure the hop from the end of the backbone to the start of the head. The hop's rival is a message through DDS within
 this process, one at a time and at the same pace.
 
-Memory is the most that a rival's process held since its start. A full run has one more rival: the pipeline with the
+Memory is the peak of a rival's process since its start. A full run has one more rival: the pipeline with the
 camera in its own process.
 """
 
@@ -83,7 +83,7 @@ def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> 
 
 
 def throughput_claims(contest: Contest) -> list[Claim]:
-    """Returns the claims about frames a second."""
+    """Returns the claims about frames per second."""
     faster = ratio(contest.figures[PIPELINE], contest.figures[NAIVE])
     return [Claim("frames/s, times the naive node's", faster, "x", 3.0, turn_s=contest.turn_s)]
 
@@ -121,7 +121,7 @@ def conclude(saturation: Contest, latency: Contest, bench: Bench) -> Report:
 
 
 def rows_of(saturation: Contest, latency: Contest, bench: Bench) -> list[dict[str, Any]]:
-    """Returns one row for each rival in each contest."""
+    """Returns a row for each rival in each contest."""
     rows: list[dict[str, Any]] = []
     for contest in (saturation, latency):
         figures = contest.figures

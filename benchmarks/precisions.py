@@ -1,13 +1,13 @@
-"""Compares a trained detector in int8 and bf16 with itself in fp32, on OpenVINO: mAP and images a second.
+"""Compares a trained detector in int8 and bf16 with itself in fp32, on OpenVINO: mAP and images per second.
 
 - Quality: the mAP of each precision, with the detections of fp32 as the truth, and an interval over the images.
   The JSON file says how many boxes fp32 finds.
-- Speed: the network at batch 1, in turns of changing order. int8 has a goal on processors with VNNI only.
+- Speed: the network at batch 1, in turns with changing order. int8 has a goal only on processors with VNNI.
 
-The model and the images are yours. int8 is made as by the command `quantise`, from the images of `--calibration`. Every
-fourth of them is held back from the calibration, to choose which layers are quantised. So what is made depends on no
-image of `--images`, on which it is judged. They should show other things. A precision that the processor does not have
-is named.
+You provide the model and the images. int8 is made like the command `quantise` does, from the images of `--calibration`.
+Every fourth of them is held back from the calibration, to choose which layers are quantised. The images of `--images`
+only judge the result, so they should show other things. The benchmark names precisions that the processor does not
+have.
 
 From the source tree: `PYTHONPATH=. python benchmarks/precisions.py --model FILE.onnx --calibration FOLDER --images
 FOLDER`.
@@ -48,14 +48,14 @@ from split_infer_ros.split.quantised_model import QuantisedModel
 
 MIN_MAP = 0.97
 SPEED_GOALS = {Precision.BF16: 1.0, Precision.INT8: 1.6}
-FULL_S = 60.0  # of turns
+FULL_S = 60.0  # seconds of turns
 RESAMPLES = 200
 CONFIDENCE = 95  # per cent
-HELD_BACK = 4  # one of so many images of the calibration chooses
+HELD_BACK = 4  # one of so many calibration images helps to choose the layers
 
 
 class Quality:
-    """What a model detects in some images, compared with what it detects in fp32.
+    """Compares a model's detections in some images with its detections in fp32.
 
     Args:
         samples: the images.
@@ -89,10 +89,10 @@ class Quality:
 
 
 def in_int8(images: Samples, source: SplitModel) -> SplitModel:
-    """Returns a model in int8. One part of the images calibrates it, the other one chooses which layers are quantised.
+    """Returns a model in int8. Some of the images calibrate it, the others choose which layers are quantised.
 
     Raises:
-        ConfigurationError: it cannot be quantised.
+        ConfigurationError: the model cannot be quantised.
     """
     check_packages()
     choosing = images.files[HELD_BACK - 1 :: HELD_BACK]
@@ -112,7 +112,7 @@ def in_int8(images: Samples, source: SplitModel) -> SplitModel:
 def measure(
     model: SplitModel, calibration: Samples, test: Samples, seconds: float
 ) -> tuple[list[Claim], list[dict[str, Any]]]:
-    """Measures a model in all precisions that there are."""
+    """Measures a model in all precisions that this machine has."""
     name, quantised = Path(model.entry.name).stem, partial(in_int8, calibration)
     rivals = PrecisionRivals(name, model, goals=SPEED_GOALS, quantise=quantised, group_s=0.3)
     for precision, reason in rivals.refused.items():

@@ -6,8 +6,8 @@ detections at an observer. Processor time is that of the process and all that it
 after five seconds in which images come slowly, and again after five more in which the camera is too fast for the
 network: a second compiled model then serves two batches at once. Shared pages count for each process. The rivals:
 
-- `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process, with that engine, and the measurements of an
-  earlier start in its cache.
+- `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process with that engine. Its cache holds the
+  measurements of an earlier start.
 - `pipeline_first_start`: the same with OpenVINO and an empty cache, as after installation.
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
@@ -67,7 +67,7 @@ TITLES = {
     ANONYMOUS: ("anonymous memory", "MB"),
     BUSY: ("anonymous memory, camera too fast", "MB"),
 }
-GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # of the usual node's
+GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # at most so many times the usual node's
 
 
 def run(chosen: argparse.Namespace) -> Report:

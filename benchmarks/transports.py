@@ -1,19 +1,19 @@
 """Compares the three transports from backbone to head with plain DDS, and two Fast DDS profiles for images.
 
 A batch's features go from the backbone to the head. They stay within a process, go through shared memory to another
-process, or go by value over DDS as to another host. Rivals take turns, and the others are quiet meanwhile. All times
+process, or are copied over DDS, as to another host. Rivals take turns, and the others are quiet meanwhile. All times
 come from the backbone's own trace, on the steady clock that all processes share.
 
 For the hop, batches go one at a time, each when the last one is done. The time is from the end of the backbone to the
 start of the head. For `network` it is the time both ways, because that transport does not compare the clocks of two
 hosts. Plain DDS is a message of the same size to a callback that does nothing, sent about as often.
 
-For frames a second, the images of some batches come at once and wait in the middleware. The time is from the start of
-the first batch's backbone until the last batch is done.
+For frames per second, the images of several batches come at once and wait in the middleware. The time is from the start
+of the first batch's backbone until the last batch is done.
 
 Images of 1920x1080 pixels go one at a time from one process to another, with this package's profile and with none.
 
-A quick run has fewer sizes, and frames a second of two transports only: those of the claims.
+A quick run has fewer sizes, and measures frames per second only for the two transports that have claims.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from _turns import Contest, take_turns
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
 
-IMAGE_SIZE = 48, 64  # height and width; small, so that features are most of what is moved
+IMAGE_SIZE = 48, 64  # height and width; small, so that most of the moved bytes are features
 FULL_S = 600.0
 
 
@@ -122,13 +122,13 @@ def hop_claims(contest: Contest) -> list[Claim]:
 
 
 def frame_claims(contest: Contest) -> list[Claim]:
-    """Returns the claim about frames a second."""
+    """Returns the claim about frames per second."""
     kept = ratio(contest.figures[SHARED], contest.figures[IN_PROCESS])
     return [Claim("frames/s with shared memory, part of in process", kept, "x", 0.8, turn_s=contest.turn_s)]
 
 
 def image_claims(contest: Contest) -> list[Claim]:
-    """Returns the claims about images."""
+    """Returns the claims about 1080p images."""
     figures, turn_s = contest.figures, contest.turn_s
     sooner, arrived = ratio(figures[SHIPPED], figures[DEFAULT]), mean(figures[f"{SHIPPED} arrived"])
     return [
@@ -160,7 +160,7 @@ def conclude(hop: Contest, frames: Contest, images: Contest, bench: Bench) -> Re
 
 
 def rows_of_hops(hop: Contest, bench: Bench) -> list[dict[str, Any]]:
-    """One row for each rival and size."""
+    """Returns a row for each rival and size."""
     rows = []
     for size in SIZES:
         for name in (*TRANSPORTS, DDS):

@@ -1,4 +1,4 @@
-"""Tuning: what it gains on this machine, against makers' libraries, and how soon it finds the best.
+"""Tuning: what it gains on this machine, how it compares with vendors' libraries, and how soon it finds the best.
 
 - Each model as built, as it runs untuned, as tuned in so many seconds, and by the vendors' libraries, which take turns.
   A turn is a short group of calls of each; all ratios are of the same turns. The paper's Table 5 compares with its own
@@ -11,10 +11,10 @@
 - What the next start needs to read its record: once in each turn.
 
 A row's `usage` is that of this process while a network has its turns; its memory holds all networks of the model.
-
-A full run takes most of an hour. `--models A B` tunes these alone, and `--models` with none compares searches alone.
-`--add-to FILE` takes over the rows of an earlier run on this machine, so that parts may be measured one by one; rows
-keep the samples of each turn, by which all claims are made again. `--seconds` are those of each model's turns.
+A full run takes most of an hour. `--models A B` tunes only these models; `--models` without names only compares
+searches. `--add-to FILE` adds the rows of an earlier run on this machine, so that parts can be measured one by one.
+Rows keep the samples of each turn, and all claims are made again from them. `--seconds` is the time of each model's
+turns.
 
 Needs torch, torchvision and scikit-learn: from the source tree, `PYTHONPATH=. python benchmarks/tuning.py`.
 """
@@ -44,7 +44,7 @@ from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.machine import describe_machine
 
-PAPER = ("ssd_resnet50", "yolov3")  # that the paper has besides those with goals
+PAPER = ("ssd_resnet50", "yolov3")  # further models of the paper, besides those with goals
 OTHERS = ("resnet18", "efficientnet_b2", "vit_tiny", "shapes", "alexnet", "vgg16", "ssd300")
 SAME_MACHINE = ("cpu", "instruction_set", "cores", "gpu")
 FULL_S = 90.0  # for each model's turns, and for the replays
@@ -54,15 +54,15 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured.
+    """Says how much is measured.
 
     Attributes:
-        models: that are tuned.
-        seconds: for which each is.
-        group_s: of calls, a turn of a network.
-        batch_sizes: of the space that is searched.
-        searched: the model whose space that is.
-        trial_s: of each of its configurations, after which a doubtful measurement is not repeated.
+        models: the models that are tuned.
+        seconds: how long each model is tuned.
+        group_s: how many seconds a network is called in a turn.
+        batch_sizes: the batch sizes of the space that is searched.
+        searched: the model of that space.
+        trial_s: an uncertain measurement in that space is not repeated after this many seconds.
         is_quick: whether vendors' networks are exported in the quick way, and all contests share the time.
     """
 
@@ -86,18 +86,18 @@ def run(
     searches: bool = True,
     before: Sequence[Row] = (),
 ) -> Report:
-    """Measure everything.
+    """Measures everything.
 
     Args:
-        extent: how much.
-        device: where networks run.
-        seconds: for which contests that take turns together may do so from now on.
-        searches: whether these are compared.
-        before: rows of an earlier run; those of what is measured now are left out.
+        extent: how much is measured.
+        device: the device that runs the networks.
+        seconds: returns how long contests may take turns from now on.
+        searches: whether searches are compared.
+        before: rows of an earlier run. Rows about what is measured now are left out.
     """
     rows: list[Row] = []
     replays = Replays(record_costs(extent.searched, extent.batch_sizes, extent.trial_s, device)) if searches else None
-    # One model after the other, so that not all of them are in memory; in a quick run time goes where it is needed.
+    # One model after another, so that not all are in memory. A quick run shares its time among all contests.
     groups = [extent.models] if extent.is_quick else [(name,) for name in extent.models]
     with tempfile.TemporaryDirectory() as folder:
         database = Database(Path(folder, "tuning.jsonl"))
@@ -128,10 +128,10 @@ def _subject(row: Row) -> str:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of an earlier run on this machine.
+    """Returns the rows of an earlier run on this machine.
 
     Raises:
-        SystemExit: it was another machine.
+        SystemExit: the run was on another machine.
     """
     earlier, here = json.loads(path.read_text()), describe_machine()
     for fact in SAME_MACHINE:
@@ -142,7 +142,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def panels_of(rows: Sequence[Row]) -> list[Panel | Curve]:
-    """What a picture shows of rows."""
+    """Returns the panels of the picture."""
     panels: list[Panel | Curve] = [Panel(row["model"], "ms", row["samples"]) for row in rows if row["what"] == "model"]
     searches = {row["search"]: row for row in rows if row["what"] == "search"}
     if searches:
@@ -155,7 +155,7 @@ def panels_of(rows: Sequence[Row]) -> list[Panel | Curve]:
 
 
 def conclude(rows: Sequence[Row]) -> list[Claim]:
-    """The goals: those of each model, then those of all."""
+    """Returns the claims: about each model, then about all models and about searches."""
     models = [row for row in rows if row["what"] == "model"]
     claims = [claim for row in models for claim in claims_of_model(row)]
     if models:
@@ -176,7 +176,7 @@ def conclude(rows: Sequence[Row]) -> list[Claim]:
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", metavar="NAME", help="tune these alone")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")

@@ -1,4 +1,4 @@
-"""Two pipelines share the cores, each with a camera that is too fast: how old their results are, and how many they are.
+"""Two pipelines share the cores, each with a camera that is too fast. Measures the age and number of their results.
 
 Each pipeline is a process of its own with a detector of the size of YOLOv8n. A camera in another process sends images
 to both, and an observer in this process receives the detections. Its clock gives their age: from the image's stamp to
@@ -8,8 +8,8 @@ the detections' arrival. In each turn, both pipelines have one setting after the
 - `latency`: `objective: latency`, so that no batch runs beside another one of its process.
 - `alone`: the defaults, with images for the first pipeline only.
 
-A frame's age is that of the whole way. Where computing holds up the threads that read and publish, the results of
-`defaults` are older than those of `latency`.
+A frame's age covers its whole way. If computing holds up the threads that read and publish, the results of `defaults`
+are older than those of `latency`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pipeline import draw_pictures
 DEFAULTS, LATENCY, ALONE = RIVALS = ("defaults", "latency", "alone")
 OBJECTIVES = {DEFAULTS: "throughput", LATENCY: "latency", ALONE: "throughput"}
 PIPELINES = ("left", "right")
-RATE_HZ = 40.0  # of each camera: more than both pipelines can take
+RATE_HZ = 40.0  # each camera's rate; more than both pipelines can take
 SETTLE_S, MEASURED_S = 3.0, 4.0  # long enough that a pipeline notices the other one
 FULL_S = 400.0
 
 
 class Bench:
-    """Measures the settings, one after the other.
+    """Measures the settings, one after another.
 
     Args:
         observer: receives the detections.
@@ -53,7 +53,7 @@ class Bench:
         self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in PIPELINES}
 
     def turn(self, turn: int) -> dict[str, float]:
-        """Returns frames a second, and the 50th and 99th percentile of the age in seconds, for each setting."""
+        """Returns, for each setting, frames per second and the 50th and 99th percentile of the age in seconds."""
         found: dict[str, float] = {}
         for rival in rotated(RIVALS, turn):
             fed = PIPELINES[:1] if rival == ALONE else PIPELINES
@@ -81,7 +81,7 @@ class Bench:
 
 
 def claims_of(contest: Contest) -> list[Claim]:
-    """Returns the claims: results are not older than without lanes, and not fewer."""
+    """Returns the claims that results with the defaults are not much older, and not fewer, than without lanes."""
     figures, turn_s = contest.figures, contest.turn_s
 
     def over(name: str) -> Any:
@@ -101,7 +101,7 @@ def run(chosen: argparse.Namespace) -> Report:
         pictures, model = Path(folder, "pictures"), Path(folder, "yolo.onnx")
         draw_pictures(pictures)
         export(make_network(), model)
-        for name in PIPELINES:  # one after the other, as each compares engines on all cores
+        for name in PIPELINES:  # one after another, because each compares engines on all cores
             processes.start(["-m", "split_infer_ros.nodes.pipeline"], name, model=str(model), source="none")
             with Observer() as observer:
                 observer.wait_for_subscriber(f"/{name}/image")

@@ -2,19 +2,19 @@
 
 Each model runs in several configurations, which get the same images, already resized:
 
-- `baseline, as built`: the whole model, one batch after the other. The paper's gains are against this one.
-- `baseline, prepared`: the same after the preparation that the split model gets as well: folded, channels last, packed.
-  The gain over this one is due to splitting alone.
+- `baseline, as built`: the whole model, one batch after another. The paper's gains are over this configuration.
+- `baseline, prepared`: the same with the preparation that the split model gets as well: folded, channels last, packed.
+  The gain over this configuration is due only to splitting.
 - `optimised`: the prepared model with page-locked memory, prefetching and CUDA graphs, all asynchronous.
 - `split, planner's split point`: our pipeline at the split point that the planner takes from a profile of the same run.
-- `split, paper's split point`: the same pipeline, split between the features and the classifier (§4.4). In a detector
-  that is before the heads. If both split points are the same, one row says so.
+- `split, paper's split point`: the same pipeline, split between the features and the classifier (§4.4). In a detector,
+  it is before the heads. If both split points are the same, they share a row.
 - `split, planner's split point, two processes`: backbone and head are two processes with slots in shared memory, as
   the paper's two workers are. Its memory and processor time are those of the backbone's process.
 - `split, split point ...`: the best other fixed split points, at the smallest batch size.
 
 Without a GPU, all of them run on the CPU. The weights are seeded, and the outputs depend on the images. Agreement is
-the share of results whose best class is the baseline's. A detector's threshold leaves some hundreds of candidates in an
+the share of results whose best class is the baseline's. A detector's threshold leaves some hundreds of candidates per
 image, as after training.
 
 All configurations at one batch size take turns of several batches each, in changing order. The clock of a turn starts
@@ -25,7 +25,7 @@ slower stage takes for a batch alone, divided by the measured time between two b
 
 `copy_calls` counts the copies of one batch from the pre-processed images to the head's outputs, on a GPU under policy
 `pinned`. `copy_calls_added` leaves out those that the model's own operators make without a split. The paper saw no
-`cudaMemcpy` in its split runs (§7.3). What counts as a copy stands in `_copy_calls.py`.
+`cudaMemcpy` in its split runs (§7.3). `_copy_calls.py` says what counts as a copy.
 
 A run that is not quick measures as many images of each configuration as `--samples` says. That takes hours on a CPU.
 The report is written again after each batch size. The benchmark needs torch and torchvision only. From the source tree:
@@ -75,7 +75,7 @@ FULL = SplitExtent(
     num_fixed=2,
     num_tried=0,
 )
-PROGRESS_S = 60.0  # between two lines of progress
+PROGRESS_S = 60.0  # time between two lines of progress
 
 
 def measure_quickly(
@@ -100,9 +100,9 @@ def measure_quickly(
 def measure_fully(
     names: Sequence[str], device: torch.device, *, extent: SplitExtent, chosen: argparse.Namespace
 ) -> list[MatchResult]:
-    """Measures one batch size of one model after the other, until each configuration has its samples.
+    """Measures one batch size of one model after another, until each configuration has its samples.
 
-    The memory would not hold the large batches of all of them.
+    The large batches of all models would not fit into memory at once.
     """
     results: list[MatchResult] = []
     for name in names:
@@ -122,7 +122,7 @@ def measure_fully(
 
 
 def take_all(contest: Contest, turns: int) -> None:
-    """Takes so many turns and prints the progress every minute."""
+    """Takes turns until there are ``turns``, and prints the progress every minute."""
     next_line = 0.0
     while contest.turns < turns:
         if time.monotonic() >= next_line:

@@ -1,7 +1,7 @@
-"""Vision-specific operators against torchvision's or torch's own, and against naive ones.
+"""Compares vision-specific operators with torchvision's or torch's own, and with naive ones.
 
-- Suppression behind a detector's head: 3,234 boxes x 91 classes per image, 16 images, or 4 in a quick run. All classes
-  of the batch are suppressed at once, against torchvision's loop over images and classes. Boxes are spread over the
+- Suppression behind a detector's head: 3,234 boxes x 91 classes per image, 16 images, or 4 in a quick run. One call
+  suppresses all classes of the batch; torchvision loops over images and classes. Boxes are spread over the
   picture, or nearly all of them lie on top of each other.
 - Each operator from 10 to 100,000 boxes per image and 1 to 64 images: is it ever slower than the library's? The rivals
   take turns on the same values. Here box_nms has 20 classes, and its rival is batched_nms, image by image.
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> Report:
     on_gpu = torch.cuda.is_available()
     devices = [torch.device(CPU), *([torch.device(GPU, 0)] if on_gpu else [])]
     detectors = QUICK_DETECTORS if options.quick else DETECTORS
-    placed = PLACED if on_gpu or not options.quick else ()  # a quick run has no time for a simulation without a claim
+    placed = PLACED if on_gpu or not options.quick else ()  # a quick run has no time for it
     extent = QUICK if options.quick else FULL
     contests = Contests(devices, extent, detectors=detectors, placed=placed)
     contests.take_turns(seconds_for_turns(options, FULL_S))

@@ -2,8 +2,8 @@
 
     scripts/run python scripts/draw_diagrams.py
 
-Each ``docs/diagrams/NAME.dot`` becomes ``docs/diagrams/NAME.svg``. Pictures are committed, so that they are seen where
-the documentation is read without being built.
+Each ``docs/diagrams/NAME.dot`` becomes ``docs/diagrams/NAME.svg``. Pictures are committed, so that readers of
+the documentation's source see them without building it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the shapes detector as an ONNX file, which engines run without torch.
+"""Writes the shapes detector as an ONNX file. Engines run this file without torch.
 
     scripts/run python scripts/export_shapes.py [--output FILE]
 
 The exporter folds each batch norm into its convolution. It multiplies the convolution's weights by a scale for each
-channel. The file holds the weights in half precision, as they were trained, and the scales. Engines multiply them when
-they load the file, and get the same bits. Run this again after scripts/train_shapes.py has written other weights.
+channel. The file holds the scales, and the trained weights in half precision. Engines multiply both when they
+load the file, and get the same bits. Run this again after scripts/train_shapes.py has written other weights.
 
 NNCF and onnx2torch want plain weights, so they do not take this file. A model in int8 is made from torch's network.
 """
@@ -38,7 +38,7 @@ from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
 from split_infer_ros.split.split_points import INPUT, OUTPUT  # noqa: E402
 
-SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter notes the modules from which a node comes
+SCOPES = "pkg.torch.onnx.name_scopes"  # under this key, the exporter notes the modules from which a node comes
 
 
 def trained_network() -> nn.Module:
@@ -52,8 +52,8 @@ def trained_network() -> nn.Module:
 def exported(network: nn.Module) -> onnx.ModelProto:
     """Returns the network as it is exported for the engines.
 
-    The last node of a block has the name of the block, by which torch knows its split points too. What crosses there
-    has the names that it has in torch. So a backbone of the file fits a head of torch, and the other way round.
+    The last node of a block gets the block's name, like a split point in torch. The tensors that cross there get the
+    names that they have in torch. So a backbone from the file fits a head in torch, and the other way round.
     """
     images = TensorSpec("images", (3, shapes.HEIGHT, shapes.WIDTH), FLOAT32)
     proto: onnx.ModelProto = export(network, [images], name=NAME, engine=Engine.ONNXRUNTIME)
@@ -80,7 +80,7 @@ def _tensors_of_blocks() -> dict[str, tuple[str, ...]]:
 
 
 def without_notes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Removes what the exporter notes about its work, such as paths of this machine, and adds the class names."""
+    """Removes the exporter's notes about its work, such as paths of this machine, and adds the class names."""
     graph = proto.graph
     del graph.value_info[:]
     for part in (proto, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
@@ -91,10 +91,10 @@ def without_notes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def halved(proto: onnx.ModelProto, network: nn.Module) -> onnx.ModelProto:
-    """Stores the weights of convolutions in half precision, and has the graph make the others of them.
+    """Stores the weights of convolutions in half precision. The graph calculates the folded weights from them.
 
     Raises:
-        ValueError: other bits would come out.
+        ValueError: the calculated weights would have other bits.
     """
     state, scales = network.state_dict(), _scales(network)
     graph = proto.graph
@@ -122,7 +122,7 @@ def halved(proto: onnx.ModelProto, network: nn.Module) -> onnx.ModelProto:
 
 
 def _scales(network: nn.Module) -> dict[str, Floats]:
-    """Returns the scale (channels, 1, 1, 1) of each weight that is folded, by the weight's name."""
+    """Returns the scale (channels, 1, 1, 1) of each weight with a folded batch norm, by the weight's name."""
     scales: dict[str, Floats] = {}
     for path, sequence in network.named_modules():
         layers = list(sequence.named_children()) if isinstance(sequence, nn.Sequential) else []

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Gives damaged model files to a process like a node, and makes docs/results/notes/hostile_files.md of what it says.
+"""Gives damaged model files to a process like a node, and writes the outcomes to docs/results/notes/hostile_files.md.
 
     scripts/run python scripts/fuzz_files.py [--count N] [--seconds S] [--format NAME] [--folder FOLDER]
 
-The run can be made in pieces: each adds to FOLDER/found.jsonl and goes on where the last one ended. A section of the
-page is made anew once there are enough files of each of its formats; the other sections stay as they are.
+The run can be made in pieces. Each piece adds to FOLDER/found.jsonl and continues where the last one ended. Once there
+are enough files of each format of a section, that section of the page is made anew. The other sections stay as they
+are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "notes" / "hostile_files.md"
-SECTIONS = {  # of the page, with the formats and how many files of each there are
+SECTIONS = {  # the page's sections, with their formats and the number of files of each format
     "Hostile model files": (("ONNX", "exported program", "state dict", "safetensors", "packed weights"), 2000),
     "Hostile models of every decoder, and descriptions": (("ONNX of every decoder", "description"), 1000),
 }
@@ -33,7 +34,7 @@ Found = Mapping[str, Any]
 
 
 def main() -> int:
-    """Tries files until all are done or the time is over. Returns 1 if one of them was not survived."""
+    """Tries files until all are done or the time is over. Returns 1 if the process did not survive one of them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, help="files of each format (2,000 or 1,000, as on the page)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which this piece ends")
@@ -60,17 +61,17 @@ def main() -> int:
 
 
 def read(log: Path) -> list[Found]:
-    """What was found so far."""
+    """Returns the outcomes so far."""
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def failures(results: Iterable[Found]) -> list[Found]:
-    """Files after which the process died, hung, raised anything but a sentence, or had run code."""
+    """Returns the files at which the process died, hung, raised anything but a sentence, or ran code."""
     return [found for found in results if found["ran"] or found["outcome"].startswith(FAILURES)]
 
 
 def with_section(page: str, title: str, results: Iterable[Found]) -> str:
-    """The page with one section made anew: in its place, or else at the end."""
+    """Returns the page with one section made anew. A new section goes to the end."""
     made = section(title, [found for found in results if found["format"] in SECTIONS[title][0]])
     before, heading, rest = page.partition(f"## {title}\n")
     if not heading:
@@ -80,7 +81,7 @@ def with_section(page: str, title: str, results: Iterable[Found]) -> str:
 
 
 def section(title: str, results: Sequence[Found]) -> str:
-    """A section, Markdown, of the results of its files."""
+    """Returns a section in Markdown, made from the results of its files."""
     lines = [
         f"## {title}",
         "",
@@ -116,7 +117,7 @@ def section(title: str, results: Sequence[Found]) -> str:
 
 
 def kind_of(sentence: str) -> str:
-    """A sentence without what differs from file to file."""
+    """Returns a sentence without the parts that differ from file to file."""
     text = re.sub(r"\S*/?model\.(onnx|pt2|pth|safetensors|weights|yaml)", "FILE", sentence.replace("\n", " "))
     text = re.sub(r"'[^']*'", "'…'", text)
     text = re.sub(r"\(.*\)", "(…)", text)

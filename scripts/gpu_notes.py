@@ -1,4 +1,7 @@
-"""A plugin for pytest: notes each test when it begins and when it ends, so that a killed run says how far it came."""
+"""A plugin for pytest.
+
+It notes each test when it begins and when it ends, so that a killed run shows how far it came.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Notes:
     """Writes a line of JSON for each event: ``test``, ``outcome`` and ``reason``.
 
     Args:
-        path: of the file, which is made anew.
+        path: the file. It is made anew.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +50,7 @@ class Notes:
 
 
 def _reason(entry: Any) -> str:
-    """The first line of what went wrong, or why a test was skipped."""
+    """Returns the first line of an error, or why a test was skipped."""
     if isinstance(entry, tuple):
         return str(entry[2]).removeprefix("Skipped: ")
     crash = getattr(entry, "reprcrash", None)

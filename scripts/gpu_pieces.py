@@ -1,4 +1,4 @@
-"""The pieces into which everything that needs a GPU is divided: each ends within 9 minutes, all within 32."""
+"""Divides everything that needs a GPU into pieces. Each piece ends within 9 minutes, all within 32."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 from gpu_steps import ROOT, Step, is_there
 
-STACKS_S = 45  # after so long, the log gets the stacks of a test that still runs
+STACKS_S = 45  # if a test runs longer, the log gets its stacks
 SANITIZER = {"TORCH_CUDA_SANITIZER": "1"}
-# Parts of names of tests that are left out under the sanitizer. It makes each operation slow and keeps memory, so tests
-# of load and of freed memory would say nothing.
+# Tests with these parts in their names are left out under the sanitizer. It makes each operation slow and keeps memory,
+# so tests of load and of freed memory would mean nothing.
 UNSANITIZED = ("given_back", "come_and_go", "at_once")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Steps that run one after the other.
+    """Steps that run one after another.
 
     Attributes:
-        title: for people.
+        title: the title, for people.
         seconds: the budget of all steps together.
-        steps: gives them, for the folder in which results are left.
+        steps: returns the steps, given the folder of results.
     """
 
     title: str
@@ -33,13 +33,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Tests:
-    """Files of test/gpu, each in a process of its own, so that an error that sticks to CUDA ends with its file.
+    """Makes a step for each file of test/gpu.
+
+    Each runs in a process of its own, so a sticky CUDA error ends with its file.
 
     Attributes:
         seconds: the budget of each file, by its name without ``test_`` and ``_on_gpu``.
-        environment: variables that are set.
-        suffix: distinguishes several runs of one file.
-        left_out: parts of the names of tests that are not run.
+        environment: variables to set.
+        suffix: tells apart several runs of one file.
+        left_out: tests with one of these parts in their names are not run.
     """
 
     seconds: Mapping[str, float]
@@ -61,7 +63,10 @@ class Tests:
 
 
 def bench(name: str, seconds: float, *arguments: str, needs: Sequence[str] = ()) -> Callable[[Path], list[Step]]:
-    """A benchmark of benchmarks/, with its JSON, and its picture where matplotlib is there."""
+    """Returns a function that makes the step of a benchmark.
+
+    It writes JSON, and a picture if matplotlib is installed.
+    """
 
     def steps(out: Path) -> list[Step]:
         report = out / f"{name}.json"
@@ -74,16 +79,16 @@ def bench(name: str, seconds: float, *arguments: str, needs: Sequence[str] = ())
 
 
 def memcheck(out: Path) -> list[Step]:
-    """A small pipeline under compute-sanitizer, which sees each access of each kernel."""
+    """Returns the step of a small pipeline under compute-sanitizer, which sees each access of each kernel."""
     command = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--report-api-errors", "no"]
     command += [sys.executable, str(ROOT / "scripts" / "gpu_small_pipeline.py")]
-    # Without torch's cache each tensor is an allocation of its own, so that an access beyond it is seen.
+    # Without torch's cache, each tensor has an allocation of its own, so an access beyond it is seen.
     uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return [Step("compute-sanitizer memcheck", command, 90.0, uncached, needs=["compute-sanitizer"])]
 
 
 def together(*parts: Callable[[Path], list[Step]]) -> Callable[[Path], list[Step]]:
-    """The steps of several parts, one part after the other."""
+    """Returns a function that makes the steps of several parts, one part after another."""
     return lambda out: [step for part in parts for step in part(out)]
 
 

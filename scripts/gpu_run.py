@@ -1,8 +1,8 @@
-"""What needs a GPU: the tests of test/gpu, the sanitizers and the benchmarks, in numbered pieces.
+"""Runs everything that needs a GPU, in numbered pieces: the tests of test/gpu, the sanitizers and the benchmarks.
 
 Each piece and each of its steps has a budget of time. A step that takes longer is killed. Results go to one folder:
-JSON and a log for each piece, and JSON and a picture for each benchmark. summary.md has one table of all pieces that
-ran into that folder so far. All of it is written anew after each step, so a run that is cut short loses one step.
+JSON and a log for each piece, and JSON and a picture for each benchmark. summary.md has one table of all pieces with
+results in that folder. All files are written anew after each step, so a run that is cut short loses one step.
 
 Exit codes: 0 if every step passed; 1 if one failed or took too long; 3 if this machine lacks a GPU or a package.
 """
@@ -30,7 +30,7 @@ from gpu_steps import FAILED, OVER_BUDGET, ROOT, is_there, tail_of
 from gpu_summary import SUMMARY, write_summary
 
 CANNOT_RUN = 3
-NEEDED = {  # what to install for each module
+NEEDED = {  # the package to install for each module
     "numpy": "numpy",
     "torch": "torch",
     "torchvision": "torchvision",
@@ -54,11 +54,11 @@ print(json.dumps({**about, **versions}))
 
 
 class CannotRun(Exception):
-    """This machine lacks something; the message is a sentence."""
+    """This machine lacks something that is needed. The message is a sentence."""
 
 
 def count_gpus() -> int:
-    """How many GPUs NVIDIA's driver shows to this process; torch would need seconds to say so."""
+    """Returns how many GPUs NVIDIA's driver shows to this process. torch would need seconds for this."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -70,7 +70,7 @@ def count_gpus() -> int:
 
 
 def describe() -> dict[str, Any]:
-    """The machine, by a process of its own, so that this one holds no memory of the GPU.
+    """Returns a description of the machine. A child process makes it, so that this process holds no memory of the GPU.
 
     Raises:
         CannotRun: there is no GPU, a package is missing, or torch cannot use the GPU.
@@ -91,20 +91,23 @@ def describe() -> dict[str, Any]:
 
 
 def environment_of(cache: Path) -> dict[str, str]:
-    """The variables of a piece: nothing that was measured or compiled before counts, and nothing of it stays."""
+    """Returns the variables for a piece.
+
+    Its caches are in ``cache``: it uses and leaves no other measurements and builds.
+    """
     path = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH", str(ROOT))]  # pytest finds its plugin there
     caches = {name: str(cache / name) for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-    queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # as prepare_process sets it, which tests do not call
+    queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # prepare_process sets this, but tests do not call it
     return {**queues, **os.environ, **caches, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
 class Results:
-    """What came of a piece so far, on disk.
+    """Keeps the results of a piece so far on disk.
 
     Args:
-        number: of the piece.
-        title: of the piece.
-        machine: on which it runs.
+        number: the piece's number.
+        title: the piece's title.
+        machine: the description of the machine.
         out: the folder of results.
         archive: a file that gets the whole folder; None for no archive.
     """
@@ -115,7 +118,7 @@ class Results:
         self._path, self._out, self._archive = out / f"piece_{number}.json", out, archive
 
     def add(self, step: dict[str, Any]) -> None:
-        """Adds what became of a step, and writes the piece's JSON, the table and the archive."""
+        """Adds the outcome of a step, and writes the piece's JSON, the table and the archive."""
         self.steps.append(step)
         self._path.write_text(json.dumps(self._report, indent=2) + "\n")
         write_summary(self._out)
@@ -124,7 +127,10 @@ class Results:
 
 
 def write_archive(folder: Path, archive: Path) -> None:
-    """Writes a folder to a .tar.gz file, which may lie in it. The file before it stays whole until then."""
+    """Writes a folder to a .tar.gz file, which may lie in the folder.
+
+    An older file stays whole until the new one is done.
+    """
     unfinished = archive.with_name(f"{archive.name}.unfinished")
 
     def without_archives(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -144,12 +150,12 @@ def run_piece(
     archive: Path | None = None,
     end: float = math.inf,
 ) -> bool:
-    """Runs the steps of a piece, and writes what came of each; returns whether all passed or were left out.
+    """Runs the steps of a piece, and writes the outcome of each; returns whether all passed or were left out.
 
     Args:
-        number: of the piece.
-        piece: its steps and budget.
-        machine: on which it runs.
+        number: the piece's number.
+        piece: the piece, with its steps and budget.
+        machine: the description of the machine.
         out: the folder of results.
         archive: a file that gets the whole folder after each step.
         end: when all steps must be over, in seconds of the monotonic clock.
@@ -170,7 +176,7 @@ def run_piece(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         "scripts/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,7 @@
-"""A pipeline on the GPU for a few frames, small enough for a tool that makes kernels a hundred times slower."""
+"""Runs a pipeline on the GPU for a few frames.
+
+It is small enough for a tool that makes kernels a hundred times slower.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FRAMES = 6
 
 
 def main(device: str = "cuda:0") -> int:
-    """Run the pipeline; returns 0 if each frame came through."""
+    """Runs the pipeline; returns 0 if each frame came through."""
     found: list[int] = []
 
     def deliver(origin: Origin, detections: Detections) -> None:
@@ -31,7 +34,7 @@ def main(device: str = "cuda:0") -> int:
         drop_policy=DropPolicy.BLOCK,
         batch_timeout_s=0.01,
         memory_policy="device",  # auto would calibrate the machine first
-        cuda_graphs=False,  # their memory needs torch's cache, without which the tool sees more
+        cuda_graphs=False,  # their memory needs torch's cache; without the cache, the tool sees more
     )
     with LocalPipeline(load_model(ModelSpec("shapes", "default", device)), settings, deliver) as pipeline:
         pipeline.feed(itertools.repeat(Pixels(image, (2, 1, 0)), FRAMES))

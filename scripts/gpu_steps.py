@@ -1,4 +1,4 @@
-"""Steps: commands that each have a budget of time, after which they are killed with all that they started."""
+"""Steps: commands that each have a budget of time. After it, a command is killed with all that it started."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 PASSED, FAILED, OVER_BUDGET, LEFT_OUT = "passed", "failed", "over budget", "left out"
 ROOT = Path(__file__).parents[1]
-LEAST_S = 10.0  # with less than this left of a piece's budget, a step is not begun
-TAIL = 40  # lines of a failed step's output that are shown
+LEAST_S = 10.0  # if less is left of a piece's budget, a step is not begun
+TAIL = 40  # how many lines of a failed step's output are shown
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Step:
     """One command.
 
     Attributes:
-        name: for people.
-        command: with its arguments.
-        seconds: its budget.
-        environment: variables that are set beside those of the piece.
-        needs: modules or programs without which the step is left out.
-        notes: the file in which the plugin ``gpu_notes`` says what became of each test; None if it runs no tests.
-        report: the JSON file in which a benchmark leaves its claims; None if it is no benchmark.
+        name: the step's name, for people.
+        command: the command with its arguments.
+        seconds: the step's budget.
+        environment: variables to set in addition to those of the piece.
+        needs: modules or programs. If one is missing, the step is left out.
+        notes: the file to which the plugin ``gpu_notes`` writes the outcome of each test; None if there are no tests.
+        report: the JSON file to which a benchmark writes its claims; None if the step is no benchmark.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Step:
     report: Path | None = None
 
     def run(self, left_s: float, log: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-        """Runs the command for its budget or as long as is left, whichever is shorter.
+        """Runs the command for at most its budget and at most ``left_s``.
 
         Args:
-            left_s: seconds that are left of the piece.
-            log: the file to which its output is added.
+            left_s: the seconds that are left of the piece's budget.
+            log: the file to which the command's output is added.
             environment: all variables but those of the step itself.
 
         Returns:
@@ -77,7 +77,7 @@ class Step:
         entry: dict[str, Any] = {"name": self.name, "outcome": outcome, "seconds": round(seconds, 1), "why": why}
         if self.notes is not None and self.notes.exists():
             entry["tests"] = read_notes(self.notes)
-            self.notes.unlink()  # the piece's report has it all
+            self.notes.unlink()  # the piece's report has all of it
             running = [name for name, (result, _) in entry["tests"].items() if result == "begun"]
             if running:
                 entry["why"] += f" Then {running[-1]} was running."
@@ -87,30 +87,30 @@ class Step:
 
 
 def read_notes(path: Path) -> dict[str, tuple[str, str]]:
-    """What became of each test, by its name: the outcome, and the reason if it did not pass."""
+    """Returns the outcome of each test, and the reason if it did not pass, by the test's name."""
     found: dict[str, tuple[str, str]] = {}
     for line in path.read_text().splitlines():
         note = json.loads(line)
-        if found.get(note["test"], ("",))[0] != FAILED:  # a test may fail, and then be cleared up after
+        if found.get(note["test"], ("",))[0] != FAILED:  # after a test has failed, its clean-up may pass
             found[note["test"]] = note["outcome"], note["reason"]
     return found
 
 
 def is_there(name: str) -> bool:
-    """True if a module of that name can be imported, or a program be started."""
+    """Returns whether a module of that name can be imported, or a program of that name started."""
     try:
         return importlib.util.find_spec(name) is not None or shutil.which(name) is not None
-    except ModuleNotFoundError:  # the package that would hold the module
+    except ModuleNotFoundError:  # the package that would hold the module is missing
         return False
 
 
 def tail_of(log: Path) -> str:
-    """The last lines of what was put out."""
+    """Returns the last lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
 
 
 def _run_in_a_group(command: Sequence[str], environment: Mapping[str, str], seconds: float, output: Any) -> int | None:
-    """The command's exit code; None if it took too long, and was killed with all that is in its process group."""
+    """Runs a command; returns its exit code, or None if it took too long. Then it was killed with its process group."""
     process = subprocess.Popen(
         list(command),
         cwd=ROOT,
@@ -124,7 +124,7 @@ def _run_in_a_group(command: Sequence[str], environment: Mapping[str, str], seco
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
-    finally:  # also what a command that has ended left running
+    finally:  # kills also processes that an ended command has left
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

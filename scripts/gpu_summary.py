@@ -1,4 +1,4 @@
-"""The table of what came of a GPU's pieces: Markdown, made from the pieces' JSON files."""
+"""Makes the table of the pieces' outcomes on a GPU: Markdown, from the pieces' JSON files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUMMARY = "summary.md"
 
 
 def write_summary(out: Path) -> Path:
-    """Writes ``out``/summary.md from all pieces that left their JSON there, those of earlier calls included."""
+    """Writes ``out``/summary.md from the JSON of all pieces in ``out``, also of earlier calls."""
     pieces = [json.loads(path.read_text()) for path in sorted(out.glob("piece_*.json"))]
     path = out / SUMMARY
     path.write_text("\n".join(_lines(pieces)) + "\n")

@@ -1,9 +1,9 @@
-"""Takes the pictures of the documentation from running programs, and from what was measured.
+"""Takes the pictures of the documentation from running programs and from results of benchmarks.
 
     scripts/run python scripts/pictures.py [NAME ...]
 
 - ``detections``: the last frame of the demo, with its boxes.
-- ``live``: what the demo prints while it runs.
+- ``live``: the lines that the demo prints while it runs.
 - ``trace``: batches that overlap in backbone and head, from the trace of a pipeline that ran.
 - ``results``: claims of the newest results on a CPU with AVX-512, with their intervals.
 """
@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 RUN = str(ROOT / "scripts" / "run")
 DEMO_S = 8
-TRACE_S = 12.0  # for which the traced pipeline runs, its start included
-SHOWN_S = 0.25  # of a trace
-CLAIMS = {  # of each benchmark, those that are shown
+TRACE_S = 12.0  # how long the traced pipeline runs, its start included
+SHOWN_S = 0.25  # how many seconds of the trace are shown
+CLAIMS = {  # parts of the names of the claims that are shown, by benchmark
     "pipeline": ("frames/s", "latency p50"),
     "transports": ("hop in process", "hop through shared memory at 20 MB, times faster"),
     "detector": ("frames/s", "latency p50"),
@@ -140,7 +140,7 @@ def _save(figure: Any, name: str) -> None:
 
 
 def main() -> int:
-    """Takes the pictures that were asked for, or all."""
+    """Takes the pictures that the arguments name, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TAKEN)}; all by default")
     chosen = parser.parse_args().names or list(TAKEN)

@@ -38,7 +38,7 @@ NODES = {
     "camera": CameraParameters,
     "stats": StatsParameters,
 }
-# The parameters that a node sets itself, with what they are, by the node's name; nobody else can set them.
+# The parameters that only a node itself sets, with their meanings, by the node's name.
 LABELS = "The name of each label, by index. It exists once the model is loaded."
 STATUS = {
     "head": {LABELS_PARAMETER: LABELS},
@@ -155,7 +155,7 @@ These commands need no ROS:
 
 
 def _sub_commands(command: ModuleType) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yields the sub-commands of a command that has some."""
+    """Yields the sub-commands of a command, if it has any."""
     if hasattr(command, "make_record_parser"):
         for action in command.make_record_parser()._actions:
             if isinstance(action, argparse._SubParsersAction):

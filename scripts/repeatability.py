@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs every benchmark's quick run several times, and writes which verdicts each claim had.
+"""Runs every benchmark's quick run several times, and writes the verdicts of each claim.
 
     scripts/run python scripts/repeatability.py [--runs 5] [--only NAME ...] [--out FILE]
 
-All benchmarks have their first run, then all their second, and so on, so that runs of one benchmark lie minutes apart.
-A quick run that fails, or takes longer than its limit, ends all of it.
+All benchmarks have their first run, then all their second, and so on. So the runs of one benchmark lie minutes apart.
+If a quick run fails or takes longer than its limit, the script ends.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LIMIT_S = 120.0
 
 
 def quick_run(name: str) -> tuple[dict[str, str], float]:
-    """The verdict of each claim, by its name, and the seconds that the whole process took.
+    """Returns the verdict of each claim, by the claim's name, and the seconds that the whole process took.
 
     Raises:
-        subprocess.SubprocessError: it failed, or took too long.
+        subprocess.SubprocessError: the run failed, or took too long.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.json")
@@ -41,7 +41,7 @@ def quick_run(name: str) -> tuple[dict[str, str], float]:
 
 
 def main() -> int:
-    """Run all, and write the file after each round."""
+    """Runs all benchmarks, and writes the file after each round."""
     there = sorted(path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, metavar="N")

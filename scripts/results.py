@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes docs/results/README.md from what benchmarks wrote beside it.
+"""Makes docs/results/README.md from the JSON files of benchmarks beside it.
 
     scripts/results.py [FOLDER]
 
-Each benchmark has a section. Its files of one command stand side by side, a column for each machine. Text about a
-benchmark that no figure can say comes from FOLDER/notes/BENCH.md.
+Each benchmark has a section. Results of the same command stand side by side, a column for each machine.
+FOLDER/notes/BENCH.md holds text about a benchmark that no figure can say.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "
 
 
 def page(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None = None) -> str:
-    """The whole page, Markdown."""
+    """Returns the whole page in Markdown."""
     return "\n".join(_lines(results, notes, repeated)) + "\n"
 
 
@@ -60,7 +60,7 @@ def _lines(results: Sequence[Results], notes: Mapping[str, str], repeated: Mappi
 
 
 def _by_command(results: Sequence[Results]) -> list[list[Results]]:
-    """Results of one command, on several machines or on one, together."""
+    """Returns the results in groups: those of the same command are together."""
     groups: dict[tuple[str, ...], list[Results]] = {}
     for result in results:
         groups.setdefault(tuple(result["arguments"]), []).append(result)
@@ -93,7 +93,7 @@ def _claims(results: Sequence[Results]) -> dict[str, Mapping[str, Any]]:
 
 
 def _found(result: Results, name: str) -> tuple[str, str]:
-    """A claim's figure with its interval, and its verdict."""
+    """Returns a claim's figure with its interval, and its verdict; two empty texts if the result has no such claim."""
     claim = next((each for each in result["claims"] if each["name"] == name), None)
     if claim is None:
         return "", ""
@@ -108,7 +108,7 @@ def _found(result: Results, name: str) -> tuple[str, str]:
 
 
 def _usage(result: Results) -> Iterator[str]:
-    """What each rival takes of the machine."""
+    """Yields a table of the memory and processor time of each rival."""
     rows = [row for row in result["rows"] if any(key in row for key in SHARES)]
     shares = [key for key in SHARES if any(row.get(key) is not None for row in rows)]
     if not shares:
@@ -122,7 +122,7 @@ def _usage(result: Results) -> Iterator[str]:
 
 
 def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
-    """How verdicts of quick runs agree with each other."""
+    """Yields the section about how the verdicts of quick runs agree."""
     claims = [(bench, name, verdicts) for bench, of in repeated["claims"].items() for name, verdicts in of.items()]
     changed = [each for each in claims if {"holds", "does not hold"} <= set(each[2])]
     runs = repeated["runs"]
@@ -154,7 +154,7 @@ def _in_time(seconds: float) -> str:
 
 
 def read_notes(folder: Path) -> dict[str, str]:
-    """Texts by the names of their files, without the suffix."""
+    """Returns the texts of a folder, by the names of their files without the suffix."""
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.md"))}
 
 

@@ -4,7 +4,7 @@
     scripts/sweep_schedules.py [--operators pointwise] [--targets 90] [--precisions tf32 fp16] [--minutes 25]
 
 The script adds missing rows to docs/results/triton_OPERATOR.csv. It can be stopped at any time and started again. The
-rows that it has written by then are an even sample of the whole space. The formulas of
+rows written so far are an even sample of the whole space. The formulas of
 split_infer_ros/vision_ops/launch_limits.py were made from these tables, and a test compares them with the tables.
 """
 
@@ -34,8 +34,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "test" / "helpers")]
 
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate  # noqa: E402
 
-LIMIT_S = 20.0  # of processor time for a compilation
-WAIT_S = 3 * LIMIT_S  # for a compilation on a busy machine
+LIMIT_S = 20.0  # the most processor time for a compilation
+WAIT_S = 3 * LIMIT_S  # how long a compilation may take on a busy machine
 RESULT_COLUMNS = ("compile_s", "shared_bytes", "registers", "spilled_bytes")
 PRECISIONS = {
     ConvolutionTemplate.POINTWISE: ("tf32", "ieee", "fp16"),
@@ -47,23 +47,23 @@ KERNELS = {
     ConvolutionTemplate.WINDOWED: (3,),
     ConvolutionTemplate.DEPTHWISE: (3, 5),
 }
-IMAGES, CHANNELS, SIDE = 16, 64, 28  # multiples of 16, for which the compiler specialises most
+IMAGES, CHANNELS, SIDE = 16, 64, 28  # the compiler specialises most for multiples of 16
 
 Job = dict[str, object]
 
 
 def columns(template: ConvolutionTemplate) -> list[str]:
-    """Returns the columns of a table: what was compiled, the schedule, and what the compiler reported."""
+    """Returns the columns of a table: the compiled kernel, the schedule, and the compiler's report."""
     return ["target", "precision", "kernel", *SPACES[template].knobs, *RESULT_COLUMNS]
 
 
 def table_path(template: ConvolutionTemplate) -> Path:
-    """Returns where the results of a template are."""
+    """Returns the file with the results of a template."""
     return ROOT / "docs" / "results" / f"triton_{template.value}.csv"
 
 
 def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str]) -> list[Job]:
-    """Returns all compilations, in an order in which every beginning is an even sample of the whole."""
+    """Returns all compilations. In their order, the first ones are always an even sample of the whole."""
     knobs = SPACES[template].knobs
     chosen = [precision for precision in PRECISIONS[template] if precision in precisions]
     ordered: list[Job] = [
@@ -78,7 +78,7 @@ def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str
 
 
 def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dict[str, object]:
-    """Compiles one schedule and returns the processor time in seconds and what the compiler reports."""
+    """Compiles one schedule; returns the processor time in seconds and the compiler's report."""
     import torch
     from offline_triton import compile_launches
 
@@ -132,7 +132,7 @@ def serve(connection: Connection) -> None:
 
 
 class CompilerProcess:
-    """A process that compiles. A new process replaces one that was killed."""
+    """Runs compilations in a process. If the process is killed, a new one replaces it."""
 
     _connection: Connection
     _process: SpawnProcess
@@ -182,7 +182,7 @@ def main() -> None:
 
 
 def sweep(template: ConvolutionTemplate, wanted: list[Job], *, num_workers: int, deadline: float) -> None:
-    """Adds missing rows to a template's table until all are there or the deadline has passed."""
+    """Adds missing rows to a template's table, until none is missing or the deadline has passed."""
     path, names = table_path(template), columns(template)
     path.touch()
     with path.open(newline="") as file:

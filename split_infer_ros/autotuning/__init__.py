@@ -1,1 +1,1 @@
-"""Finds the fastest configuration of a model on this machine, by trials in a process of their own."""
+"""Finds the fastest configuration of a model on this machine. Trials run in a process of their own."""

@@ -1,4 +1,7 @@
-"""The best configuration that tuning found for a model on this machine, and what a pipeline takes from it."""
+"""Finds the best configuration that tuning recorded for a model on this machine.
+
+Pipelines take their settings from it.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ class BestKnown:
     """The best records of a model on this machine.
 
     Attributes:
-        network: how the network is run; None if that was not tuned.
-        pipeline: how the pipeline is split and batched; None if that was not tuned.
+        network: the record of how to run the network; None if the network was not tuned.
+        pipeline: the record of how to split and batch the pipeline; None if the pipeline was not tuned.
         read_s: how long it took to read the records, in seconds.
-        precision: of the network.
+        precision: the precision of the network.
     """
 
     network: Record | None = None
@@ -54,23 +57,23 @@ class BestKnown:
 
     @property
     def execution_config(self) -> ExecutionConfig:
-        """How the network is run; the default if that was not tuned."""
+        """How to run the network. If it was not tuned, the default execution config in ``precision``."""
         if self.network is None:
             return ExecutionConfig(precision=self.precision)
         return ExecutionConfig.from_json(self.network.config)
 
     @property
     def num_threads(self) -> tuple[int, int]:
-        """Threads of the backbone and of the head as they were recorded; 0 where nothing is known."""
+        """The recorded numbers of threads of the backbone and of the head; 0 for an unknown number."""
         network_threads = 0 if self.network is None else self.network.config["threads"]
         return self._pipeline_config.get("backbone_threads", network_threads), self._pipeline_config.get(
             "head_threads", 0
         )
 
     def backbone_threads(self, settings: StageSettings) -> int:
-        """Returns the threads for the backbone of a pipeline with these settings.
+        """Returns the number of threads for the backbone of a pipeline with these settings.
 
-        They are 0, which means all, unless split point and batch size are the tuned ones.
+        It is 0, which means all, unless the settings have the tuned split point and batch size.
         """
         config = self._pipeline_config
         if not config or (settings.split_point, settings.batch_size) != (config["split_point"], config["batch_size"]):
@@ -78,9 +81,10 @@ class BestKnown:
         return int(config["backbone_threads"])
 
     def fill_in(self, wanted: StageSettings) -> StageSettings:
-        """Returns the settings with tuned values where the user left them open.
+        """Returns the settings, with tuned values for those that the user left open.
 
-        Open are split point ``default``, batch size 0 and memory policy ``auto``.
+        Split point ``default``, batch size 0 and memory policy ``auto`` count as open. A batch size is filled in only
+        together with the split point. CUDA graphs are turned off if tuning found that faster.
         """
         config = self._pipeline_config
         if not config:
@@ -95,7 +99,7 @@ class BestKnown:
         return settings
 
     def __str__(self) -> str:
-        """Says in words which records there are and what they state."""
+        """Returns in words which records exist and what they say."""
         if self.network is None and self.pipeline is None:
             return "nothing was measured for it here; the command `tune` looks for the fastest way to run it"
         parts = [
@@ -108,7 +112,7 @@ class BestKnown:
 
 
 def _relevant(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a configuration without torch's choices, if another engine runs, and without a micro-batch of 0."""
+    """Returns a configuration without a micro-batch of 0 and, if another engine runs, without torch's knobs."""
     is_torch = config.get("engine", Engine.TORCH.value) == Engine.TORCH.value
     left_out = () if is_torch else TORCH_KNOBS
     return {name: value for name, value in config.items() if name not in left_out and (name != "micro_batch" or value)}
@@ -121,16 +125,16 @@ def find_best_known(
     batch_size: int = 0,
     engines: Sequence[str] = (),
 ) -> BestKnown:
-    """Finds the best records of a model on this machine by reading the database once.
+    """Finds the best records of a model on this machine. It reads the database once.
 
     Records outside the declared spaces are not used.
 
     Args:
         model: the model on its device, with the execution config in which it runs untuned.
-        database: where the records are.
-        precision: of the network.
-        batch_size: images a batch, 0 for a single image. If it was not tuned, the nearest that was is taken.
-        engines: those that may run the network; by default all that are installed and run on the model's device.
+        database: holds the records.
+        precision: the precision of the network.
+        batch_size: images per batch, 0 for a single image. If it was not tuned, the nearest tuned batch size is used.
+        engines: the engines that may run the network. By default, all that are installed and run on the model's device.
     """
     begin = time.perf_counter()
     key = Key.here(str(model.device))
@@ -161,7 +165,7 @@ def find_best_known(
 
 
 def _batch_size(record: Record) -> int:
-    """Returns the batch size of a network's record; 0 if its task has no shapes that can be read."""
+    """Returns the batch size of a network's record; 0 if its task has no readable shapes."""
     match record.task.get("shapes"):
         case [[int(size), *_]] if size > 0:
             return size

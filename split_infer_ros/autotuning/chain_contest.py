@@ -1,7 +1,7 @@
-"""Decides whether a chain of segments is used: only if it was faster, as a whole, than the best uniform form.
+"""Decides whether a chain of segments is used: only if, as a whole, it was faster than the best uniform configuration.
 
-Sums of the segments' times do not decide. Neighbours share caches, and a time that was taken minutes ago says little
-about a machine that others use as well. So both run in one process, in turns.
+Sums of the segments' times do not decide. Neighbours share caches, and a time from minutes ago says little about a
+machine that others use as well. So the chain and the uniform configuration run in one process, in turns.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.measurements.turns import median_interval
 
-SHARE = "share_of_uniform"  # fact of a chain's record: the median over all turns, and its interval
+SHARE = "share_of_uniform"  # fact of a record: the chain's share of the uniform time, median and interval
 
 
 @dataclass(frozen=True, slots=True)
 class ChainContest:
-    """Lets a chain take turns with the best uniform form. Its measurements are stored and not repeated.
+    """Lets a chain take turns with the best uniform configuration. Measurements are stored and not repeated.
 
     Attributes:
         runner: runs the trial.
         database: stores the record.
         key: the key of the record.
-        task: of running the whole network.
+        task: the task of running the whole network.
     """
 
     runner: TrialRunner
@@ -38,17 +38,17 @@ class ChainContest:
     task: Mapping[str, Any]
 
     def record(self, chain: Mapping[str, Any], uniform: Record, about: Mapping[str, Any], *, limit_s: float) -> Record:
-        """Returns the record of a chain, measured now unless it is stored.
+        """Returns the record of a chain. It is measured now unless it is stored.
 
-        It is marked uncertain, and so never preferred, unless the whole interval says which of both is faster. Its
-        costs are the chain's shares of the uniform form's time in the same turn, times the recorded time of that form.
-        So both are compared as if the machine had not changed since.
+        If the interval leaves open which of the two is faster, the record is marked uncertain, and so never preferred.
+        The record's costs are the chain's shares of the uniform configuration's time in the same turn, multiplied by
+        that configuration's recorded time. So the two compare as if the machine had not changed since that record.
 
         Args:
             chain: the chain's configuration.
-            uniform: the record of the best uniform form.
+            uniform: the record of the best uniform configuration.
             about: the batch size.
-            limit_s: of the trial.
+            limit_s: the time limit of the trial, in seconds.
         """
         for known in self.database.find(self.key, self.task):
             if same(known.config, chain) and is_proven(known):
@@ -68,7 +68,7 @@ class ChainContest:
 
 
 def is_proven(record: Record) -> bool:
-    """Returns whether a record of the whole network is one without segments, or of a chain that took turns."""
+    """Returns whether a record of the whole network has no segments, an error, or the result of turns with a chain."""
     return "segments" not in record.config or record.error is not None or SHARE in record.facts
 
 

@@ -1,4 +1,4 @@
-"""Compares the engines once for a model, a precision and a batch size, so that ``auto`` is fast without tuning."""
+"""Compares the engines once for a model, a precision and a batch size. So engine ``auto`` is fast without tuning."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_COMPARISON_S = 30.0
 
 
 def open_engines(wanted: str, residency: Residency) -> tuple[str, ...]:
-    """Returns the engines that a user's choice leaves open; empty if all are.
+    """Returns the engines that a user's choice leaves open; empty if it leaves all open.
 
     Args:
         wanted: the parameter ``engine``.
-        residency: where the weights are. torch alone streams them.
+        residency: where the weights are. Only torch streams weights.
     """
     if residency is not Residency.RESIDENT:
         return (Engine.TORCH.value,)
@@ -45,17 +45,17 @@ def compare_engines_once(
     seconds: float = MAX_COMPARISON_S,
     open_runner: Callable[[ModelSpec], AbstractContextManager[TrialRunner]] = TrialProcess,
 ) -> None:
-    """Times the network by each engine, in a process of its own, unless that was done before on this machine.
+    """Times the network with each engine in a trial process, unless this machine has done so before.
 
     Args:
         model: the model on its device.
-        spec: by which that process loads it.
+        spec: the model spec by which the process loads the model.
         database: keeps the results.
-        precision: of the backbone.
-        batch_size: images a batch.
-        say: is called with a line before the comparison and with one that tells its results.
-        seconds: that the comparison may take, once the process has loaded the model.
-        open_runner: starts the process.
+        precision: the precision of the backbone.
+        batch_size: images per batch.
+        say: called with a line before the comparison and with a line that tells the results.
+        seconds: how long the comparison may take after the process has loaded the model.
+        open_runner: makes the trial process.
 
     Raises:
         ConfigurationError: the process cannot be started.
@@ -76,9 +76,9 @@ def compare_engines_once(
 
 
 def describe_comparison(records: Sequence[Record]) -> str:
-    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used.
+    """Says in words how long a batch takes with each engine, the fastest first, and why an engine cannot be used.
 
-    Where results differ from those of the model as built, it says by how much.
+    If results differ from those of the model as built, it says by how much.
     """
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
     parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms{_difference(record)}" for record in timed]

@@ -1,7 +1,7 @@
-"""Times a network in several configurations: first each alone, and then all of them in turns.
+"""Times a network in several configurations: first each one alone, then all of them in turns.
 
-A machine that others use as well may be a tenth slower a second later. So times that were taken one after the other
-do not tell which of two configurations is faster, if both are close.
+A machine that others use as well may be a tenth slower a second later. So if two configurations are close, times that
+were taken one after the other do not tell which is faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config
 
-TURNS_S = 4.0  # kept for the turns
+TURNS_S = 4.0  # the time that is kept for the turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class EngineContest:
 
     Attributes:
         runner: runs the trials.
-        key: of the records.
-        task: of running the whole network.
+        key: the key of the records.
+        task: the task of running the whole network.
         about: the batch size, for the trials.
-        traits: of the model, which each record repeats.
-        clock: returns seconds.
+        traits: the model features. Each record repeats them.
+        clock: returns the time in seconds.
     """
 
     runner: TrialRunner
@@ -40,13 +40,15 @@ class EngineContest:
     clock: Callable[[], float]
 
     def records(self, configs: Mapping[str, Config], end: float, turns_share: float = 1.0) -> list[Record]:
-        """Returns a record for each configuration that was tried until the clock shows ``end``, or soon after.
+        """Tries configurations until the clock shows ``end``, or soon after.
+
+        Returns a record for each one that was tried.
 
         Args:
-            configs: by name. If time is short, the first ones are compared.
-            end: as said. A configuration that is being tried then has an error, as one that cannot run the model. No
-                other one is tried after it, since a new process would have to start.
-            turns_share: of the time that is left when all are ready, the part that their turns may take.
+            configs: the configurations, by name. If time is short, only the first ones are tried.
+            end: when the trials end. A trial that runs at that time is ended and gets an error, like a configuration
+                that cannot run the model. No other trial follows, because it would need a new process.
+            turns_share: the turns may take this share of the time that is left after the single trials.
         """
         outcomes: dict[str, TrialOutcome] = {}
         for name in configs:
@@ -67,18 +69,18 @@ class EngineContest:
     def _in_turns(
         self, outcomes: Mapping[str, TrialOutcome], configs: Mapping[str, Config], seconds: float
     ) -> Mapping[str, TrialOutcome]:
-        """Returns the outcomes with the costs of turns, if there is time for them."""
+        """Returns the outcomes with costs that were measured in turns, if there is time for turns."""
         left_s = max(TURNS_S, seconds)
         if len(outcomes) < 2 or _seconds_of_turn(outcomes.values()) > left_s:
             return outcomes
         rivals = {name: dict(configs[name]) for name in outcomes}
-        found = self.runner.run(RIVALS, {}, {**self.about, RIVALS: rivals}, 2 * left_s)  # it ends at half the limit
+        found = self.runner.run(RIVALS, {}, {**self.about, RIVALS: rivals}, 2 * left_s)  # turns end at half the limit
         turns: Mapping[str, Sequence[float]] = found.facts.get(TURNS, {})
-        if turns.keys() != outcomes.keys():  # they would not fit into memory side by side
+        if turns.keys() != outcomes.keys():  # not all of them fit into memory side by side
             return outcomes
         return {name: replace(outcome, costs=tuple(turns[name])) for name, outcome in outcomes.items()}
 
 
 def _seconds_of_turn(outcomes: Iterable[TrialOutcome]) -> float:
-    """Returns how long a turn takes, in which each runs once untimed and at least once more."""
+    """Returns how long a turn takes: each configuration runs once untimed and at least once timed."""
     return sum(2 * min(outcome.costs) for outcome in outcomes)

@@ -1,7 +1,7 @@
-"""The graph tuner (paper 004, §3.2.3): the best convolutions for each segment, weighed against changes of layout.
+"""The graph tuner (paper 004, §3.2.3) chooses convolutions for each segment. It weighs their times against conversions.
 
-It was tried on the CPUs of docs/results. No chain of segments was faster there than the best form whose segments are
-all alike. So a chain is used only if it was faster as a whole; see ``chain_contest``.
+On the CPUs of docs/results, no chain of segments was faster than the best configuration whose segments are all alike.
+So a chain is used only if it was faster as a whole; see ``chain_contest``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.search.dynamic_programming import best_chain
 from split_infer_ros.split.model import SplitModel
 
-MIN_PIECE_S = 1.0  # of a piece with one kind of convolutions; oneDNN may compile that long
-LAYOUT = "layout"  # fact of a record: that of a segment's results
+MIN_PIECE_S = 1.0  # the least time for a segment with one kind of convolutions; oneDNN may compile that long
+LAYOUT = "layout"  # fact of a record: the layout of a segment's results
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """The segments with one kind of convolutions, in order. Times that are uncertain are infinite.
+    """The times of all segments, in order, with one kind of convolutions. Uncertain times are infinite.
 
     Attributes:
-        work: seconds of each segment, its inputs in the layout of that kind.
-        conversion: seconds of bringing each segment's inputs into that layout from the other one.
-        layouts: of each segment's results.
+        work: the seconds that each segment takes if its inputs have the layout of that kind.
+        conversion: the seconds that it takes to convert each segment's inputs from the other layout to that one.
+        layouts: the layout of each segment's results.
     """
 
     work: Sequence[float]
@@ -44,11 +44,11 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What the graph tuner found.
+    """The result of the graph tuner.
 
     Attributes:
-        config: the network's configuration with ``segments``; None if there is nothing to mix.
-        reason: why there is nothing to mix, as a sentence.
+        config: the network's configuration with ``segments``; None if there is no chain to try.
+        reason: a sentence that says why there is no chain to try.
     """
 
     config: Mapping[str, Any] | None
@@ -59,13 +59,12 @@ class Chain:
 class GraphTuner:
     """Finds the best kind of convolutions for each segment. Its measurements are stored and not repeated.
 
-    A time that is uncertain counts as unknown: such a segment does not get this kind, and such a conversion is avoided.
-
-    The time of a segment in blocks of channels includes laying out its inputs and results. Inside a run of such
-    segments this does not happen, so the sum overrates the cost of the run.
+    An uncertain time counts as unknown: the segment does not get this kind, or the conversion is avoided. With blocks
+    of channels, the time of a segment includes laying out its inputs and results. Inside a run of such segments this
+    does not happen, so the sum overrates the cost of the run.
 
     Attributes:
-        model: the model, whose segments lie between neighbouring split points.
+        model: the model. Its segments lie between neighbouring split points.
         runner: times the segments, once for each kind of convolutions.
         database: stores the records.
         key: the key of the records.
@@ -86,14 +85,14 @@ class GraphTuner:
         end: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> Chain:
-        """Returns the configuration whose segments and conversions add up to the least time.
+        """Returns the chain with the least sum of the times of segments and conversions.
 
         Args:
-            kinds: kinds of convolutions, the most promising first. Those whose turn comes too late are left out.
-            config: the network's configuration, for all that segments do not choose. They are not compiled.
+            kinds: kinds of convolutions, the most promising first. If time runs out, the last ones are left out.
+            config: the network's configuration for everything but the convolutions. Segments are never compiled.
             about: the batch size.
-            end: when the clock stops the measurements. No piece has less time than compiling may take.
-            clock: returns seconds.
+            end: when the measurements end, by the clock. Each segment gets at least ``MIN_PIECE_S``.
+            clock: returns the time in seconds.
         """
         plain = {**config, "compiler": Compiler.NONE.value, "folding": True}
         ends = [split_point.name for split_point in self.model.split_points[1:]]
@@ -128,7 +127,7 @@ class GraphTuner:
     def _times(
         self, config: Mapping[str, Any], ends: Sequence[str], about: Mapping[str, Any], limit_s: float
     ) -> SegmentTimes | None:
-        """Returns the times of all segments with one kind of convolutions; None if a segment cannot run so."""
+        """Returns the times of all segments with one kind of convolutions; None if a segment cannot run with it."""
         records = self._stored(config, ends, limit_s)
         if records is None:
             records = self._measure(config, ends, about, limit_s)
@@ -144,7 +143,7 @@ class GraphTuner:
         )
 
     def _stored(self, config: Mapping[str, Any], ends: Sequence[str], limit_s: float) -> list[Record] | None:
-        """Returns the stored records in order; None if any is missing or had too little time."""
+        """Returns the stored records in order; None if a record is missing or its trial had too little time."""
         records = self.database.find(self.key, self.task)
         found = []
         for part in SEGMENTS_PARTS:
@@ -181,6 +180,6 @@ class GraphTuner:
 
 
 def _conversion(times: Mapping[str, SegmentTimes], index: int, before: str, after: str) -> float:
-    """Returns the seconds between two segments. Neighbours of one kind run as one part, so nothing is converted."""
+    """Returns the seconds of a conversion between two segments. Neighbours of one kind run as one part, without one."""
     given, taken = times[before].layouts[index - 1], layout_of(Convolutions(after))
     return times[after].conversion[index] if before != after and needs_conversion(given, taken) else 0.0

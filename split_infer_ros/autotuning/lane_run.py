@@ -1,4 +1,4 @@
-"""A call of a network as a node makes it while frames come fast: on all lanes at the same time."""
+"""Calls a network as a node does while frames come fast: on all lanes at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LaneRun:
 
     Args:
         run: runs a batch on the calling thread.
-        num_lanes: how many threads run a batch each; with one, that is the thread that calls.
+        num_lanes: how many threads run a batch each. With one lane, the calling thread runs it.
         set_up: sets the number of threads that ``run`` uses on a new thread.
     """
 
@@ -31,14 +31,14 @@ class LaneRun:
             self._run()
             return
         batches = [self._lanes.submit(self._on_lane) for _ in range(self._num_lanes)]
-        wait(batches)  # all of them, even if one fails
+        wait(batches)  # waits for all of them, even if one fails
         for batch in batches:
             batch.result()
 
     def per_batch(self, seconds: Sequence[float]) -> list[float]:
-        """Returns the seconds a batch of calls that took so long."""
+        """Returns the seconds per batch, given the seconds of each call."""
         return [each / self._num_lanes for each in seconds]
 
     def _on_lane(self) -> None:
-        with inference_mode():  # a thread's own setting
+        with inference_mode():  # each thread has its own setting
             self._run()

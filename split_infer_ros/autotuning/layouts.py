@@ -1,4 +1,4 @@
-"""The layouts in which segments of a network take and give features."""
+"""The layouts in which segments of a network take and return features."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from split_infer_ros.engines.execution_config import Convolutions
 
 
 class Layout(Enum):
-    """How the features of a segment lie in memory. Its value is what records say.
+    """How the features of a segment lie in memory. Records hold the value.
 
-    - ``CONTIGUOUS``: all of a channel together, channel by channel.
+    - ``CONTIGUOUS``: one channel after another.
     - ``CHANNELS_LAST``: all channels of a pixel together.
-    - ``ANY``: both at once, as features of one pixel or of one channel do.
-    - ``MIXED``: several maps that differ, or strides of another kind.
+    - ``ANY``: both at once. Features with one pixel or one channel are like this.
+    - ``MIXED``: maps with different layouts, or other strides.
     """
 
     CONTIGUOUS = "contiguous"
@@ -25,11 +25,11 @@ class Layout(Enum):
 def layout_of(convolutions: Convolutions) -> Layout:
     """Returns the layout in which a kind of convolutions takes features.
 
-    Convolutions in blocks of channels take and give plain maps as well: oneDNN lays them out inside a segment.
+    Convolutions in blocks of channels take and return plain maps too: oneDNN lays them out inside a segment.
     """
     return Layout.CONTIGUOUS if convolutions is Convolutions.CONTIGUOUS else Layout.CHANNELS_LAST
 
 
 def needs_conversion(given: Layout, taken: Layout) -> bool:
-    """Returns whether features that are given in one layout must be converted before they are taken in another."""
+    """Returns whether features in layout ``given`` must be converted for a segment that takes ``taken``."""
     return given is not taken and given is not Layout.ANY

@@ -1,4 +1,4 @@
-"""Describes a model by a few numbers, so that the cost model can learn from similar models."""
+"""Describes a model by a few numbers. With them, the cost model can learn from similar models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from split_infer_ros.split.model import SplitModel
 
 
 def model_features(model: SplitModel) -> dict[str, float]:
-    """Returns numbers whose differences by 1 matter: sizes as powers of ten, and the shares of kinds of convolutions.
+    """Returns a model's sizes as logarithms to base 10, and the shares of kinds of convolutions, from 0 to 1.
 
-    An ONNX model has sizes only.
+    An ONNX model has only sizes. In all numbers, a difference of 1 is large.
     """
     _, height, width = model.entry.image_shape
     sizes = {"parameters": math.log10(max(1, model.parameters)), "pixels": math.log10(height * width)}
     if isinstance(model, GraphModel):
         return sizes
-    from torch import nn  # only here, as a process with an ONNX model may have no torch
+    from torch import nn  # only here: a process with an ONNX model may have no torch
 
     from split_infer_ros.split.torch_model import TorchModel
 

@@ -1,4 +1,4 @@
-"""Opens a model as it runs best on this machine: by the engine, the precision and the settings that were measured."""
+"""Opens a model as it runs best on this machine: with the engine, precision and settings that were measured."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Opened:
     """A model as it runs best, and what is known about it.
 
     Attributes:
-        model: loaded with its engine.
-        best_known: what tuning found.
-        notes: sentences for the user: why it runs in another precision, or by another engine.
+        model: the model, loaded with its engine.
+        best_known: the best records of the model on this machine.
+        notes: sentences for the user: why the model runs in another precision, or with another engine.
     """
 
     model: SplitModel
@@ -46,12 +46,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What may be measured before a model runs for the first time.
+    """Says what may be measured before a model runs for the first time.
 
     Attributes:
-        say: is called with a line before and after a measurement.
-        compares: whether engines are compared, with engine ``auto``, unless that was done before.
-        tune_s: seconds for which the model is tuned if nothing is known; 0: it is not.
+        say: called with a line before and after a measurement.
+        compares: whether, with engine ``auto``, engines are compared if they were not compared before.
+        tune_s: how many seconds the model is tuned if nothing is known about it. 0: not at all.
     """
 
     say: Callable[[str], object]
@@ -70,20 +70,20 @@ def open_model(
     measuring: Measuring | None = None,
     accepts: Callable[[SplitModel], tuple[Precision, ...]] | None = None,
 ) -> Opened:
-    """Loads a model by the engine and in the precision in which it runs best.
+    """Loads a model with the engine and the precision in which it runs best.
 
     Args:
-        spec: of the model.
-        weights: where the weights of the partition are for which it is loaded.
-        database: where measurements are.
-        engine: what executes it, as ``parse_engine`` reads it, or ``auto``.
-        precision: as ``parse_precision`` reads it.
-        batch_size: images a batch, 0 for a single image.
-        measuring: what may be measured first; None: nothing.
-        accepts: returns the precisions that will do for a model; those of ``precision`` if None.
+        spec: the model spec.
+        weights: where the weights of the caller's partition are.
+        database: holds the measurements.
+        engine: the engine's name, as ``parse_engine`` reads it, or ``auto``.
+        precision: the precision's name, as ``parse_precision`` reads it.
+        batch_size: images per batch, 0 for a single image.
+        measuring: what may be measured first. None: nothing.
+        accepts: returns the precisions that a model may use, best first. If None, these are the ones in ``precision``.
 
     Raises:
-        ConfigurationError: as for ``load_model``; or the model cannot run in that precision or by that engine.
+        ConfigurationError: as for ``load_model``, or the model cannot run in that precision or with that engine.
     """
     model = load_streamable(_by_named_engine(spec, engine), weights)
     wanted = parse_precision(precision) if accepts is None else accepts(model)
@@ -112,12 +112,12 @@ def open_model(
 
 
 def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
-    """Returns the spec with the engine that the user named, if the model is an ONNX file that such an engine runs.
+    """If the user named an engine and it runs the model as an ONNX file, returns the spec with that engine.
 
-    By that engine the file is inspected. Without it, the file would also be inspected for the native engine.
+    The file is then inspected only for that engine. Otherwise it would also be inspected for the native engine.
 
     Raises:
-        ConfigurationError: a file of the catalogue cannot be downloaded, or there is no such engine.
+        ConfigurationError: a file of the catalogue cannot be downloaded, or no engine has that name.
     """
     if engine == AUTO:
         return spec
@@ -129,14 +129,14 @@ def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
 
 
 def tenant_opener(database: Database, say: Callable[[str], object] = ignore) -> OpenModel:
-    """Returns what opens the models of a server's tenants as they run best, as far as that was measured before.
+    """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
-    Each model has the split point that tuning found, unless the settings name one. The number of threads that was found
-    counts for that split point and batch size alone.
+    Each model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
+    only with the tuned split point and batch size.
 
     Args:
-        database: where measurements are.
-        say: is called with each line about the profile that split point ``auto`` needs.
+        database: holds the measurements.
+        say: called with each line about the profile that split point ``auto`` needs.
     """
 
     def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:

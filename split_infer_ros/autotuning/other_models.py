@@ -1,4 +1,4 @@
-"""What was measured of other models on this machine, from which the cost model learns about a new one."""
+"""Reads measurements of other models on this machine. From them, the cost model learns about a new model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def samples_of_other_models(database: Database, key: Key, *, fingerprint: str, s
     """Returns the latest samples of other models' networks, at most ``MAX_SAMPLES``.
 
     Args:
-        database: where the records are.
-        key: of this machine.
-        fingerprint: of the model that is tuned, whose own records are left out.
-        space: records of other configurations are left out.
+        database: holds the records.
+        key: the key of this machine.
+        fingerprint: the fingerprint of the model that is tuned. Its own records are left out.
+        space: the space of configurations. Records outside it are left out.
     """
     groups: dict[str, list[Record]] = {}
     for record in database.records():

@@ -1,4 +1,4 @@
-"""How far a search is, for whoever shows it."""
+"""How far a search is, for code that shows it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Progress:
 
     Attributes:
         stage: ``network`` or ``pipeline``.
-        num_trials: trials that were made now or before.
+        num_trials: the number of trials, made in this search or before.
         space_size: how many configurations there are.
-        record: the record of the last trial; None if none was made now.
+        record: the record of the trial just made; None at the end of the search.
         best: the best record so far; None while there is none.
         default: the record of the configuration that runs untuned; None while there is none.
     """

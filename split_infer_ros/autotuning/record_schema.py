@@ -1,4 +1,4 @@
-"""The record schema: what an imported record may say, by kind of task. Nothing else is taken from a file."""
+"""The record schema says what an imported record may hold, by kind of task. Other records of a file are refused."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from split_infer_ros.vision_ops.schedules import SPACES
 EXECUTION = "execution"  # batches of several models as one
 OPERATORS = ("box_nms", *(template.value for template in SPACES))
 SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
-ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are alternatives
+ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds of tasks whose configurations are alternatives
 MAX_CORES, MAX_BATCH_SIZE = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # a split point or a node of a graph
 
 
 def objection_of(record: Record) -> str | None:
-    """Says in a sentence why the schema does not allow a record; None if it does.
+    """Says in a sentence why the schema does not allow a record; None if it allows it.
 
-    Whether the model has a split point of that name is checked only when the record is used.
+    Whether the model has the record's split point is checked only when the record is used.
     """
     num_cores = record.target.get("cores")
     if not isinstance(num_cores, int) or isinstance(num_cores, bool) or not 1 <= num_cores <= MAX_CORES:
@@ -66,7 +66,10 @@ def objection_of(record: Record) -> str | None:
 
 
 def _space_of(kind: str, num_cores: int) -> tuple[Space | None, Sequence[str]]:
-    """Returns the space of a kind of task, and the knobs that take any name."""
+    """Returns the space of a kind of task, and the further knobs that take any name.
+
+    The space of unknown kinds is None.
+    """
     knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:
         return network_space(num_cores, tuple(Precision)), ()

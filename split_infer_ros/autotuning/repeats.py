@@ -1,4 +1,4 @@
-"""Which uncertain measurement of a network is repeated."""
+"""Chooses which uncertain measurement of a network is repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from split_infer_ros.measurements.database import best_of
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config, Frozen, frozen
 
-MAX_REPEATS = 3  # measurements of a configuration that is uncertain and would be the best
+MAX_REPEATS = 3  # how often a configuration that is uncertain and would be the best is measured
 
 
 def uncertain_best(records: Sequence[Record]) -> Config | None:

@@ -1,4 +1,4 @@
-"""Checks that a configuration gives the results of the model as built, on the same images."""
+"""Checks that a configuration gives the same results on the same images as the model as built."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from split_infer_ros.split.result_agreement import ResultDifference, compare_res
 from split_infer_ros.split.sample_images import NUM_SAMPLES, sample_images
 from split_infer_ros.split.split_points import OUTPUT, as_specified
 
-MAX_COMPARED_S = 1.0  # of the model as built: further images are not compared
-MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
+MAX_COMPARED_S = 1.0  # after the model as built has run so long, no further images are compared
+MAX_TF32_DIFFERENCE = 2e-3  # allowed on a GPU that rounds factors of float32 to 10 bits, torch's default
 
 
 class ResultCheck:
     """Compares the results of configurations with those of the model as built.
 
     Args:
-        as_built: the module, or the ONNX graph.
-        source: the model on the CPU, by its native engine.
+        as_built: the model as built: a module or an ONNX graph.
+        source: the model on the CPU, with its native engine.
     """
 
     def __init__(self, as_built: Built, source: SplitModel) -> None:
@@ -40,7 +40,7 @@ class ResultCheck:
         self._expected: dict[tuple[int, int], list[tuple[Values, ...]]] = {}  # by batch size and threads
 
     def batches(self, batch_size: int) -> list[Floats]:
-        """Returns drawn scenes in batches, each float32 (batch_size, 3, h, w). They are drawn once."""
+        """Returns drawn scenes in batches, float32 (batch_size, 3, h, w) each. They are drawn once per batch size."""
         if batch_size not in self._samples:
             count = math.ceil(NUM_SAMPLES / batch_size) * batch_size
             samples = sample_images(self._source.entry, count)
@@ -52,15 +52,15 @@ class ResultCheck:
     ) -> ResultDifference:
         """Returns how far the results of a configuration are from those of the model as built.
 
-        In float32 they must agree. In other precisions any finite difference is accepted.
+        In float32, the results must agree. In other precisions, any finite difference is accepted.
 
         Args:
-            model: as it is configured.
-            batch_size: of the batches.
-            compute: runs the model's backbone up to ``output`` on a batch, and gives values of the host.
+            model: the model with the configuration.
+            batch_size: the size of the batches.
+            compute: runs the model's backbone up to ``output`` on a batch, and returns values on the host.
 
         Raises:
-            ConfigurationError: they differ too much.
+            ConfigurationError: the results differ too much.
         """
         expected, head = self._outputs_as_built(batch_size), model.head(OUTPUT)
         specs = model.split_point(OUTPUT).head_inputs
@@ -81,9 +81,9 @@ class ResultCheck:
         return result
 
     def _outputs_as_built(self, batch_size: int) -> list[tuple[Values, ...]]:
-        """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.
+        """Returns the outputs of the model as built: contiguous, eager, with the calling thread's number of threads.
 
-        An ONNX model is run by its native engine. If it is slow, only the first batches are run.
+        An ONNX model runs with its native engine. If the model is slow, only the first batches run.
         """
         as_built, num_threads = self._run_as_built()
         key = batch_size, num_threads
@@ -97,16 +97,16 @@ class ResultCheck:
         return self._expected[key]
 
     def _run_as_built(self) -> tuple[Callable[[Floats], Any], int]:
-        """Returns what runs the model as built, and how many threads it uses on this thread."""
+        """Returns a function that runs the model as built, and how many threads it uses when this thread calls it."""
         module = self._as_built
         if isinstance(module, OnnxGraph):
             return self._source.backbone(OUTPUT), engine_threads()
-        import torch  # only here: an ONNX model needs none
+        import torch  # only here: an ONNX model needs no torch
 
         return lambda images: module(as_tensor(images)), torch.get_num_threads()
 
     def _allowed(self, engine: Engine, batch_size: int) -> float:
-        """Returns how far values may be from those of the model as built, where too little is decoded."""
+        """Returns how far outputs may differ from those of the model as built, if too few objects are detected."""
         if engine is Engine.TORCH or isinstance(self._as_built, OnnxGraph):
             return MAX_DIFFERENCE
         from split_infer_ros.engines.allowed_difference import allowed_difference  # only here: it imports torch

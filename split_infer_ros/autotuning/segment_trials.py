@@ -1,4 +1,4 @@
-"""Times the segments of a network and the conversions between the layouts in which they take and give features."""
+"""Times the segments of a network, and the conversions between the layouts in which they take and return features."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FORMATS = {Layout.CONTIGUOUS: torch.contiguous_format, Layout.CHANNELS_LAST: tor
 
 
 def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions, end: float) -> dict[str, Any]:
-    """Times each segment with one kind of convolutions, its inputs in the layout of that kind.
+    """Times each segment with one kind of convolutions. The segment's inputs have the layout of that kind.
 
     Args:
-        model: has that kind of convolutions.
-        images: of the model's dtype, on its device.
-        convolutions: the kind.
+        model: the model with that kind of convolutions.
+        images: a batch in the model's dtype, on its device.
+        convolutions: the kind of convolutions.
         end: an uncertain measurement is not repeated after this time of ``time.monotonic``.
 
     Returns:
-        Three lists with an entry for each segment. ``work`` and ``conversion`` have ``costs`` and whether they are
-        ``uncertain``; ``conversion`` brings the inputs from the other layout into this one. ``layouts`` has the layout
-        of the segment's results.
+        Three lists with an entry for each segment. An entry of ``work`` (the segment itself) and of ``conversion`` (of
+        its inputs from the other layout to this one) has ``costs`` and whether they are ``uncertain``. ``layouts`` has
+        the layout of the segment's results.
     """
     pieces, _ = model.segments()
     own = layout_of(convolutions)
@@ -67,7 +67,7 @@ def in_layout(tensors: tuple[Tensor, ...], layout: Layout) -> tuple[Tensor, ...]
 
 
 def found_layout(tensors: tuple[Tensor, ...]) -> Layout:
-    """Returns the layout that all tensors of four dimensions have; ``ANY`` if they have both, or there are none."""
+    """Returns the layout of all tensors of four dimensions; ``ANY`` if they have both, or if no tensor has four."""
     maps = [tensor for tensor in tensors if tensor.dim() == 4]
     found = [
         layout
@@ -80,7 +80,7 @@ def found_layout(tensors: tuple[Tensor, ...]) -> Layout:
 
 
 def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
-    """Returns the seconds of each of several calls in a row, which together take about ``SEGMENT_S``."""
+    """Returns the seconds of each of several calls in a row. Together the calls take about ``SEGMENT_S``."""
     count = max(1, min(MAX_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
 
     def repeat(lap: Lap) -> None:

@@ -1,4 +1,4 @@
-"""The spaces in which a model is tuned. A record whose configuration lies outside them is not used."""
+"""The spaces in which a model is tuned. A record is not used if its configuration lies outside them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from split_infer_ros.split.model_engines import ENGINES
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
-SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner times the segments of a network, and what it made of them
-SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
-LAYOUTS = "layouts"  # of the segments' results
-RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # engines are compared: one alone, all in turns, and the results
-UNIFORM = "uniform"  # the best form without segments, with which a chain takes turns
+SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner's trials: all segments alone, and the chain made of them
+SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # times of the segment, and of converting its inputs
+LAYOUTS = "layouts"  # the layouts of the segments' results
+RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # trials of one engine and of all in turns; their times
+UNIFORM = "uniform"  # the best configuration without segments; a chain takes turns with it
 BATCH_SIZES = (1, 2, 4, 8, 16)
 MICRO_BATCHES = (0, 1, 2, 4)  # images that an engine computes at once; 0: the whole batch
-TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # other engines have only their defaults
+TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # for other engines, these have only their defaults
 
 
 def network_space(
@@ -37,16 +37,15 @@ def network_space(
     falls_back: bool = True,
     micro_batches: Sequence[int] = MICRO_BATCHES,
 ) -> Space:
-    """Returns the space of how the whole network is run.
+    """Returns the space of configurations of the whole network.
 
     Args:
-        num_cores: cores that this process may use.
-        precisions: those that the user allows.
-        device: ``cpu`` or ``cuda``, which limits the space to what can be tried there. None gives all that a record
-            may say.
-        compilers: whether torch.compile is tried. By default it is if there is a C++ compiler, which it needs.
-        engines: those that may run the network, the one that runs it untuned first; see ``engines_for``.
-        falls_back: whether operators of the network may run on the CPU while the others run on a GPU.
+        num_cores: the number of cores that this process may use.
+        precisions: the precisions that the user allows.
+        device: ``cpu`` or ``cuda`` limits the space to what can be tried there. None gives all that a record may hold.
+        compilers: whether torch.compile is tried. None: if there is a C++ compiler, which it needs.
+        engines: the engines that may run the network. The first one runs it untuned; see ``engines_for``.
+        falls_back: whether some operators of the network may run on the CPU while the others run on a GPU.
         micro_batches: numbers of images that engines other than torch may compute at once, 0 first; see
             ``micro_batches_of``.
     """
@@ -62,7 +61,7 @@ def network_space(
         "operators": [choice.value for choice in _operators_on(device, falls_back)],
         "micro_batch": tuple(micro_batches),
     }
-    # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
+    # A compiler cannot look into convolutions with kernels of their own. A compiled model is frozen, and so folded.
     own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]
     compiled = [each.value for each in Compiler if each is not Compiler.NONE]
     excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in own_kernels for name in compiled]
@@ -75,9 +74,9 @@ def network_space(
 
 
 def _not_when_placed(knobs: Mapping[str, Sequence[Value]]) -> list[Config]:
-    """Returns what does not go with operators on both processors: all but packed convolutions in float32, as they are.
+    """Returns the values that cannot be combined with operators on both processors.
 
-    A placed network is neither compiled nor laid out in another way.
+    A placed network has packed convolutions in float32. It is not compiled.
     """
     only = {"convolutions": Convolutions.PACKED, "compiler": Compiler.NONE, "precision": Precision.FP32}
     others = [(name, value) for name, choice in only.items() for value in knobs[name] if value != choice.value]
@@ -91,14 +90,14 @@ def _operators_on(device: str | None, falls_back: bool) -> list[ImplementationCh
 
 
 def _not_with_other_engines(knobs: Mapping[str, Sequence[Value]]) -> list[Config]:
-    """Returns what does not go with engines other than torch: all choices that are torch's."""
+    """Returns the values that only engine torch can have: all but the defaults of torch's knobs."""
     others = [engine for engine in knobs["engine"] if engine != Engine.TORCH.value]
     ours = [(name, value) for name in TORCH_KNOBS for value in knobs[name][1:]]
     return [{"engine": engine, name: value} for engine in others for name, value in ours]
 
 
 def _not_in_precisions(engines: Sequence[str], precisions: Sequence[Precision]) -> list[Config]:
-    """Returns the precisions that engines do not have."""
+    """Returns the pairs of engine and precision that do not exist."""
     return [
         {"engine": engine, "precision": precision.value}
         for engine in engines
@@ -118,11 +117,11 @@ def _convolutions_on(device: str | None, engines: Sequence[str]) -> list[Convolu
         blocked = [Convolutions.BLOCKED] if has_onednn_graphs() else []
         return [Convolutions.PACKED, *blocked, Convolutions.CHANNELS_LAST, Convolutions.CONTIGUOUS]
     triton = [Convolutions.TRITON] if importlib.util.find_spec("triton") else []
-    return [Convolutions.PACKED, Convolutions.CONTIGUOUS, *triton]  # a GPU runs packed ones channels last
+    return [Convolutions.PACKED, Convolutions.CONTIGUOUS, *triton]  # on a GPU, packed ones run channels last
 
 
 def pipeline_space(model: SplitModel, num_cores: int) -> Space:
-    """Returns the space of split point, batch size and threads; on a GPU also of CUDA graphs and memory policy."""
+    """Returns a pipeline's space: split point, batch size and threads; on a GPU also CUDA graphs and memory policy."""
     default = model.split_point("default").name
     on_gpu = model.device.type != "cpu"
     return Space(
@@ -141,7 +140,7 @@ def pipeline_space(model: SplitModel, num_cores: int) -> Space:
 
 
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:
-    """Says why a configuration of the network, segments included, lies outside the space; None if it lies inside."""
+    """Says why a network's configuration, with or without segments, lies outside the space; None if it lies inside."""
     plain = {name: value for name, value in config.items() if name != "segments"}
     segments = config.get("segments", [])
     ends = [split_point.name for split_point in model.split_points]
@@ -160,10 +159,13 @@ def _is_segment(value: object, ends: Sequence[str]) -> bool:
 
 
 def micro_batches_of(batch_size: int, device: str) -> tuple[int, ...]:
-    """Returns the micro-batches that can be tried for batches of this size: on a GPU only the whole batch."""
+    """Returns the micro-batches that can be tried for batches of this size.
+
+    On a GPU, it is only the whole batch (0).
+    """
     return tuple(size for size in MICRO_BATCHES if not size or (size < batch_size and device == "cpu"))
 
 
 def thread_counts(num_cores: int) -> tuple[int, ...]:
-    """Returns numbers of threads: all cores, then half as many each time, down to one."""
+    """Returns numbers of threads to try: all cores, then half as many each time, down to one."""
     return tuple(dict.fromkeys(max(1, num_cores >> power) for power in range(num_cores.bit_length())))

@@ -1,4 +1,4 @@
-"""The tasks that tuning measures, as records state them."""
+"""Describes the tasks that tuning measures, as records hold them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from split_infer_ros.split.model import SplitModel
 
 
 def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
-    """Returns the task of running the whole network on a batch, as records state it."""
+    """Returns the task of running the whole network on a batch, as records hold it."""
     return {
         "model": model.entry.name,
         "fingerprint": model.fingerprint,
@@ -20,7 +20,7 @@ def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
 
 
 def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task of running the pipeline, its network run with that configuration, as records state it."""
+    """Returns the task of running the pipeline with that configuration of the network, as records hold it."""
     return {
         "model": model.entry.name,
         "fingerprint": model.fingerprint,

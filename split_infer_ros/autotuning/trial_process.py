@@ -1,4 +1,4 @@
-"""Runs trials in a process of their own, so that a crash costs one trial and not the search."""
+"""Runs trials in a process of their own. So a crash costs one trial and not the whole search."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
-MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
-MAX_START_S = 180.0  # imports, and a model's weights
+MIN_TRIAL_S = 5.0  # each trial gets as much, however late: after a trial is ended, a new process takes longer to start
+MAX_START_S = 180.0  # for the imports and the model's weights
 MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
 WORKER = "split_infer_ros.autotuning.worker"
 
@@ -28,10 +28,10 @@ class TrialOutcome:
     """The result of a trial.
 
     Attributes:
-        costs: samples, in seconds.
-        error: why there are none.
-        facts: what else was observed: ``uncertain``, ``difference``, and the ``limit_s`` that a trial exceeded.
-        is_process_gone: whether the trial crashed, or was ended. What its process had kept of other trials is lost.
+        costs: the samples, in seconds.
+        error: why there are no samples.
+        facts: other observations, such as ``uncertain``, ``difference``, and the ``limit_s`` that a trial exceeded.
+        is_process_gone: whether the trial crashed or was ended. Then its process has lost what it kept of other trials.
     """
 
     costs: tuple[float, ...] = ()
@@ -43,16 +43,16 @@ class TrialOutcome:
         """Returns a record of the trial, made now.
 
         Args:
-            key: of the machine.
-            task: what was tried.
-            config: how it was tried.
-            facts: more of them than the trial's own.
+            key: the machine's key.
+            task: the task that was tried.
+            config: the configuration that was tried.
+            facts: facts in addition to the trial's own.
         """
         return key.record(task, config, self.costs, time=time.time(), error=self.error, facts={**self.facts, **facts})
 
 
 def is_cut_short(trial: TrialOutcome | Record) -> bool:
-    """Returns whether a limit of time ended a trial."""
+    """Returns whether a trial was ended at its time limit."""
     return "limit_s" in trial.facts
 
 
@@ -66,7 +66,7 @@ class TrialRunner(Protocol):
     """Runs trials."""
 
     def start(self) -> None:
-        """Gets ready for the first trial, which would otherwise wait for that."""
+        """Gets ready for trials. Without this call, the first trial does it."""
         ...
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
@@ -77,11 +77,11 @@ class TrialRunner(Protocol):
 class TrialProcess:
     """Runs trials of one model, one at a time, in a process that starts at the first trial and after a crash.
 
-    It is a context, which ends the process.
+    Leaving the context ends the process.
 
     Args:
         spec: the model and its device. Each trial sets the execution config itself.
-        worker: the command of the process; the package's own if None.
+        worker: the command that starts the process. None means the package's own.
     """
 
     def __init__(self, spec: ModelSpec, worker: Sequence[str] | None = None) -> None:
@@ -101,7 +101,7 @@ class TrialProcess:
         self._end()
 
     def start(self) -> None:
-        """Starts the process, unless it runs.
+        """Starts the process, unless it already runs.
 
         Raises:
             ConfigurationError: the process cannot be started, or cannot load this model.
@@ -136,7 +136,7 @@ class TrialProcess:
         if self._process is not None and self._process.is_running:
             return self._process
         self._end()
-        if files_state(self._files) != self._state:  # it would try another model than before
+        if files_state(self._files) != self._state:  # trials must not mix two models
             raise ConfigurationError("The model cannot be tuned further: one of its files changed; tune it anew.")
         try:
             self._process = ChildProcess(self._worker, [self._model])
@@ -153,6 +153,9 @@ class TrialProcess:
         return self._process
 
     def _end(self, wait_s: float = 0.0) -> str:
-        """Ends the process if there is one, after at most ``wait_s``, and returns how it ended."""
+        """Ends the process, if there is one, and returns how it ended.
+
+        Waits up to ``wait_s`` for it to exit by itself.
+        """
         process, self._process = self._process, None
         return "nothing" if process is None else process.end(wait_s)

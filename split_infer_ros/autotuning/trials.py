@@ -41,8 +41,8 @@ from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.result_agreement import ResultDifference
 
 BATCH_TIMEOUT_S = 60.0
-LONG_WARM_UP_S = 1.0  # two calls suffice then
-MAX_BYTES_OF_RIVALS = 2**28  # of weights: each engine that takes turns holds up to three copies of them
+LONG_WARM_UP_S = 1.0  # after a warm-up of this length, no further calls are needed
+MAX_BYTES_OF_RIVALS = 2**28  # the most weights: each engine that takes turns holds up to three copies of them
 
 
 class Trials:
@@ -61,28 +61,28 @@ class Trials:
         self._entry, self._as_built = build_model(self._spec)
         self._models: dict[bool, SplitModel] = {}
         self._stream = Stream(self._device)
-        self._rivals: dict[Hashable, LaneRun] = {}  # that may take turns, by configuration and batch size
+        self._rivals: dict[Hashable, LaneRun] = {}  # calls that may take turns, by configuration and batch size
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Times a configuration.
 
         Args:
             stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival`` or ``rivals``.
-            config: a configuration of that stage's space. For a rival, it is one of the network, and for a chain one
-                of the network with segments. For rivals it is empty.
-            about: for all but the pipeline ``batch_size``. For a chain also ``uniform``, the network's configuration
-                with which it takes turns. For the pipeline ``form``, the network's configuration. For rivals
-                ``rivals``, configurations of the network by name, which take turns.
-            seconds: an uncertain measurement is not repeated after this time.
+            config: a configuration of that stage's space. For a rival it is a configuration of the network, for a chain
+                the same with segments. For rivals it is empty.
+            about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
+                the network with which it takes turns. The pipeline needs ``form``, the configuration of its network.
+                Rivals need ``rivals``, the configurations of the network that take turns, by name.
+            seconds: an uncertain measurement is not repeated after this many seconds.
 
         Returns:
-            For network and pipeline, ``costs`` in seconds a batch or an image, and ``uncertain``. The network also has
-            the ``difference`` of its results from the model as built, as a share of the largest value, and as
-            ``differs`` in words: by pixels and scores, if the model detects enough in the compared images.
-            For segments, see ``time_segments``.
-            For a chain, ``costs`` and ``uniform``, the seconds a batch of both in each turn, and these differences.
-            For a rival, ``costs`` of a few batches, and these differences. For rivals ``turns``, the seconds a batch
-            of each in each turn; nothing if their weights would not fit into memory several times.
+            For the network, ``costs`` in seconds per batch, and ``uncertain``. It also has the ``difference`` of its
+            results from those of the model as built, as a share of the largest value. ``differs`` is the same in words:
+            in pixels and scores, if the model detects enough in the compared images. For the pipeline, ``costs`` in
+            seconds per image, and ``uncertain``. For segments, see ``time_segments``. For a chain, ``costs`` and
+            ``uniform``: the seconds per batch of both in each turn, and the chain's differences. For a rival, ``costs``
+            of a few batches, and its differences. For rivals, ``turns``: the seconds per batch of each rival in each
+            turn. Rivals whose weights are too large to be kept several times are missing there.
 
         Raises:
             ConfigurationError: the results differ too much from the model as built.
@@ -95,12 +95,12 @@ class Trials:
             RIVAL: self._rival,
             RIVALS: self._take_turns,
         }
-        with ThreadPoolExecutor(1) as executor:  # torch's helper threads end with it
+        with ThreadPoolExecutor(1) as executor:  # when its thread ends, torch's helper threads end too
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
     def model(self, execution_config: ExecutionConfig) -> SplitModel:
-        """Returns the model with that execution config. Models with equal folding share their weights."""
-        if isinstance(self._as_built, OnnxGraph):  # another engine may not survive the file
+        """Returns the model with an execution config. Models with equal folding share their weights."""
+        if isinstance(self._as_built, OnnxGraph):  # the file may crash another engine
             inspect_files(replace(self._spec, execution_config=execution_config))
         source = self._source(execution_config.folding)
         return place(source, self._device, execution_config)
@@ -114,7 +114,7 @@ class Trials:
         return ResultCheck(self._as_built, self._source(folding=True))
 
     def _source(self, folding: bool) -> SplitModel:
-        """Returns the model on the CPU in float32. It is prepared once."""
+        """Returns the model on the CPU in float32. It is prepared once for each value of ``folding``."""
         if folding not in self._models:
             built = self._as_built if isinstance(self._as_built, OnnxGraph) else copy.deepcopy(self._as_built)
             self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
@@ -147,7 +147,7 @@ class Trials:
         batch_size = int(about["batch_size"])
         keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
         runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
-        self._rivals.clear()  # after their turns, others may take theirs
+        self._rivals.clear()  # frees memory for later rivals
         with inference_mode(), self._stream.work("trial"):
             found = timed_in_turns(runs, lambda: time.monotonic() < end) if runs else {}
         return {"costs": [], TURNS: {name: runs[name].per_batch(costs) for name, costs in found.items()}}
@@ -160,7 +160,7 @@ class Trials:
         return bytes_of(self._as_built.state_dict().values())
 
     def _segments(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        from split_infer_ros.autotuning.segment_trials import time_segments  # only here: torch alone runs segments
+        from split_infer_ros.autotuning.segment_trials import time_segments  # only here: it imports torch
 
         use_threads(config["threads"])
         execution_config = ExecutionConfig.from_json(config)
@@ -169,12 +169,13 @@ class Trials:
         return time_segments(model, images, execution_config.convolutions, end)
 
     def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, ResultDifference]:
-        """Returns a call of the network that waits for the results, and their difference from the model as built.
+        """Returns a call of the network, and how far its results differ from those of the model as built.
 
-        Batches of several images come while frames come fast. Where a node then uses lanes, the call does.
+        The call waits for its results. Batches of several images mean that frames come fast. If a node then uses lanes,
+        the call uses them too.
 
         Raises:
-            ConfigurationError: they differ too much.
+            ConfigurationError: the results differ too much.
         """
         execution_config = ExecutionConfig.from_json(config)
         model, num_threads = self.model(execution_config), config["threads"]
@@ -184,7 +185,7 @@ class Trials:
         network = make_backbone(model, "output")
 
         def compute(images: Values) -> Sequence[Values]:
-            set_up()  # a rival that takes turns with this one may use others
+            set_up()  # a rival may have set other threads in its turn
             found: Sequence[Values] = network(images)
             self._stream.fence().wait()
             return found
@@ -217,7 +218,7 @@ class Trials:
 
 
 def _images_for(model: SplitModel, images: Floats) -> Values:
-    """Returns images as a model's backbone takes them."""
+    """Returns images in the form that a model's backbone takes."""
     blank = model.blank_images(len(images))
     copy_into(blank, images)
     return blank
@@ -232,7 +233,7 @@ def _facts(found: ResultDifference) -> dict[str, Any]:
 
 
 def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:
-    """Returns the seconds an image takes in a saturated pipeline, a sample a batch, without the first batches."""
+    """Returns the seconds per image in a saturated pipeline: one sample per batch, without the first batches."""
     size, batches = settings.batch_size, 2 * WARM_UP + 2
     ends: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Tunes a model on this machine: first how its network is run, then split point, batch size and threads."""
+"""Tunes a model on this machine: first its network's execution config, then split point, batch size and threads."""
 
 from __future__ import annotations
 
@@ -40,32 +40,33 @@ from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
-MAX_TRIAL_S = 90.0  # time for a compiler to finish a network
-MAX_SCHEDULES_S = 600.0  # time to find schedules of all convolutions of a network
+MAX_TRIAL_S = 90.0  # enough for a compiler to finish a network
+MAX_SCHEDULES_S = 600.0  # enough to find schedules of all convolutions of a network
 FALLBACK = ImplementationChoice.FALLBACK.value
-NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
-UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
-TURNS_SHARE = 0.5  # of the time in which engines take turns, if micro-batches are compared after them
-# If the time for a comparison is short, the first engines are compared. OpenVINO makes a large model ready sooner than
-# ONNX Runtime does (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
+NETWORK_SHARE = 0.6  # the network's share of the time; the pipeline has the rest
+UNIFORM_SHARE = 0.8  # the share of the network's time without segments; the graph tuner has the rest
+TURNS_SHARE = 0.5  # the engines' share of the time for turns, if micro-batches are compared after them
+# If time is short, only the first of these engines are compared. OpenVINO makes a large model ready sooner than ONNX
+# Runtime (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
 ENGINE_ORDER = (Engine.OPENVINO.value, Engine.ONNXRUNTIME.value, Engine.TORCH.value)
 
 
 class Tuner:
-    """Tunes one model.
+    """Tunes one model on this machine.
 
     Args:
         model: the model on its device, with the execution config in which it runs untuned.
         runner: runs the trials.
-        database: stores their records.
+        database: stores the records of the trials.
         strategy: how the spaces are searched.
-        precisions: those that the user allows. Nodes may ask for any, so the pipeline is tuned for each.
-        batch_size: images a batch while the network is tuned alone.
-        seed: of the search.
+        precisions: the precisions that the user allows. Nodes may ask for any of them, so the pipeline is tuned for
+            each.
+        batch_size: images per batch while the network alone is tuned.
+        seed: the seed of the search.
         report: called with the progress after each trial.
-        say: called with what the graph tuner found, as a sentence.
-        clock: returns seconds.
-        engines: those that may run the network; by default all that are installed and run on the model's device.
+        say: called with a sentence about the graph tuner's result.
+        clock: returns the time in seconds.
+        engines: the engines that may run the network. By default, all that are installed and run on the model's device.
     """
 
     def __init__(
@@ -106,30 +107,31 @@ class Tuner:
         self._features = model_features(model)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
-        """Searches for ``seconds``, or until all was tried.
+        """Searches for ``seconds`` seconds, or until every configuration was tried.
 
         Returns:
-            The best records of network and pipeline in the first precision; None if there is none.
+            The best records of network and pipeline in the first precision. Each is None if there is none.
 
         Raises:
-            ConfigurationError: no trial can be run at all.
+            ConfigurationError: no trial can run at all.
         """
         begin = self._clock()
         self.tune_network(begin + NETWORK_SHARE * seconds)
         pipelines = []
         for index, precision in enumerate(self._precisions):
             now = self._clock()
-            share_s = (begin + seconds - now) / (len(self._precisions) - index)  # time that is left over is shared
+            share_s = (begin + seconds - now) / (len(self._precisions) - index)  # time that is left is shared
             pipelines.append(self.tune_pipeline(precision, now + share_s))
         return self._best_network(self._precisions[0]), pipelines[0]
 
     def compare_engines(self, end: float) -> list[Record]:
-        """Times the network untuned by each engine until the clock shows ``end``, or soon after.
+        """Times the untuned network with each engine until the clock shows ``end``, or soon after.
 
-        On a CPU, the fastest engine then tries micro-batches for batches of several images. torch does not.
+        If batches have several images, micro-batches are then tried on a CPU with the fastest engine, unless that is
+        torch.
 
         Returns:
-            A record for each configuration that was tried. An engine that cannot run the model has an error.
+            A record for each configuration that was tried. If an engine cannot run the model, its record has an error.
         """
         contest = EngineContest(
             runner=self._runner,
@@ -154,7 +156,8 @@ class Tuner:
     def _micro_batches(self, contest: EngineContest, fastest: Record | None, end: float) -> list[Record]:
         """Returns a record for each micro-batch of the fastest engine.
 
-        They take turns with the whole batch, whose time now and before tells how the machine's speed has changed.
+        The micro-batches take turns with the whole batch. The whole batch was timed before, so its two times tell how
+        the machine's speed has changed. The records' costs are corrected for this change.
         """
         if fastest is None or fastest.config["engine"] == Engine.TORCH.value:
             return []
@@ -166,20 +169,21 @@ class Tuner:
         return [replace(record, costs=tuple(cost / slower for cost in record.costs)) for record in found[1:]]
 
     def tune_network(self, end: float) -> Record | None:
-        """Tunes the execution config until the clock shows ``end``.
+        """Tunes the execution config until the clock shows ``end``; returns the best record.
 
-        First all segments share one, then the graph tuner chooses one for each segment of a model of torch.
+        First all segments share one execution config. Then the graph tuner chooses convolutions for each segment of a
+        torch model.
         """
         space, task = self._network_space, network_task(self._model, self._batch_size)
         about = {"batch_size": self._batch_size}
         now = self._clock()
-        for part in (self._quick_space, space):  # a compiler's one trial takes as long as twenty others
+        for part in (self._quick_space, space):  # one trial of a compiler takes as long as twenty others
             self._stage(NETWORK, part, task, about, now + UNIFORM_SHARE * (end - now))
         self._tune_segments(task, about, end)
         return best_of(self._records(NETWORK, space, task))
 
     def _tune_segments(self, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
-        """Tries a chain of segments if a model of torch runs best by torch, and the clock does not show ``end``."""
+        """Tries a chain of segments, if a torch model runs best with torch and the clock does not yet show ``end``."""
         space = self._network_space
         uniform = best_of(each for each in self._records(NETWORK, space, task) if "segments" not in each.config)
         if uniform is None or self._clock() >= end:
@@ -202,7 +206,7 @@ class Tuner:
     def tune_pipeline(self, precision: Precision, end: float) -> Record | None:
         """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
 
-        Its network runs with the execution config that is best in this precision.
+        The network runs with the execution config that is best in this precision.
         """
         network = self._best_network(precision)
         config = self._untuned(precision) if network is None else network.config
@@ -211,7 +215,7 @@ class Tuner:
         return best_of(self._records(PIPELINE, space, task))
 
     def _untuned(self, precision: Precision) -> Config:
-        """Returns the configuration of the network in which a model runs of which nothing is known."""
+        """Returns the configuration in which the network runs while nothing is known about it."""
         open_to_all = self._network_space.knobs["engine"]
         known = [engine for engine in engines_for(self._model, precision) if engine in open_to_all]
         return {**self._network_space.default, "precision": precision.value, "engine": (*known, *open_to_all)[0]}
@@ -259,7 +263,7 @@ class Tuner:
         return record
 
     def _records(self, stage: str, space: Space, task: Mapping[str, Any]) -> list[Record]:
-        """Returns the records of a task whose configurations lie in the space."""
+        """Returns the records of a task that are proven and whose configurations lie in the space."""
         return [record for record in self._database.find(self._key, task) if self._fits(stage, record, space)]
 
     def _fits(self, stage: str, record: Record, space: Space) -> bool:

@@ -1,6 +1,6 @@
 """The process in which trials run. Requests are lines of JSON on standard input; answers go to a file descriptor.
 
-The process ends with its input. It also ends itself if a trial takes more than twice its limit.
+The process ends at the end of its input. It also ends itself if a trial takes more than twice its limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READY = "ready"
 
 
 def main() -> int:
-    """Serves until there are no more requests. Arguments are the answers' file descriptor and the model as JSON."""
+    """Answers requests until there are no more. Arguments are the answers' file descriptor and the model as JSON."""
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     try:
         from split_infer_ros.autotuning.trials import Trials
@@ -32,7 +32,7 @@ def main() -> int:
     print(json.dumps({READY: True}), file=answers)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
-        faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # in case the parent is gone
+        faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # needed if the parent is gone
         try:
             answer = trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
         except Exception as error:  # a configuration that fails must not end the others

@@ -1,13 +1,13 @@
-"""Chooses policies for tasks that run concurrently: memory is saved if overlap pays for it (§IV-B).
+"""Chooses policies for tasks that run concurrently. It saves memory if overlap pays for the lost time (§IV-B).
 
-Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although that
-costs it time, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
-policy D must remain to run in that time (Guideline 2). Among the tasks that may be switched, those are chosen that save
-most memory (``switches``).
+Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although it
+then takes longer, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
+policy D must remain to run in that time (Guideline 2). Of the tasks that may be switched, ``switches`` chooses those
+that save most memory.
 
-- Eq. 9 and 10 bound a loss. They are not applied to a task that loses nothing, because it never had policy D.
-- Eq. 11 is N_M + N_H <= N_D, but the text says "always more" kernels of D. The formula is used here: each kernel has
-  one to overlap with. Otherwise, two equal tasks could not be D and M as in the paper's Fig. 3.
+- Eq. 9 and 10 bound a loss. A task that never had policy D loses nothing, so they are not applied to it.
+- Eq. 11 is N_M + N_H <= N_D, but the text says "always more" kernels of D. This module uses the formula: each kernel
+  then has one to overlap with. With "more", two equal tasks could not be D and M as in the paper's Fig. 3.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _EQUATIONS = {DeviceMapping.MIGRATED: "Eq. 9", DeviceMapping.DIRECT: "Eq. 10"}
 
 @dataclass(frozen=True)
 class Assignment:
-    """The policy of a task, and the reason for it.
+    """The policy chosen for a task, and the reason.
 
     Attributes:
         task: the task.
-        policy: the choice.
-        overheads: the prediction for each policy.
-        reason: a sentence.
+        policy: the chosen policy.
+        overheads: the predicted overhead under each policy.
+        reason: a sentence that gives the reason.
         switched: True if the guidelines switched the task from policy D, which is better for the task alone.
     """
 
@@ -75,10 +75,10 @@ def assign(
     """Assigns a policy to each task.
 
     Args:
-        tasks: those that need a policy.
-        constants: of the machine.
+        tasks: the tasks that need a policy.
+        constants: the machine's constants.
         legal: the policies to choose from.
-        running: other tasks, which keep their policies. Their kernels count in Eq. 11.
+        running: other tasks. They keep their policies, and their kernels count in Eq. 11.
 
     Returns:
         The assignments, in the order of the tasks.
@@ -108,7 +108,10 @@ def assign(
 
 
 def candidate(task: Task, choice: PolicyChoice, target: Policy | None) -> Candidate:
-    """Returns what a switch of the task to ``target`` saves and costs; it cannot be switched if that is None."""
+    """Returns what a switch of the task to ``target`` saves and costs.
+
+    If ``target`` is None, the task cannot be switched.
+    """
     alone_ms = response_ms(task, choice.overheads[choice.policy])
     if target is None:
         return Candidate(task.num_kernels, alone_ms)
@@ -130,7 +133,7 @@ def max_switched_kernels(running: Sequence[tuple[Task, Policy]]) -> int:
 def switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
     """Returns the policy to which a task of policy D can be switched; None if Guideline 1 allows none.
 
-    Of several policies, it is the one that costs least.
+    If several are allowed, it returns the one with the least overhead.
     """
     if choice.policy is not Policy.DEVICE:
         return None

@@ -1,6 +1,6 @@
 """Calculates a machine's constants from timings, with medians and robust lines.
 
-A constant is uncertain if rounds of timing disagree about it.
+If rounds of timing disagree about a constant, it is uncertain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES = tuple(4 * KIB << power for power in range(13))
 CACHED_BLOCK = 256 * KIB  # fits into the L2 cache of every GPU and of a CPU core
 REREAD_SIZES = tuple(CACHED_BLOCK << power for power in range(9))
 ROUNDS = 31
-GROUPS = 5  # of rounds; the constants are calculated for each group
+GROUPS = 5  # the rounds are divided into as many groups; the constants are also calculated for each group
 MAX_SPREAD = 0.1
 NEGLIGIBLE = 0.05  # a cost below this part of plain reading cannot be told from noise
 REPEATS = 2
@@ -28,7 +28,7 @@ MAX_SECONDS = 25.0
 
 Timer = Callable[[Probe, int], float]
 
-# A constant is the slope of the first probe's line, less the slope of the second probe's line if there is one.
+# Each constant is the slope of the first probe's line minus, if there is a second probe, the slope of its line.
 _SLOPES: Mapping[str, tuple[Probe, ...]] = {
     "to_device_ms_per_byte": (Probe.TO_DEVICE,),
     "to_host_ms_per_byte": (Probe.TO_HOST,),
@@ -52,10 +52,10 @@ class Calibration:
     """The constants of a machine and how certain they are.
 
     Attributes:
-        measured: each constant for which there are samples.
-        spreads: the median distance between a constant and its values by groups of rounds. It is relative to the cost
-            that the constant was calculated from.
-        samples: what the constants were calculated from.
+        measured: the values of all constants for which there are samples, by name.
+        spreads: for each constant, the median distance between it and its values in groups of rounds. It is relative to
+            the cost from which the constant was calculated.
+        samples: the samples from which the constants were calculated.
     """
 
     measured: Mapping[str, float]
@@ -69,12 +69,12 @@ class Calibration:
 
     @property
     def doubtful_probes(self) -> tuple[Probe, ...]:
-        """The probes to time again, because uncertain constants depend on them."""
+        """The probes on which uncertain constants depend. They are timed again."""
         return tuple({probe: None for name in self.uncertain for probe in _PROBES[name]})
 
     @property
     def constants(self) -> MachineConstants:
-        """The constants that are certain. The others are NaN."""
+        """The machine's constants. Those that are uncertain or not measured are NaN."""
         return MachineConstants(**{name: self.measured[name] for name in self.measured if name not in self.uncertain})
 
 
@@ -87,15 +87,15 @@ def calibrate(
     max_seconds: float = MAX_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Times the probes and calculates the constants. Probes whose rounds disagree (a busy machine) are timed again.
+    """Times the probes and calculates the constants. If rounds disagree (on a busy machine), it times probes again.
 
     Args:
-        timer: times a probe once on some number of bytes, and returns the seconds.
-        probes: that can be timed on this machine.
+        timer: times a probe once on a number of bytes, and returns the seconds.
+        probes: the probes that can be timed on this machine.
         stored: samples of an earlier calibration. Their probes are timed only if their rounds disagree.
-        say: is called with a line for people whenever something is timed again.
-        max_seconds: after so many seconds, no new round begins.
-        clock: the seconds by which ``max_seconds`` counts.
+        say: called with a line for people whenever probes are timed again.
+        max_seconds: no new round begins after this many seconds.
+        clock: returns the seconds that count for ``max_seconds``.
     """
     end = clock() + max_seconds
     samples = {probe: timings for probe, timings in (stored or {}).items() if probe in probes}
@@ -111,7 +111,7 @@ def calibrate(
 
 
 def _time(timer: Timer, probes: Collection[Probe], *, end: float, clock: Callable[[], float]) -> dict[Probe, Timings]:
-    """Times all probes and sizes in rounds, so a change of the machine affects all of them.
+    """Times all probes and sizes in rounds, so that a change of the machine's speed affects all of them.
 
     The first round warms up and does not count.
     """
@@ -153,15 +153,15 @@ def fit(samples: Samples) -> Calibration:
 
 
 def _spread(value: float, scale: float, group_values: Sequence[float]) -> float:
-    """Returns the median distance of the groups' values, relative to the scale; infinite with too few groups."""
+    """Returns the median distance of groups' values from ``value``, as a share of ``scale``. Few groups: infinite."""
     if len(group_values) < GROUPS or not scale > 0:
         return math.inf
-    distances = [0.0 if other == value else abs(other - value) for other in group_values]  # both may be infinite
+    distances = [0.0 if other == value else abs(other - value) for other in group_values]  # inf - inf would be NaN
     return statistics.median(distances) / scale
 
 
 def _constants(samples: Samples) -> dict[str, tuple[float, float]]:
-    """Returns each constant in its unit, with the cost that it was calculated from, which scales its spread."""
+    """Returns each constant in its unit, and the cost from which it was calculated. That cost scales its spread."""
     points = {probe: _medians(timings) for probe, timings in samples.items()}
     lines = {probe: fit_line(pairs) for probe, pairs in points.items() if len(pairs) > 1}
     constants = {
@@ -188,7 +188,7 @@ def _constants(samples: Samples) -> dict[str, tuple[float, float]]:
 
 
 def _medians(timings: Timings) -> list[tuple[float, float]]:
-    """Returns (bytes, median ms) pairs, the smallest size first."""
+    """Returns pairs of bytes and median ms, the smallest size first. Sizes with a median of 0 are left out."""
     medians = [(size, 1e3 * statistics.median(costs)) for size, costs in sorted(timings.items()) if costs]
     return [(size, cost) for size, cost in medians if cost > 0]
 

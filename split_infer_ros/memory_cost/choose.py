@@ -15,12 +15,12 @@ from split_infer_ros.memory_cost.task import Task
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A chosen policy and the reason for it.
+    """The policy chosen for a task, and the reason.
 
     Attributes:
-        policy: the choice.
-        overheads: the prediction for each policy, also for those that are not legal here.
-        reason: a sentence with all predictions.
+        policy: the chosen policy.
+        overheads: the predicted overhead under each policy, also under those that are not legal here.
+        reason: a sentence that gives the reason and all predictions.
     """
 
     policy: Policy
@@ -29,10 +29,10 @@ class PolicyChoice:
 
 
 def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = POLICIES) -> PolicyChoice:
-    """Returns the legal policy with the least overhead. Of two with equal overhead, the smaller footprint wins.
+    """Returns the legal policy with the least overhead. If overheads are equal, the smaller footprint wins.
 
-    A policy whose overhead is unknown is not chosen, with one exception. The default is the first legal policy, which
-    is D if D is legal. If the default's overhead is unknown, nothing can be compared with it, and it is chosen.
+    A policy with an unknown overhead is not chosen, with one exception. The default is the first legal policy: D, if D
+    is legal. If the default's overhead is unknown, nothing can be compared with it. Then it is chosen.
 
     Raises:
         ConfigurationError: no policy is legal.

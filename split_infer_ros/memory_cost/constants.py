@@ -1,13 +1,13 @@
-"""The constants of a machine that the overhead model uses: the rows of Table III that benchmarking finds.
+"""The constants of a machine for the overhead model: the rows of Table III that a benchmark can find.
 
-This package differs from Table III in three places:
+This package differs from Table III in three points:
 
-- Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So is l_mem, which Eq. 4
-  multiplies by bytes, and so is l_L2. Eq. 6 counts accesses; here it counts bytes.
-- Symbols with two meanings: l_mapping is the cost of mapping managed pages (Eq. 3) and of reaching page-locked pages
-  (Eq. 8). A GPU on a bus moves the former and accesses the latter in place. The symbol l_mem stands for the cost of a
-  changed byte until the CPU may read it (Eq. 4). It also stands for the cost of a byte that is read past the cache
-  (Eq. 7). Here, each meaning has a constant of its own.
+- Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So are l_mem, which
+  Eq. 4 multiplies by bytes, and l_L2. Eq. 6 counts accesses; here it counts bytes.
+- Symbols with two meanings: here, each meaning has a constant of its own. The symbol l_mapping is the cost of mapping
+  managed pages (Eq. 3) and of reaching page-locked pages (Eq. 8). A GPU on a bus moves managed pages and accesses
+  page-locked pages in place. The symbol l_mem is the cost of a changed byte until the CPU may read it (Eq. 4). It is
+  also the cost of a byte that is read past the cache (Eq. 7).
 - Cache latencies: the paper takes hit rates and counts of cache accesses from a profiler, which is not available at
   run time. Here, both latencies are slopes of timed kernels. They contain the latency that parallelism does not hide.
 """
@@ -28,8 +28,8 @@ def _row(symbol: str, description: str) -> Any:
 class MachineConstants:
     """The constants of one machine. NaN means that a constant is unknown or that the machine does not have it.
 
-    ``gpu_flush_ms`` is infinite if nothing bounds the cost of moving changed data back, as with pages that move over a
-    bus.
+    ``gpu_flush_ms`` is infinite if nothing bounds the cost of moving changed data back. That is so for pages that move
+    over a bus.
     """
 
     copy_start_ms: float = _row("Tr_ini", "start of a copy")

@@ -1,7 +1,8 @@
-"""Times the constants of Table III that exist without a GPU: copies, the first touch, the cache and the memory.
+"""Times probes for the constants of Table III that exist without a GPU: copies, first touch, cache and memory.
 
-Both sides of a copy are the same memory, so l_hd and l_dh are equal. Nothing is mapped or flushed, and all policies are
-plain memory, so those constants are absent. All probes run on one core, because the others may be busy.
+Both sides of a copy are the same memory, so l_hd and l_dh are equal. All policies are plain memory, and nothing is
+mapped or flushed, so the constants of mapping and flushing are absent. All probes run on one core, because the others
+may be busy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CpuMicrobenchmarks:
     def __init__(self) -> None:
         self._source = np.ones(REREAD_SIZES[-1], np.uint8)
         self._target = np.ones(REREAD_SIZES[-1], np.uint8)
-        self._begin = 0  # where the next cold bytes begin in the source
+        self._begin = 0  # the offset of the next cold bytes in the source
 
     def __call__(self, probe: Probe, nbytes: int) -> float:
         """Returns the seconds that a probe takes on ``nbytes`` bytes."""
@@ -43,7 +44,7 @@ class CpuMicrobenchmarks:
             return touch(nbytes, again=probe is Probe.TOUCH_AGAIN)
         if probe is Probe.REREAD_CACHED:
             block = self._source[:CACHED_BLOCK]
-            read(block)  # brings it into the cache
+            read(block)  # brings the block into the cache
             return clocked(lambda: [read(block) for _ in range(nbytes // CACHED_BLOCK)])
         source = self._cold(nbytes)
         if probe is Probe.REREAD_UNCACHED:
@@ -53,7 +54,7 @@ class CpuMicrobenchmarks:
         return clocked(lambda: np.copyto(target, source))
 
     def _cold(self, nbytes: int) -> Bytes:
-        """Returns memory that was not read for long, so no cache holds it."""
+        """Returns memory that was not read for a long time, so that no cache holds it."""
         if self._begin + nbytes > len(self._source):
             self._begin = 0
             self._source, self._target = self._target, self._source
@@ -63,12 +64,12 @@ class CpuMicrobenchmarks:
 
 def read(data: Bytes) -> Any:
     """Reads each byte once."""
-    return data.view(np.float32).max()  # a maximum is faster than memory; a sum is not
+    return data.view(np.float32).max()  # a maximum is computed faster than memory is read; a sum is not
 
 
 def touch(nbytes: int, again: bool) -> float:
     """Returns the seconds that the CPU takes to write memory for the first time, or the second time if ``again``."""
-    data = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # not from an allocator, which could reuse memory
+    data = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # an allocator could reuse memory that was touched
     first = clocked(lambda: data.fill(1))
     return clocked(lambda: data.fill(2)) if again else first
 

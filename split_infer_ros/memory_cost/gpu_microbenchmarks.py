@@ -1,4 +1,4 @@
-"""Times all constants of Table III that benchmarking finds, on a GPU with memory of each policy."""
+"""Times probes for all constants of Table III that a benchmark can find, on a GPU with memory of each policy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GpuMicrobenchmarks:
     Args:
         device: the GPU.
         policies: the legal policies. Constants of other policies stay absent.
-        allocate: returns memory of a policy. The memory is freed with this object.
+        allocate: allocates memory of a policy. This object keeps it.
 
     Attributes:
         probes: the probes that can be timed.
@@ -72,7 +72,7 @@ class GpuMicrobenchmarks:
             write = partial(
                 as_tensor(memory.host).fill_, 0
             )  # moves pages of managed memory to the CPU and makes its cache dirty
-            if probe is Probe.TO_DEVICE:  # from a dirty cache a copy takes longer
+            if probe is Probe.TO_DEVICE:  # a copy takes longer from a dirty cache
                 return self._stopwatch.time(lambda: copy_into(memory.device, memory.host), write)
             if probe in (Probe.TO_HOST, Probe.READ_HOST):
                 taken = self._stopwatch.time(lambda: copy_into(memory.host, memory.device))
@@ -82,9 +82,9 @@ class GpuMicrobenchmarks:
             return clocked(lambda: read(as_array(memory.host))) if probe is Probe.READ_MANAGED else taken
 
     def _memory_of(self, policy: Policy, nbytes: int) -> Memory:
-        """Returns memory of exactly that size, allocated at the first call.
+        """Returns memory of exactly ``nbytes`` bytes, allocated at the first call.
 
-        The size is exact because the cost of a policy can depend on the size of the allocation.
+        The size must be exact, because the cost of a policy can depend on the size of the allocation.
         """
         key = policy, nbytes
         if key not in self._memory:
@@ -101,5 +101,5 @@ def run_kernel(memory: Memory) -> None:
 
 
 def reread(block: Values, nbytes: int) -> Tensor:
-    """Reads ``nbytes`` bytes in one kernel, which goes over the block (uint8) again and again."""
+    """Reads ``nbytes`` bytes in one kernel. The kernel reads the block (uint8) again and again."""
     return as_tensor(block).view(torch.float32).expand(nbytes // len(block), -1).sum()

@@ -1,4 +1,4 @@
-"""Finds the constants of this machine: those in the database are reused, the others are measured."""
+"""Finds the constants of this machine. It reuses samples in the database and measures what is missing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def calibrate_machine(
     say: Callable[[str], None] = lambda line: None,
     max_seconds: float = MAX_SECONDS,
 ) -> Calibration:
-    """Calibrates a device and this host, in less than half a minute. New samples go into the database.
+    """Calibrates a device and this host in less than half a minute. New samples go into the database.
 
     Args:
-        device: where backbones run.
-        database: of measurements; None means the user's own.
-        remeasure: True to time also what the database has.
-        say: is called with a line for people at each step.
-        max_seconds: after so many seconds, nothing is timed again.
+        device: the device on which backbones run.
+        database: the database of measurements; None means the user's own.
+        remeasure: whether to time probes again that the database has.
+        say: called with a line for people at each step.
+        max_seconds: no new round of timing begins after this many seconds.
 
     Raises:
         ConfigurationError: the GPU has no room for the probes.

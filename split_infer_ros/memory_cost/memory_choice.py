@@ -1,7 +1,7 @@
-"""Chooses the memory policy of a plan: the one that was asked for, or for ``auto`` the best one on this machine.
+"""Chooses the memory policy of a plan: the policy that the user named, or for ``auto`` the best one on this machine.
 
-For ``auto``, the overhead model predicts the best policy and a short trial confirms it. Other pipelines of this process
-can overlap the extra cost of a policy with less memory. Such a policy then needs no confirmation.
+For ``auto``, the overhead model predicts the best policy, and a short trial confirms it. If the model switched to a
+policy with less memory because other pipelines of this process overlap its extra cost, no confirmation is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from split_infer_ros.memory_cost.task import Task, batch_task, feature_task
 from split_infer_ros.memory_cost.traffic import KernelTraffic, kernels_within
 from split_infer_ros.runtime.device import Device
 
-TOLERANCE = 0.03  # a predicted policy is confirmed if its trial is at most this share slower than the fastest one
+TOLERANCE = 0.03  # confirmed: at most this share slower than the fastest policy in the trial
 
 PolicyTrial = Callable[[Sequence[Policy], Layout, Trial], Mapping[Policy, float]]
 ReadKernels = Callable[[], Sequence[KernelTraffic]]
@@ -33,14 +33,14 @@ ReadKernels = Callable[[], Sequence[KernelTraffic]]
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
-    """A memory policy.
+    """The memory policy chosen for a plan.
 
     Attributes:
-        policy: of features and staging.
-        reason: why it was chosen, as a phrase.
-        covers_model: whether weights and activations follow the policy as well, as in the paper. A GPU with memory of
-            its own would read them over its bus. And ``auto`` compares policies for features alone.
-        switchable: whether the memory is to serve other policies as well, batch by batch.
+        policy: the policy of features and staging buffers.
+        reason: a phrase that says why the policy was chosen.
+        covers_model: whether weights and activations have the policy too, as in the paper. They do not on a GPU with
+            memory of its own, which would read them over its bus, nor with ``auto``, which compares features only.
+        switchable: whether single batches may use the memory under another policy.
     """
 
     policy: Policy
@@ -53,9 +53,9 @@ class MemoryAdvisor:
     """Chooses memory policies for one pipeline on one device. It makes one trial for each slot size.
 
     Args:
-        device: where the backbone runs.
-        database: where the machine's constants are kept; if None, the user's own database.
-        trial: returns the seconds that each policy takes; ``time_policies`` if None.
+        device: the device on which the backbone runs.
+        database: keeps the machine's constants. None means the user's own database.
+        trial: returns the seconds that each policy takes. None means ``time_policies``.
         switches: whether single batches may have another policy than the one that ``auto`` chose.
     """
 
@@ -72,19 +72,19 @@ class MemoryAdvisor:
         self._trial = trial or time_policies
         self._constants: MachineConstants | None = None
         self._trial_times: dict[tuple[int, bool], Mapping[Policy, float]] = {}
-        self._switched: list[tuple[Task, Policy]] = []  # by the guidelines, from a policy that is better alone
+        self._switched: list[tuple[Task, Policy]] = []  # from D, by the guidelines
 
     def choose(self, name: str, layout: Layout, shared: bool, kernels: ReadKernels = tuple) -> MemoryChoice:
         """Returns the policy for slots of a layout.
 
         Args:
             name: ``device``, ``managed``, ``pinned`` or ``auto``.
-            layout: of a slot.
+            layout: the layout of a slot.
             shared: whether another process maps the slots as well.
-            kernels: reads the backbone's kernels, which takes a moment.
+            kernels: returns the traffic of the backbone's kernels. A call takes a moment.
 
-        Raises:
-            ConfigurationError: there is no policy of that name, or this GPU does not allow it.
+            Raises:
+                ConfigurationError: no policy has that name, this GPU does not allow it, or it has no room for a slot.
         """
         attributes = self._attributes()
         if name != AUTO:
@@ -100,28 +100,28 @@ class MemoryAdvisor:
 
     @property
     def assignment_inputs(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
-        """The machine's constants, and the policies that are legal for memory of this process alone.
+        """The machine's constants, and the policies that are legal for memory that only this process uses.
 
-        None until ``auto`` was chosen on a GPU.
+        None until ``choose`` was called with ``auto`` for a GPU.
         """
         attributes = self._attributes()
         return None if self._constants is None or attributes is None else (self._constants, legal_policies(attributes))
 
     def note_in_use(self, layout: Layout, policy: Policy, kernels: ReadKernels = tuple) -> None:
-        """Notes that slots of a layout use a policy from now on. Advisors of other pipelines take it into account.
+        """Notes that slots of a layout use a policy from now on. Advisors of other pipelines take this into account.
 
-        Arguments as for ``choose``.
+        ``layout`` and ``kernels`` are as for ``choose``.
         """
         if self._attributes() is not None:
             _IN_USE[self] = self._device, _task_of(layout, kernels), policy
 
     def note_unused(self) -> None:
-        """Notes that the pipeline ends. Advisors of other pipelines do not take it into account any more."""
+        """Notes that this pipeline has ended. Advisors of other pipelines then ignore it."""
         _IN_USE.pop(self, None)
 
     @property
     def breaks_guideline(self) -> bool:
-        """True if the slots were switched from policy D, and pipelines have ended whose kernels allowed it (Eq. 11)."""
+        """True if the slots were switched from policy D, and Eq. 11 no longer holds because other pipelines ended."""
         if self not in _IN_USE:
             return False
         _, task, policy = _IN_USE[self]
@@ -136,7 +136,7 @@ class MemoryAdvisor:
             self._switched.append((task, predicted.policy))
         times = self._time(layout, allowed, shared)
         fastest = min(times, key=lambda policy: times[policy])
-        # A trial runs alone, so it cannot refute a switch whose cost other pipelines overlap.
+        # A trial runs alone, so it cannot refute a switch: other pipelines overlap the switch's cost.
         max_s = math.inf if predicted.switched else (1 + TOLERANCE) * times[fastest]
         confirmed = predicted.policy in times and times[predicted.policy] <= max_s
         listed = ", ".join(f"{policy.value} {1e3 * seconds:.3g} ms" for policy, seconds in times.items())
@@ -146,10 +146,10 @@ class MemoryAdvisor:
         return MemoryChoice(policy, reason, switchable=switchable)
 
     def _whole(self, layout: Layout, kernels: ReadKernels) -> str:
-        """Returns what is predicted for a full batch if the whole model has memory of one policy, as text.
+        """Returns, as text, the predicted overheads of a full batch if the whole model's memory has one policy.
 
-        This is the paper's case, on GPUs that share their memory with the CPU. There, managed memory is flushed after
-        each kernel, and pinned memory is read past the cache.
+        This is the paper's case: a GPU that shares its memory with the CPU. There, managed memory is flushed after each
+        kernel, and pinned memory is read past the cache.
         """
         assert self._constants is not None
         task = batch_task(
@@ -172,7 +172,7 @@ class MemoryAdvisor:
         return self._trial_times[key]
 
     def _other_tasks(self) -> list[tuple[Task, Policy]]:
-        """Returns the tasks of other pipelines on this device, with their policies."""
+        """Returns the tasks of other pipelines on this device, and their policies."""
         return [
             (task, policy)
             for advisor, (device, task, policy) in list(_IN_USE.items())
@@ -187,5 +187,5 @@ _IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[Device, Task, Policy]] = WeakKey
 
 
 def _task_of(layout: Layout, kernels: ReadKernels) -> Task:
-    """Returns what a batch does with a slot of that layout."""
+    """Returns the task that a batch is for a slot of a layout."""
     return feature_task(layout.slot_bytes, num_kernels=max(1, len(kernels())), copies=len(layout.specs))

@@ -1,8 +1,8 @@
 """Predicts the overhead of a task under each memory policy (§IV-A, Eq. 1 to 8).
 
 The overhead is the response time minus the time of the kernels alone. Symbols are those of Table III. The module
-``constants`` lists their names here, and where their units differ from the paper's. All times are in ms. A result is
-NaN if a constant that it depends on is unknown.
+``constants`` lists their names here and the differences from the paper's units. All times are in ms. A result is NaN
+if it depends on an unknown constant.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Overhead:
     Attributes:
         policy: the policy.
         idle_ms: I, the time in which the GPU waits for pages and can run another task's kernels (§IV-B, Fig. 6).
-        busy_ms: the rest. That is copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu,
-            Ca_gpu). Pages that are mapped after the task's own kernels count here as well.
+        busy_ms: the rest: copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu, Ca_gpu). The
+            mapping of pages after the task's own kernels counts here too.
     """
 
     policy: Policy
@@ -61,14 +61,14 @@ def response_ms(task: Task, predicted: Overhead) -> float:
 def transfer_ms(nbytes: int, ms_per_byte: float, copies: int = 0, start_ms: float = 0.0) -> float:
     """Returns the time of copies (Eq. 1: L + o + G*k + o, in the form of Eq. 2).
 
-    L + o is the start of a copy, Tr_ini. G is the latency of a byte, l_hd or l_dh. The second o is left out, because
-    the receiver of a copy has nothing to process.
+    L + o is the start of a copy, Tr_ini. G is the latency of a byte, l_hd or l_dh. The second o is omitted, because the
+    receiver of a copy has nothing to process.
 
     Args:
         nbytes: the bytes of all copies together.
         ms_per_byte: the latency of a byte.
         copies: how many copies there are.
-        start_ms: the start of a copy.
+        start_ms: the time that the start of a copy takes.
     """
     return _times(copies, start_ms) + _times(nbytes, ms_per_byte)
 
@@ -76,7 +76,7 @@ def transfer_ms(nbytes: int, ms_per_byte: float, copies: int = 0, start_ms: floa
 def _copied(task: Task, constants: MachineConstants) -> tuple[float, float]:
     """Eq. 2: O_D = N_m*Tr_ini + (l_dh + l_ini)*B_dh + l_hd*B_hd.
 
-    l_ini, in ms/byte, counts for memory of the host that was never touched.
+    l_ini, in ms/byte, counts only if the copy goes to host memory that was never touched.
     """
     to_host_ms_per_byte = constants.to_host_ms_per_byte + (
         constants.first_touch_ms_per_byte if task.fresh_host else 0.0
@@ -88,10 +88,10 @@ def _copied(task: Task, constants: MachineConstants) -> tuple[float, float]:
 
 
 def _migrated(task: Task, constants: MachineConstants) -> tuple[float, float]:
-    """Eq. 5: O_M = T_l + T_s. The mapping in T_l (Eq. 3) is idle time where others can use it. The rest is busy time.
+    """Eq. 5: O_M = T_l + T_s. The mapping in T_l (Eq. 3) is idle time if other tasks can use it. The rest is busy time.
 
     Eq. 3: T_l = sum over N_c of (S_i*l_mapping + Ca_cpu). In the paper's text, N_c is the size of K. In Table III it is
-    the number of kernels launched with a dirty cache. Table III is followed here: a clean cache is not flushed.
+    the number of kernels launched with a dirty cache. This function follows Table III: a clean cache is not flushed.
     """
 
     def mapping_ms(overlapped: bool) -> float:
@@ -107,8 +107,8 @@ def _migrated(task: Task, constants: MachineConstants) -> tuple[float, float]:
 def _written_back(task: Task, constants: MachineConstants) -> float:
     """Eq. 4: T_s = sum over N_k of B_write^i*l_mem <= N_k*Ca_gpu, because at most the whole cache is out of date.
 
-    The bound holds for each kernel. If no cache bounds the cost, pages move between two memories. A page then moves
-    back once, however many kernels changed it, and at most B_dh bytes move.
+    The bound holds for each kernel. If the bound is infinite, pages move between two memories. A page then moves back
+    once, however many kernels changed it, and at most B_dh bytes move.
     """
     if math.isinf(constants.gpu_flush_ms):
         written_bytes = sum(kernel.launches * kernel.written_bytes for kernel in task.kernels)
@@ -117,7 +117,7 @@ def _written_back(task: Task, constants: MachineConstants) -> float:
 
 
 def _flushed(kernel: Kernel, constants: MachineConstants) -> float:
-    """Returns the ms in which one launch's changes leave the cache."""
+    """Returns how long the changes of one launch take to leave the cache, in ms."""
     cost = _times(kernel.written_bytes, constants.write_back_ms_per_byte)
     if cost == 0 or math.isnan(cost):
         return cost
@@ -138,8 +138,8 @@ def _cache_loss(task: Task, constants: MachineConstants) -> float:
 def penalty(kernel: Kernel, constants: MachineConstants) -> float:
     """Returns the cost of a byte that is not in the cache, in ms (Eq. 7): l_mem - l_L2, or 0 if latency is hidden.
 
-    In the printed Eq. 7 it is 0 if IPL*TPL < max, that is if *little* runs in parallel. But latency is hidden if much
-    runs in parallel, as the text and its source say. The inequality is reversed here.
+    In the printed Eq. 7, the cost is 0 if IPL*TPL < max, that is if *little* runs in parallel. But latency is hidden if
+    much runs in parallel, as the paper's text and its source say. So the inequality is reversed here.
     """
     if kernel.latency_hidden:
         return 0.0
@@ -147,11 +147,11 @@ def penalty(kernel: Kernel, constants: MachineConstants) -> float:
 
 
 def _times(count: int, constant: float) -> float:
-    """Multiplies. What does not happen costs nothing, even if its constant is unknown (NaN)."""
+    """Returns ``count * constant``. A count of 0 costs nothing, even if the constant is unknown (NaN)."""
     return count * constant if count else 0.0
 
 
-# The formula of each mapping. It returns idle_ms and busy_ms.
+# The formula of each mapping. A formula returns idle_ms and busy_ms.
 _FORMULAS: dict[DeviceMapping, Callable[[Task, MachineConstants], tuple[float, float]]] = {
     DeviceMapping.COPIED: _copied,
     DeviceMapping.MIGRATED: _migrated,

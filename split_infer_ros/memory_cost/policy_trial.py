@@ -1,4 +1,4 @@
-"""Tries memory policies: how long each takes to bring features from the device to the CPU."""
+"""Tries memory policies: it times how long each takes to bring features from the device to the CPU."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TIMED_ROUNDS = 9
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Where slots are tried: in memory of the kind that will be used.
+    """Describes the slots of a trial. They have the kind of memory that will be used.
 
     Attributes:
-        device: where the features are.
+        device: the device that has the features.
         shared: whether another process maps the slots as well.
-        switches: whether device memory must serve the other policies, too.
+        switches: whether slots of policy D must serve the other policies, too.
     """
 
     device: Device
@@ -45,14 +45,14 @@ def time_policies(policies: Sequence[Policy], layout: Layout, trial: Trial) -> d
     """Measures how long it takes until the CPU has read features that lie on the device.
 
     Args:
-        policies: to measure, in interleaved turns.
-        layout: of the slot, which is filled completely.
-        trial: where the slots are tried.
+        policies: the policies to measure, in interleaved turns.
+        layout: the layout of a slot. The slot is filled completely.
+        trial: describes the slots.
 
     Returns:
         The median seconds of each policy. Policies without room on the device are left out.
     """
-    import torch  # only here: policies are tried on a GPU alone
+    import torch  # only here: only trials on a GPU need it
 
     device, stream = trial.device, Stream(trial.device)
     features = [
@@ -84,7 +84,7 @@ def _allocate_pools(
             pool = kind.allocate(layout, 1, place)
         except ConfigurationError:
             continue
-        if pool.slots.note:  # it is memory of another policy
+        if pool.slots.note:  # the slot has memory of another policy
             pool.close()
         else:
             pools[policy] = pool
@@ -92,7 +92,7 @@ def _allocate_pools(
 
 
 def _transfer_s(memory: SlotMemory, features: Sequence[Tensor], stream: Stream) -> float:
-    """Returns the seconds from features on the device until the CPU has read them from the slot."""
+    """Returns the seconds that it takes to write features from the device into the slot and to read them on the CPU."""
     count = len(features[0])
     start = time.perf_counter()
     with stream.work("trial"):

@@ -1,10 +1,10 @@
-"""Decides what goes to the GPU next: one task or a pair that is co-run, and under which policies (§IV-B, Fig. 7).
+"""Decides what goes to the GPU next: one task or a co-run pair, and under which policies (§IV-B, Fig. 7).
 
 A task under managed memory leaves the GPU idle while its pages are mapped. The kernels of another task, under device
-memory, fit into that idle time. A task may therefore get another policy each time: the queue decides.
+memory, fit into that idle time. The queue decides, so a task may get another policy each time.
 
-Of all that could be released, that is chosen which leaves most memory free, and of equal choices the quickest. The
-guidelines for switching policies hold. No task of the queue ends later than if all of them ran under device memory.
+Of all possible releases, the one that leaves most memory free is chosen. If several leave as much, the quickest is
+chosen. The guidelines for switching policies hold. No task ends later than if all ran under device memory.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def release(
     """Returns what is released now: the first task alone, or the first task and another one.
 
     Args:
-        waiting: tasks in the order in which they run, at least one.
-        constants: of the machine.
+        waiting: the waiting tasks in the order in which they run; at least one.
+        constants: the machine's constants.
         legal: the policies to choose from.
-        latest_ms: when each task must have ended, from now. If None, that is when it ends under device memory.
-        partners: the places in ``waiting`` of the tasks that may be co-run with the first one. None means all others.
+        latest_ms: when each task must have ended, in ms from now. None means when it would end under device memory.
+        partners: indices in ``waiting`` of the tasks that may be co-run with the first one. None means all others.
 
     Raises:
         ConfigurationError: no policy is legal.
@@ -71,13 +71,13 @@ def device_ends_ms(tasks: Sequence[Task], constants: MachineConstants) -> list[f
 def co_run_ms(device: Task, managed: Task, constants: MachineConstants) -> float:
     """Returns the milliseconds from the release of a pair to its end (Fig. 6).
 
-    The two tasks take their response times one after the other, less the kernels that the idle time hides.
+    This is the sum of both response times, minus the time of the kernels that fit into the idle time.
 
     Args:
-        device: the task under device memory. It runs in the other one's idle time, and ends after its own response
+        device: the task under device memory. It runs in the other task's idle time, and ends after its own response
             time.
         managed: the task under managed memory.
-        constants: of the machine.
+        constants: the machine's constants.
     """
     device_overhead = overhead(device, Policy.DEVICE, constants)
     managed_overhead = overhead(managed, Policy.MANAGED, constants)
@@ -90,9 +90,10 @@ class _Option:
     """A possible release.
 
     Attributes:
-        release: what is released, the first task of the queue first.
-        footprint_bytes: of all waiting tasks, those behind under the policies that they can have then.
-        end_ms: when the last waiting task ends.
+        release: the released tasks, the first task of the queue first.
+        footprint_bytes: the memory of all waiting tasks. The tasks that are not released count with their best
+            switches.
+        end_ms: when the last waiting task ends, in ms from now.
     """
 
     release: Release
@@ -101,7 +102,7 @@ class _Option:
 
 
 class _Queue:
-    """The tasks that wait, each with its best policy and with the policy to which it may be switched."""
+    """Holds the waiting tasks. It knows the best policy of each and the policy to which it may be switched."""
 
     def __init__(
         self, tasks: Sequence[Task], constants: MachineConstants, legal: Collection[Policy], latest_ms: Sequence[float]
@@ -116,7 +117,7 @@ class _Queue:
         ]
 
     def alone(self) -> _Option:
-        """Returns the release of the first task alone, switched if that is among the best switches."""
+        """Returns the release of the first task alone. The task is switched if the best switches include it."""
         policies = [choice.policy for choice in self._choices]
         switches = best_switches(self._candidates, kernel_limit=self._kernel_limit(policies))
         target = self._targets[0]
@@ -125,14 +126,14 @@ class _Queue:
         return _Option((ReleasedTask(self._tasks[0], policy),), self._bytes(policies) - switches.saved_bytes, end_ms)
 
     def pairs(self, index: int) -> Iterator[_Option]:
-        """Returns the releases of the first task with another one. Either may be the one under device memory."""
+        """Yields the releases of the first task with another one. Either of the two may be under device memory."""
         for device, managed in ((0, index), (index, 0)):
             option = self._pair(device, managed)
             if option is not None:
                 yield option
 
     def _pair(self, device: int, managed: int) -> _Option | None:
-        """Applies criteria 1 and 2 of §IV-B, the guidelines if a task is switched, and the bound of time."""
+        """Returns the release of a pair, or None. Criteria 1 and 2 of §IV-B, guidelines and latest ends must hold."""
         policies = [choice.policy for choice in self._choices]
         policies[device] = Policy.DEVICE
         kernel_limit = self._kernel_limit(policies)

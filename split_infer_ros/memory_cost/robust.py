@@ -1,7 +1,7 @@
-"""Fits lines through timings whose errors are proportional to them, with some outliers.
+"""Fits lines through timings. The timings' errors are proportional to them, and there are some outliers.
 
-All fits use weighted medians: up to half of the weight may be wrong without much harm. Weights are inverse standard
-errors, up to the common factor by which timings scatter.
+The fits use weighted medians: up to half of the weight may be wrong without much harm. Weights are inverse standard
+errors, up to a common factor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Line:
 
 
 def weighted_median(values: Iterable[tuple[float, float]]) -> float:
-    """Returns the value with half of the weight on either side, given (value, weight) pairs; NaN without pairs."""
+    """Returns the median of (value, weight) pairs: half of the weight lies on either side. Without pairs, it is NaN."""
     ordered = sorted((value, weight) for value, weight in values if weight > 0)
     half = sum(weight for _, weight in ordered) / 2
     passed = 0.0
@@ -39,10 +39,10 @@ def weighted_median(values: Iterable[tuple[float, float]]) -> float:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
-    """Fits a line through (x, y > 0) points by Theil and Sen: the slope is the median of the slopes of all pairs.
+    """Fits a line through (x, y > 0) points by Theil and Sen: its slope is the median slope of all pairs of points.
 
-    Slopes are weighted by their precision. So the cost of a byte comes from large sizes, and the cost of a call from
-    small sizes. The line is NaN if no two points differ in x.
+    Precise slopes have more weight. So the cost of a byte comes from large sizes, and the cost of a call from small
+    sizes. If no two points differ in x, the line is NaN.
     """
     slope = weighted_median(
         ((other_y - y) / (other_x - x), abs(other_x - x) / math.hypot(y, other_y))
@@ -57,8 +57,8 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
 def fit_bounded(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """Fits y = min(slope * x, bound) to (x, y, scatter) points that are sorted by x. Returns slope and bound.
 
-    The bound is infinite unless at least two points lie on it. It is the mean of these points, weighted by inverse
-    variance. A median would use only one of the few points that scatter least.
+    The bound is infinite unless at least two points lie on it. It is their mean, weighted by inverse variance: a median
+    would use only one of the few points that scatter least.
     """
     best = math.inf, math.nan, math.inf  # error, slope, bound
     for rising in (*range(1, len(points) - 1), len(points)):  # how many points lie below the bound

@@ -1,4 +1,4 @@
-"""The samples that calibration takes, and their records in the database of measurements."""
+"""The samples of a calibration, and their records in the database of measurements."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ TASK = {"operator": "memory_cost"}
 
 
 class Probe(enum.Enum):
-    """An operation on some number of bytes that is timed. D, M and H are memory of the three policies."""
+    """A timed operation on a number of bytes. D, M and H are memory of the three policies."""
 
-    TO_DEVICE = "to_device"  # copy them from the host to D
-    TO_HOST = "to_host"  # copy them from D to the host
+    TO_DEVICE = "to_device"  # copies them from the host to D
+    TO_HOST = "to_host"  # copies them from D to the host
     TOUCH_FRESH = "touch_fresh"  # the CPU writes them to memory that was never touched
     TOUCH_AGAIN = "touch_again"  # the CPU writes them to the same memory again
     KERNEL_DEVICE = "kernel_device"  # a kernel changes them in D
     KERNEL_MANAGED = "kernel_managed"  # a kernel changes them in M, where the CPU has just written them
     KERNEL_PINNED = "kernel_pinned"  # a kernel changes them in H
-    READ_HOST = "read_host"  # the CPU reads them in the copy of D
+    READ_HOST = "read_host"  # the CPU reads them on the host, after a copy from D
     READ_MANAGED = "read_managed"  # the CPU reads them in M, where a kernel has just changed them
-    REREAD_CACHED = "reread_cached"  # read that many bytes again, in a block that the cache holds
-    REREAD_UNCACHED = "reread_uncached"  # read that many bytes again without a cache, in H
+    REREAD_CACHED = "reread_cached"  # reads as many bytes again and again from a block that the cache holds
+    REREAD_UNCACHED = "reread_uncached"  # reads as many bytes past the cache, in H
 
 
 Timings = Mapping[int, tuple[float, ...]]  # for each number of bytes, the seconds of each round
@@ -45,12 +45,12 @@ def to_records(samples: Samples, key: Key) -> list[Record]:
 
 
 def find_samples(database: Database, key: Key) -> dict[Probe, Timings]:
-    """Returns the newest samples of each probe of this machine in the database."""
+    """Returns the newest samples of each probe that the database has under a machine's key."""
     return from_records(database.find(key, TASK))
 
 
 def from_records(records: Iterable[Record]) -> dict[Probe, Timings]:
-    """Returns the newest samples of each probe."""
+    """Returns the newest samples of each probe in the records."""
     samples: dict[Probe, dict[int, tuple[float, ...]]] = {}
     written: dict[Probe, float] = {}
     for record in records:

@@ -1,6 +1,6 @@
-"""Chooses which tasks of policy D to switch to a policy with less memory: a knapsack of kernels and of time.
+"""Chooses which tasks of policy D to switch to a policy with less memory. This is a knapsack of kernels and time.
 
-The best switches save most bytes. Of equal ones, those with the least loss of time win, then the fewest tasks.
+The best switches save most bytes. If several save as many, those that lose least time win, then the fewest tasks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MAX_STATES = 512  # partial choices that are kept, those that save most; 9 tasks have no more
+MAX_STATES = 512  # how many partial choices are kept, the best ones; 9 tasks have no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class Candidate:
     """A task in a sequence of tasks that run one after the other.
 
     Attributes:
-        num_kernels: how many kernels it has.
-        response_ms: the time that it takes under its own policy.
+        num_kernels: how many kernels the task has.
+        response_ms: the task's response time under its own policy.
         saved_bytes: the memory that a switch saves.
         loss_ms: the time that a switch costs; None if the task cannot be switched.
-        latest_ms: when it must have ended, after the begin of the sequence.
+        latest_ms: when the task must have ended, in ms from the begin of the sequence.
     """
 
     num_kernels: int
@@ -33,13 +33,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Tasks that are switched, by their places in the sequence, and what that means.
+    """A choice of tasks that are switched.
 
     Attributes:
-        indices: of the tasks.
-        num_kernels: of all of them.
-        saved_bytes: by all of them.
-        loss_ms: of all of them.
+        indices: the tasks' places in the sequence.
+        num_kernels: the number of kernels of these tasks.
+        saved_bytes: the memory that all switches save.
+        loss_ms: the time that all switches cost.
     """
 
     indices: frozenset[int] = frozenset()
@@ -53,14 +53,14 @@ class Switches:
 
 
 def best_switches(tasks: Sequence[Candidate], *, kernel_limit: int, start_ms: float = 0.0) -> Switches:
-    """Returns the switches that save most.
+    """Returns the switches that save most memory. No switch makes a task end after its ``latest_ms``.
 
     Args:
-        tasks: in the order in which they run.
+        tasks: the tasks in the order in which they run.
         kernel_limit: how many kernels may be switched (Guideline 2).
         start_ms: when the first task begins.
     """
-    states, end_ms = [Switches()], start_ms  # without any switch nothing is delayed
+    states, end_ms = [Switches()], start_ms  # the first state has no switch and delays nothing
     for index, task in enumerate(tasks):
         end_ms += task.response_ms
         if task.loss_ms is not None:
@@ -80,7 +80,7 @@ def best_switches(tasks: Sequence[Candidate], *, kernel_limit: int, start_ms: fl
 
 
 def all_in_time(tasks: Sequence[Candidate], *, start_ms: float) -> bool:
-    """Returns whether all tasks end early enough without any switch, if the first one begins at ``start_ms``."""
+    """Returns whether all tasks end in time without any switch, if the first one begins at ``start_ms``."""
     end_ms = start_ms
     for task in tasks:
         end_ms += task.response_ms
@@ -90,7 +90,7 @@ def all_in_time(tasks: Sequence[Candidate], *, start_ms: float) -> bool:
 
 
 def _undominated(states: Iterable[Switches]) -> list[Switches]:
-    """Returns the states that save more, lose less or switch fewer kernels than each other state."""
+    """Returns the states that beat every better one in lost time or in switched kernels; at most ``MAX_STATES``."""
     found: list[Switches] = []
     for state in sorted(states, key=lambda state: state._value, reverse=True):
         if not any(other.num_kernels <= state.num_kernels and other.loss_ms <= state.loss_ms for other in found):

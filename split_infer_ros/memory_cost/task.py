@@ -11,17 +11,18 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Launches of a kernel that are all alike. Only bytes in memory of the policy count, and they count per launch.
+    """A kernel whose launches are all alike. Only bytes in memory of the policy count, and they count per launch.
 
     Attributes:
         accessed_bytes: S_i of Eq. 8, the bytes that a launch reads or writes, each counted once.
         written_bytes: B_write^i, the bytes that a launch changes.
-        mapped_bytes: S_i of Eq. 3, the bytes that the CPU touched since the launch before and that must be mapped. If
-            there are any, the cache is dirty, and N_c counts the launch.
-        overlapped: True if other tasks' kernels can run while pages are mapped. False if that comes after the task's
-            own kernels, because a task that is co-run has ended by then.
-        cached_bytes: tau * N_L2 in bytes: what it reads again and, under policy D, finds in the GPU's L2 cache.
-        latency_hidden: True if enough of it runs in parallel to hide the latency of memory (Eq. 7).
+        mapped_bytes: S_i of Eq. 3, the bytes that must be mapped because the CPU touched them since the launch before.
+            If there are any, the cache is dirty, and N_c counts the launch.
+        overlapped: True if other tasks' kernels can run while pages are mapped. False if pages are mapped after the
+            task's own kernels: a co-run task has ended by then.
+        cached_bytes: tau * N_L2 in bytes: the bytes that a launch reads again and, under policy D, finds in the GPU's
+            L2 cache.
+        latency_hidden: True if enough of the kernel runs in parallel to hide the latency of memory (Eq. 7).
         launches: how many launches there are.
     """
 
@@ -39,13 +40,13 @@ class Task:
     """One run of an application, for example one batch.
 
     Attributes:
-        name: for people.
+        name: the task's name, for people.
         to_device_bytes: B_hd, the data that the GPU gets from the CPU.
         to_host_bytes: B_dh, the data that the CPU gets from the GPU.
         kernels: K, in the order of the launches.
         copies: N_m, the number of copies under policy D.
-        fresh_host: True if data that comes to the host goes to memory that was never touched, which costs l_ini.
-        execution_ms: the time of the kernels alone, with all memory on the GPU and in place.
+        fresh_host: True if data for the host goes to memory that was never touched. That costs l_ini.
+        execution_ms: the time of the kernels alone, if all data is already in the GPU's memory.
 
     Raises:
         ConfigurationError: a number is negative.
@@ -74,11 +75,11 @@ class Task:
 
     @property
     def data_bytes(self) -> int:
-        """The bytes that both sides see."""
+        """The bytes that both CPU and GPU use."""
         return self.to_device_bytes + self.to_host_bytes
 
     def footprint_bytes(self, policy: Policy) -> int:
-        """Returns the memory that the task's data takes, on both sides together (§II-B)."""
+        """Returns the memory that the task's data takes, on host and GPU together (§II-B)."""
         return policy.footprint_bytes(self.data_bytes)
 
 
@@ -86,10 +87,10 @@ def feature_task(nbytes: int, *, num_kernels: int = 1, copies: int = 1, name: st
     """Returns the task of a slot's features: the GPU writes a slot that the CPU read before, and the CPU reads it.
 
     Args:
-        nbytes: of a slot.
+        nbytes: the bytes of a slot.
         num_kernels: how many kernels compute the features. Only the last one reaches the slot.
         copies: how many tensors are copied to the host under policy D.
-        name: for people.
+        name: the task's name, for people.
     """
     kernels = Kernel(0, launches=num_kernels - 1), Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes)
     return Task(name, to_device_bytes=0, to_host_bytes=nbytes, kernels=kernels, copies=copies)
@@ -107,15 +108,15 @@ def batch_task(
     """Returns the task of a batch: the GPU reads images from the CPU, and the CPU reads features from the GPU.
 
     The images are mapped before the first kernel, while the GPU can run a co-run task's kernels. The features' slot is
-    mapped for the last kernel. The task's own kernels come before that, so nothing is overlapped with it.
+    mapped for the last kernel. The task's own kernels have run by then, so nothing overlaps with this mapping.
 
     Args:
-        name: for people.
-        image_bytes: what pre-processing reads, which is one kernel and one copy.
-        feature_bytes: what the last kernel writes into the slot.
-        kernels: those of the backbone, with what they do in memory of the policy. There is at least one.
+        name: the task's name, for people.
+        image_bytes: the bytes that pre-processing reads. It is one kernel and one copy.
+        feature_bytes: the bytes that the last kernel writes into the slot.
+        kernels: the backbone's kernels; at least one. Each says what it does in memory of the policy.
         execution_ms: the time of all kernels alone.
-        feature_tensors: how many tensors the slot has. Each is copied by itself.
+        feature_tensors: how many tensors the slot has. Each needs a copy of its own.
     """
     *before, last = kernels
     features = replace(

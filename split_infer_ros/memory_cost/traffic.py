@@ -1,4 +1,4 @@
-"""Describes what the kernels of a backbone do with memory, and makes the overhead model's kernels of that."""
+"""Describes what the kernels of a backbone do with memory. Turns this into kernels of the overhead model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class KernelTraffic:
     """The bytes that one kernel of a backbone reads and writes.
 
     Attributes:
-        input_bytes: of activations that it reads, for one image.
-        output_bytes: of activations that it writes, for one image.
-        weight_bytes: of weights that it reads, for any number of images.
+        input_bytes: the bytes of activations that the kernel reads, for one image.
+        output_bytes: the bytes of activations that it writes, for one image.
+        weight_bytes: the bytes of weights that it reads, for any number of images.
         fresh_bytes: the part of ``input_bytes`` that the kernel before it has just written.
     """
 
@@ -26,12 +26,12 @@ class KernelTraffic:
 
 
 def kernels_within(traffic: Sequence[KernelTraffic], count: int, cache_bytes: int) -> tuple[Kernel, ...]:
-    """Returns the kernels for a batch of a model whose weights and activations are all in memory of the policy.
+    """Returns the kernels of a batch if all weights and activations are in memory of the policy.
 
-    The cache holds what was written last. So a kernel finds there what the one before it wrote, as far as it fits.
+    The cache holds what was written last. So a kernel finds there what the kernel before it wrote, as far as that fits.
 
     Args:
-        traffic: of each kernel, in order.
+        traffic: the traffic of each kernel, in order.
         count: how many images the batch has.
         cache_bytes: the size of the GPU's L2 cache.
     """
@@ -46,5 +46,5 @@ def kernels_within(traffic: Sequence[KernelTraffic], count: int, cache_bytes: in
 
 
 def kernels_outside(traffic: Sequence[KernelTraffic]) -> tuple[Kernel, ...]:
-    """Returns the kernels of a model whose weights and activations are in other memory than that of the policy."""
+    """Returns the kernels of a model if its weights and activations are not in memory of the policy."""
     return (Kernel(0, launches=max(1, len(traffic))),)

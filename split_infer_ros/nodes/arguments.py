@@ -1,4 +1,4 @@
-"""Refuses command lines that ROS takes without a word: arguments that nobody reads, and files without parameters."""
+"""Refuses command lines that ROS accepts silently: arguments that nobody reads, and files without parameters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PARAMETER_FILE = "--params-file"
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
-    """Refuses arguments that are not ROS's. That includes ``NAME:=VALUE`` alone, an old form by which ROS renames.
+    """Refuses arguments that are not ROS's. One of these is a bare ``NAME:=VALUE``, ROS's old form of renaming.
 
     Args:
-        arguments: those of the process, behind its name. ROS's own stand between ``--ros-args`` and ``--``.
+        arguments: the process's arguments, without its name. ROS's own stand between ``--ros-args`` and ``--``.
 
     Raises:
-        ConfigurationError: there are others.
+        ConfigurationError: an argument is not ROS's.
     """
     of_ros = False
     for argument in arguments:
@@ -37,13 +37,13 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
-    """Checks that all arguments are UTF-8, which is all that ROS can carry.
+    """Checks that all arguments are UTF-8. ROS can carry nothing else.
 
     Args:
-        arguments: those of the process.
+        arguments: the process's arguments.
 
     Raises:
-        ConfigurationError: one is not.
+        ConfigurationError: an argument is not UTF-8.
     """
     for argument in arguments:
         if repair_text(argument) != argument:
@@ -54,13 +54,13 @@ def check_encoding(arguments: Sequence[str]) -> None:
 
 
 def check_parameter_files(arguments: Sequence[str]) -> None:
-    """Checks that each parameter file among the arguments holds more than a word; ROS checks the rest.
+    """Checks that each parameter file among the arguments is empty or maps names of nodes; ROS checks the rest.
 
     Args:
-        arguments: those of the process.
+        arguments: the process's arguments.
 
     Raises:
-        ConfigurationError: a file has no names of nodes.
+        ConfigurationError: a file holds something else, such as a list or a single word.
     """
     for flag, path in itertools.pairwise(arguments):
         if flag != PARAMETER_FILE:
@@ -68,7 +68,7 @@ def check_parameter_files(arguments: Sequence[str]) -> None:
         try:
             content = yaml.safe_load(Path(path).read_bytes())
         except (OSError, yaml.YAMLError):
-            continue  # ROS says what is wrong with it
+            continue  # ROS says what is wrong with the file
         if content is not None and not isinstance(content, Mapping):
             raise ConfigurationError(
                 f"{path} is no parameter file: it holds {str(content)[:40]!r}, and not the names of nodes, each with "

@@ -22,11 +22,11 @@ from split_infer_ros.split.model import SplitModel
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
-LOST_DRAIN_S = 0.5  # the same after the GPU was lost, when the process is about to end
+LOST_DRAIN_S = 0.5  # used instead of DRAIN_S after the GPU was lost, because the process is about to end
 
 
 class BackboneNode(ManagedNode[BackboneParameters]):
-    """Subscribes to ``image``; publishes handles on ``features``, and ``report``."""
+    """Subscribes to ``image``; publishes handles on ``features`` and reports on ``report``."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("backbone", BackboneParameters, **node_arguments)
@@ -37,7 +37,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     @property
     def model(self) -> SplitModel:
-        """The model, while configured.
+        """The model, while the node is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -48,7 +48,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     @property
     def pipeline(self) -> BackbonePipeline:
-        """What the node runs, while configured.
+        """The parts that the node runs, while it is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -59,7 +59,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     @property
     def stage(self) -> BackboneStage:
-        """The stage, while configured."""
+        """The backbone's stage, while the node is configured."""
         return self.pipeline.stage
 
     def configure(self) -> None:
@@ -101,7 +101,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
     def deactivate(self) -> None:
         for images in self._inputs:
             images.close()
-        self._inputs.clear()  # each of them refers to the stage
+        self._inputs.clear()  # each input refers to the stage
         self.pipeline.stop(LOST_DRAIN_S if self.device_loss else DRAIN_S)
         self._report()
 
@@ -112,7 +112,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self._report()
 
     def _report(self) -> None:
-        """Publishes a report.
+        """Publishes a report of the pipeline, if the node is configured.
 
         An executor may keep the timer's callback for a while. The callback therefore belongs to the node: a method of
         the pipeline would keep the pipeline's memory after the clean-up.
@@ -121,7 +121,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             self._pipeline.report(" ".join(images.mismatch for images in self._inputs if images.mismatch))
 
     def _unload(self) -> None:
-        """Lets go of the model and of what refers to it, and gives the GPU's memory back."""
+        """Drops the model and what refers to it, and frees the GPU's cached memory."""
         self._model = self._pipeline = None
         empty_cache()
 

@@ -1,4 +1,4 @@
-"""What a configured backbone node runs: its stage with everything that the stage needs, and its reports."""
+"""The parts that a configured backbone node runs: its stage, what the stage needs, and the reports."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from split_infer_ros.split.model import SplitModel
 
 
 class BackbonePipeline:
-    """The parts of a backbone node that exist from its configuration to its clean-up.
+    """Holds the parts of a backbone node that exist from its configuration to its clean-up.
 
     Args:
         node: the backbone's node.
-        model: whose backbone runs.
-        best_known: what tuning found for the model.
+        model: provides the backbone.
+        best_known: the best results of tuning for the model.
         stage: runs the backbone.
         auto_split: chooses the split point while the parameter ``split_point`` is ``auto``.
-        reports: publishes on ``report``.
+        reports: publishes reports on ``report``.
 
-    Attributes:
-        stage: as given.
-        limiter: limits the frames a second of each camera.
+        Attributes:
+            stage: runs the backbone.
+            limiter: limits how many frames per second each camera may send.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class BackbonePipeline:
 
     @classmethod
     def open(cls, node: ManagedNode[BackboneParameters], opened: Opened) -> BackbonePipeline:
-        """Allocates the parts. The node's clean-up gives them back, also after an error here.
+        """Allocates the parts. The node's clean-up frees them, also if this method raises.
 
         Raises:
-            ConfigurationError: the parameters ask for what this machine cannot give.
+            ConfigurationError: the parameters ask for something that this machine cannot provide.
         """
         values, model, best_known = node.values, opened.model, opened.best_known
         transport = SENDERS[values.transport](node, "")
@@ -74,7 +74,7 @@ class BackbonePipeline:
         say = node.get_logger().info
         auto_split = AutoSplit(model.device.type, profile_finder(model, database, say), say, DWELL_S)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
-        # with ``auto`` the split point moves, and the backbone's work with it
+        # with ``auto`` the split point moves, so no tuned number of threads fits
         num_threads = 0 if values.stage.split_point == AUTO else best_known.backbone_threads(settings)
         stage = BackboneStage(
             model,
@@ -102,7 +102,7 @@ class BackbonePipeline:
         """Stops the threads.
 
         Args:
-            drain_s: how long batches that are under way may take to finish, in seconds.
+            drain_s: how long batches in flight may take to finish, in seconds.
         """
         self._auto_split.stop()
         self.stage.stop(drain_s)
@@ -111,7 +111,7 @@ class BackbonePipeline:
         """Applies new parameters.
 
         Raises:
-            ConfigurationError: they are refused, and nothing has changed.
+            ConfigurationError: the parameters are refused, and nothing has changed.
         """
         before = self._point()
         self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
@@ -119,10 +119,10 @@ class BackbonePipeline:
         self.limiter.max_rate_hz = values.max_rate_hz
 
     def report(self, fault: str = "") -> None:
-        """Publishes the counts and times, with the loss of the GPU if there was one.
+        """Publishes counts and times. If the GPU is lost, the report says so.
 
         Args:
-            fault: what else is wrong while the pipeline runs.
+            fault: a sentence about another fault. It is published unless the GPU is lost.
         """
         loss = self._node.device_loss
         fields: dict[str, Any] = {"state": PipelineReport.LOST, "fault": loss} if loss else {}

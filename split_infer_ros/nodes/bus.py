@@ -10,8 +10,8 @@ from typing import Any
 class Bus:
     """The topics of one process. Any thread may use it.
 
-    The publisher's thread calls each subscriber. A subscriber that has work to do puts the message into a queue of its
-    own and returns.
+    The publisher's thread calls each subscriber. A subscriber with work to do puts the message into its own queue
+    and returns.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Bus:
         self._subscribers: dict[Hashable, tuple[Callable[[Any], None], ...]] = {}
 
     def subscribe(self, topic: Hashable, receive: Callable[[Any], None]) -> Callable[[], None]:
-        """Has ``receive`` called with every message on the topic; returns the function that unsubscribes it."""
+        """Calls ``receive`` with every message on the topic from now on; returns a function that ends this."""
         with self._lock:
             self._subscribers[topic] = (*self._subscribers.get(topic, ()), receive)
 

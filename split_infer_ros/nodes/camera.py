@@ -28,7 +28,7 @@ from split_infer_ros.sources.scenes import LABELS
 NO_SOURCE = "none"
 ENDED_TOPIC = "source_ended"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-MAX_NAMED_FILES = 100  # unreadable images that are named in the log one by one
+MAX_NAMED_FILES = 100  # the log names this many unreadable images one by one
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class CameraParameters(NodeParameters):
 
 
 class CameraNode(ManagedNode[CameraParameters]):
-    """Publishes ``image`` and, for drawn scenes, ``truth``; ``source_ended`` names a source that came to its end."""
+    """Publishes ``image`` and, for drawn scenes, ``truth``. At the source's end, ``source_ended`` names the source."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("camera", CameraParameters, **node_arguments)
         self._images: IntraProcessPublisher | None = None
         self._truth: IntraProcessPublisher | None = None
-        self._ended: Any = None  # the publisher, while configured
+        self._ended: Any = None  # the publisher of source_ended, while the node is configured
         self._source: Source | None = None
         self._named_files: set[str] = set()
         self._stopping = threading.Event()
-        # A signal may interrupt the start of the thread. It is then not joined, and must not publish.
+        # A signal may interrupt the start of the thread. Then nobody joins the thread, and it must not publish.
         self._publishing = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -121,7 +121,7 @@ class CameraNode(ManagedNode[CameraParameters]):
                     if self._stopping.is_set():
                         return
                     self._publish(picture)
-        except Exception as error:  # of a source or a message; no other thread would say that it ended
+        except Exception as error:  # a source or a message may raise anything; nothing else would report it
             self.get_logger().error(error_sentence(error))
         with self._publishing:
             if self._source is not None and not self._stopping.is_set():

@@ -34,7 +34,7 @@ _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image h
 
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
-    """Returns the message of a uint8 (height, width, channels) array."""
+    """Returns the ROS message of an image: a (height, width, channels) array in any dtype that the encoding names."""
     data = array.array("B")  # the only type that rclpy takes without checking each byte
     data.frombytes(memoryview(np.ascontiguousarray(image).data).cast("B"))
     height, width = image.shape[:2]
@@ -49,7 +49,7 @@ def detections_message(detections: Detections, labels: Sequence[str], header: He
 
 
 def truth_message(boxes: Floats, indices: Integers, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Returns the message of known objects: detections of score 1."""
+    """Returns the message of known objects: each is a detection with score 1."""
     return Detection2DArray(
         header=header,
         detections=[
@@ -78,7 +78,7 @@ def corners(detection: Detection2D) -> tuple[float, float, float, float]:
 
 
 def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> ReportMessage:
-    """Returns the message of a pipeline's report, with the memory that this process has now.
+    """Returns the message of a pipeline's report. It adds how much memory this process uses now.
 
     Args:
         report: the report.
@@ -144,6 +144,6 @@ def _by_reason(counts: Mapping[str, int]) -> list[DropCount]:
 
 
 def counts_of(message: ReportMessage) -> LedgerCounts:
-    """Returns the ledger's counts in a report."""
+    """Returns the ledger's counts that a report message holds."""
     dropped = {entry.reason: entry.count for entry in message.dropped}
     return LedgerCounts(message.received, message.published, message.in_flight, dropped)

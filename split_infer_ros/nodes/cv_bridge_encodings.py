@@ -1,9 +1,8 @@
-"""Encodings that the package's own table lacks, as cv_bridge knows them where it is installed.
+"""Asks cv_bridge, if it is installed, about encodings that the package's own table lacks.
 
-cv_bridge is asked with care, because a camera chooses the name of its encoding and a crash would end the node:
-
-- It matches names by ``std::regex``, which overflows the stack at long names. It gets short ones.
-- Its conversion of colours ends the process if cv_bridge was built for another NumPy. A process of its own tries first.
+A camera chooses the name of its encoding, and a crash of cv_bridge would end the node. So this module is careful:
+- cv_bridge matches names with ``std::regex``, which overflows the stack at long names. It gets short names only.
+- Its conversion of colours ends the process if cv_bridge was built for another NumPy. A child process tries it first.
 - It reads some padded rows and, with NumPy 2, big-endian samples wrongly. It gets neither.
 """
 
@@ -33,16 +32,16 @@ TRIAL_TIMEOUT_S = 30.0
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
-# OpenCV's names of types, such as 16SC1. They say what the numbers are and leave open what they mean.
+# OpenCV's names of types, such as 16SC1. They give the type of the numbers but not their meaning.
 _NUMBER_TYPE = re.compile(r"(?:8U|8S|16U|16S|32S|32F|64F)(?:C(\d+))?")
 
 
 def find_encoding(name: str) -> Encoding:
     """Asks cv_bridge for an encoding that is not in the package's own table.
 
-    Names of colours are converted by cv_bridge. For OpenCV's types, cv_bridge has no conversion to colours and only
-    says what the numbers are. Those of one channel are measurements, like 16UC1; 3 and 4 channels of unsigned numbers
-    are colours with blue first, like 8UC3.
+    cv_bridge converts encodings that name colours. For OpenCV's types it has no conversion to colours; it only gives
+    the type of the numbers. One channel (like 16UC1) counts as a measurement. 3 or 4 channels of unsigned numbers
+    (like 8UC3) count as colours, blue first.
 
     Raises:
         ImageError: ``unknown_encoding``, with what cv_bridge said.
@@ -56,10 +55,10 @@ def find_encoding(name: str) -> Encoding:
 
 
 def conversion_problem(name: str, pixel_bytes: int) -> str | None:
-    """Lets cv_bridge convert an encoding to colours in a process of its own. Returns what goes wrong, None if nothing.
+    """Lets cv_bridge convert an encoding to colours in a child process. Returns what went wrong, or None.
 
     Args:
-        name: the encoding.
+        name: the encoding's name.
         pixel_bytes: bytes per pixel.
     """
     command = [*python_command(TRIAL), name, str(pixel_bytes)]
@@ -77,7 +76,7 @@ def conversion_problem(name: str, pixel_bytes: int) -> str | None:
 
 @lru_cache(maxsize=1)
 def _bridge() -> Any:
-    """Returns a CvBridge, or what ends a sentence about why there is none."""
+    """Returns a CvBridge. If there is none, returns the end of a sentence that says why."""
     try:
         from cv_bridge import CvBridge
 
@@ -86,13 +85,13 @@ def _bridge() -> Any:
         if error.name == "cv_bridge":
             return "is not supported, and cv_bridge, which may know it, is not installed"
         return f"is not supported, and cv_bridge, which may know it, cannot be imported ({error})"
-    except Exception as error:  # its parts raise errors of any type
+    except Exception as error:  # parts of cv_bridge raise errors of any type
         return f"is not supported, and cv_bridge, which may know it, cannot be imported ({error})"
 
 
 @lru_cache(maxsize=64)
 def _ask(name: str) -> Encoding | str:
-    """Returns the encoding, or what ends a sentence about why there is none."""
+    """Returns the encoding. If there is none, returns the end of a sentence that says why."""
     bridge = _bridge()
     if isinstance(bridge, str):
         return bridge
@@ -103,7 +102,7 @@ def _ask(name: str) -> Encoding | str:
         return f"is not supported, nor does cv_bridge know it ({error})"
     number_type = _NUMBER_TYPE.fullmatch(name)
     if number_type is not None:
-        # cv_bridge wraps numbers of channels: it takes 8UC513 for 8UC1.
+        # cv_bridge wraps numbers of channels: it reads 8UC513 as 8UC1.
         return _numbers(dtype, channels if channels == int(number_type[1] or 1) else 0)
     pixel_bytes = int(channels) * dtype.itemsize
     problem = conversion_problem(name, pixel_bytes)
@@ -113,7 +112,7 @@ def _ask(name: str) -> Encoding | str:
 
 
 def _numbers(dtype: np.dtype[Any], channels: int) -> Encoding | str:
-    """Returns how numbers without a meaning are read, or what ends a sentence about why they are not."""
+    """Returns an encoding that reads bare numbers. If there is none, returns the end of a sentence that says why."""
     if channels == 1:
         return Encoding(1, GREY, None if dtype == np.uint8 else decoders.stretch_contrast, dtype=dtype)
     if channels in (3, 4) and dtype == np.uint8:
@@ -124,10 +123,10 @@ def _numbers(dtype: np.dtype[Any], channels: int) -> Encoding | str:
 
 
 def _convert(samples: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Lets cv_bridge convert samples (height, width, channels) in this machine's byte order to (height, width, 3).
+    """Lets cv_bridge convert samples (height, width, channels) in this machine's byte order to RGB (height, width, 3).
 
     Raises:
-        ImageError: ``corrupt_image``, whatever cv_bridge raised.
+        ImageError: ``corrupt_image``: cv_bridge raised an error, or returned another shape or dtype.
     """
     height, width, channels = samples.shape
     message = Image(height=height, width=width, encoding=name, step=width * channels * samples.itemsize)

@@ -1,4 +1,4 @@
-"""Has cv_bridge convert one image, in a process of its own that it may end."""
+"""Lets cv_bridge convert one image in a process of its own. If cv_bridge crashes, only that process ends."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 
 from sensor_msgs.msg import Image
 
-SIZE = 16  # of the black image, in pixels
+SIZE = 16  # width and height of the black image, in pixels
 
 
 def main() -> int:
-    """Converts an image to colours. Arguments are its encoding and the bytes of a pixel."""
+    """Converts a black image to colours. The arguments are the encoding's name and the bytes per pixel."""
     from cv_bridge import CvBridge
 
     encoding, step = sys.argv[1], SIZE * int(sys.argv[2])

@@ -37,10 +37,10 @@ from split_infer_ros.server.report import PipelineReport
 NodeType = TypeVar("NodeType", bound=ManagedNode[Any])
 
 MIN_F1 = 0.95
-STANDARD_ERRORS = 3.0  # by which F1 must be below its goal before the demo fails
+STANDARD_ERRORS = 3.0  # the demo fails only if F1 is this many standard errors below MIN_F1
 DRAIN_S = 5.0
-FIRST_PICTURE_S = 5.0  # how much longer frames flow until there is a picture
-PICTURE_S = 1.0  # how long pictures are drawn at the end
+FIRST_PICTURE_S = 5.0  # how long the demo waits for a picture, if none has come in time
+PICTURE_S = 1.0  # for how long the pipeline draws pictures at the end
 
 
 class ViewerNode(ManagedNode[NodeParameters]):
@@ -58,7 +58,7 @@ class ViewerNode(ManagedNode[NodeParameters]):
         self._subscribe(PipelineStats, "stats", _print_stats)
 
     def subscribe_to_pictures(self) -> None:
-        """Subscribes to ``detections/image``, which is drawn only from then on."""
+        """Subscribes to ``detections/image``. The pipeline draws its pictures only from then on."""
         self._subscribe(Image, "detections/image", self._receive_picture)
 
     def _subscribe(self, message: type, topic: str, receive: Any) -> None:
@@ -86,7 +86,7 @@ def _stamp(header: Header) -> tuple[int, int]:
 
 
 def _objects(message: Detection2DArray) -> Detections:
-    """Returns what a message holds."""
+    """Returns the detections that a message holds."""
     boxes = np.array([corners(found) for found in message.detections], np.float32).reshape(-1, 4)
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     scores = np.array([hypothesis.score for hypothesis in hypotheses], np.float32)
@@ -189,7 +189,7 @@ def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
 
 
 def save_picture(picture: Image | None, path: Path) -> None:
-    """Writes the last picture with its boxes."""
+    """Writes the last picture, with boxes drawn into it, to a file. Prints an error if that fails."""
     pixels = None if picture is None else read_message(picture).data
     if pixels is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)):
         print(f"error: no picture was written to {path}", file=sys.stderr)
@@ -198,7 +198,7 @@ def save_picture(picture: Image | None, path: Path) -> None:
 
 
 def _file(name: str) -> Path:
-    """Checks at the start that the file can be written at the end."""
+    """Returns the path. Checks, before the demo starts, that a file can be written there at its end."""
     path = Path(name)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{name} cannot be written: name a file in a folder that exists")

@@ -138,10 +138,10 @@ def _profile_finding(middleware: str, environment: Mapping[str, str]) -> Finding
 
 
 def list_engines() -> list[Finding]:
-    """Lists the engines' providers and devices, and what they compute in on this processor.
+    """Lists the engines' providers and devices, and the precisions in which they compute on this processor.
 
     Returns:
-        Nothing if torch is missing, which is said elsewhere.
+        The findings. They are empty if torch is missing: another check reports that.
     """
     try:
         from split_infer_ros.engines.precision_checkup import check_precisions
@@ -152,7 +152,7 @@ def list_engines() -> list[Finding]:
 
 
 def check_optional() -> list[Finding]:
-    """Checks smaller libraries, and libraries that only some uses need."""
+    """Checks small libraries that are required, and libraries that only some uses need."""
     findings = []
     cv_bridge = try_import("cv_bridge")
     found = "not installed" if isinstance(cv_bridge, ImportError) else "installed"
@@ -173,8 +173,8 @@ def check_optional() -> list[Finding]:
 
 
 def main() -> int:
-    """Prints the page; returns 1 if something is missing without which the pipeline cannot run."""
-    argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # it takes none
+    """Prints the findings; returns 1 if something is missing that the pipeline needs."""
+    argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # the command takes no arguments
     findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_engines(), *check_optional()]
     print(format_findings(findings))
     return int(any(finding.level == Level.PROBLEM for finding in findings))

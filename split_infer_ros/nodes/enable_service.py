@@ -9,13 +9,13 @@ from std_srvs.srv import SetBool
 
 
 class EnableService:
-    """Offers ``~/enable``. While the node is disabled, it keeps its memory and drops frames as ``paused``.
+    """Offers the service ``~/enable``. A disabled node keeps its memory and drops frames as ``paused``.
 
     Args:
         node: the node that takes frames.
 
     Attributes:
-        enabled: whether frames are taken.
+        enabled: whether the node takes frames.
     """
 
     def __init__(self, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Publishers and subscriptions whose QoS parameters may override, and which log a warning about a mismatch."""
+"""Creates publishers and subscriptions. Parameters may override their QoS, and a QoS mismatch is logged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from split_infer_ros.nodes.ros_text import publish_any_text
 
 
 def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
-    """Creates a publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change.
+    """Creates a publisher. Parameters ``qos_overrides.*`` may change its history, depth and reliability.
 
-    It publishes messages with any texts.
+    It also publishes messages with texts that ROS refuses; see ``publish_any_text``.
     """
     name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
@@ -50,7 +50,7 @@ def create_subscription(
     callback_group: CallbackGroup | None = None,
     on_liveliness: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Creates a subscription whose history, depth and reliability ``qos_overrides.*`` parameters may change.
+    """Creates a subscription. Parameters ``qos_overrides.*`` may change its history, depth and reliability.
 
     Args:
         node: the node that subscribes.
@@ -58,7 +58,7 @@ def create_subscription(
         topic: the topic.
         callback: called with each message.
         qos: the profile without overrides.
-        callback_group: the group of the callback; the node's default one unless given.
+        callback_group: the group of the callback. The default is the node's default group.
         on_liveliness: called when a publisher comes, leaves or falls silent.
     """
     name = node.resolve_topic_name(topic)

@@ -99,13 +99,13 @@ class HeadNode(ManagedNode[HeadParameters]):
             self.get_logger().warning(f"head: {note}")
         engine, precision = self._model.head_engine.value, self._model.head_precision
         self.get_logger().info(f"The head of {values.model.name} runs on {engine} in {precision.value}.")
-        # only within one process do handles carry the image on which to draw
+        # handles carry the image, which detections/image needs, only within one process
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
         num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.num_threads[1])
-        expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's, unless the user set others
+        expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's settings, unless the user set others
         self._stage = HeadStage.open(
             self._model,
             values.limits,
@@ -143,15 +143,15 @@ class HeadNode(ManagedNode[HeadParameters]):
             self._stage.limits = values.limits
 
     def _accepted(self, model: SplitModel) -> tuple[Precision, ...]:
-        """Returns the precisions that will do for the head.
+        """Returns the precisions that the head may use, best first.
 
-        In one process, the backbone on a GPU may have the same parameter. So a CPU that is slow in it takes fp32.
+        A backbone on a GPU in the same process may have the same parameter. So a CPU that is slow in it may use fp32.
         """
         wanted = parse_precision(self.values.precision)
         return wanted if is_made_for(wanted[0], model.device) else (*wanted, Precision.FP32)
 
     def _unload(self) -> None:
-        """Lets go of the model and of what refers to it."""
+        """Drops the model and what refers to it."""
         self._model = self._results = self._stage = self._diagnostics = None
 
     def _publish(self, handle: Handle, index: int, detections: Detections) -> None:

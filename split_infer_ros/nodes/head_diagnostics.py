@@ -1,4 +1,4 @@
-"""The head's line on ``/diagnostics``."""
+"""Publishes the head's status on ``/diagnostics``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from split_infer_ros.server.head_stage import HeadStage
 
 
 class HeadDiagnostics:
-    """Publishes how many handles were refused and detections left out, and why.
+    """Publishes how many handles the head refused, how many detections it left out, and why.
 
-    The status is a warning while these counts grow.
+    The status is a warning while either count grows.
 
     Args:
         node: the head's node, with the parameters ``model``, ``transport`` and ``weights_residency``.
-        stage: the head's stage, which counts.
+        stage: the head's stage. It counts what is refused or left out.
     """
 
     def __init__(self, node: ManagedNode[Any], stage: HeadStage) -> None:
@@ -35,7 +35,7 @@ class HeadDiagnostics:
         """Publishes the head's status.
 
         Args:
-            is_standby: whether another head takes the batches.
+            is_standby: whether this head stands by because another one takes the batches.
         """
         refused, left_out = dict(self._stage.refused), dict(self._stage.left_out)
         status = DiagnosticStatus(name=self._node.get_fully_qualified_name().lstrip("/"))

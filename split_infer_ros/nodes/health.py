@@ -11,7 +11,7 @@ from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 REPORT_TIMEOUT_S = 3.0
-FAILING_S = 3.0  # how long frames may be dropped and none published
+FAILING_S = 3.0  # how long frames may be dropped without one being published
 INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
 LEFT_OUT = "Detections were left out because the model gives impossible boxes, scores or labels."
 
@@ -23,21 +23,21 @@ class PipelineHealth:
 
     Args:
         report: the first report.
-        now: when it came.
+        now: when the first report came.
 
     Attributes:
-        newest: the last report.
+        newest: the report that came last.
     """
 
     def __init__(self, report: PipelineReport, now: float) -> None:
         self.newest = report
-        self._rated = report  # the report at which rates were taken last
-        self._last_flowing = report  # the first report that had the last published frame
+        self._rated = report  # the newest report when rates were last taken
+        self._last_flowing = report  # the first report that counted the frame published last
         self._reported_at = self._received_at = self._published_at = now
         self._leaves_out = False
 
     def update(self, report: PipelineReport, now: float) -> None:
-        """Takes a report that came in."""
+        """Takes a new report. ``now`` is when it came."""
         if report.received != self.newest.received:
             self._received_at = now
         if report.published != self.newest.published:
@@ -45,7 +45,7 @@ class PipelineHealth:
         self.newest, self._reported_at = report, now
 
     def take_rates(self) -> PipelineStats:
-        """Returns the rates since they were taken last.
+        """Returns the rates since the last call of this method.
 
         Energy is not among them, because sensors measure the machine and not one pipeline.
         """
@@ -71,9 +71,9 @@ class PipelineHealth:
 
         Args:
             now: the time.
-            camera_timeout_s: how long no frame may come in; 0: for ever.
-            ended_source: what the node ``camera`` showed to its end; empty while it shows something. It may be another
-                camera than a tenant's.
+            camera_timeout_s: how long the pipeline may be without a new frame, in seconds. 0: for ever.
+            ended_source: the source that the node ``camera`` has shown to its end; empty while it shows something. A
+                tenant may use another camera.
         """
         report, counts = self.newest, counts_of(self.newest)
         silent_s = now - self._received_at
@@ -107,7 +107,7 @@ class PipelineHealth:
         return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
 
     def diagnostic_values(self, rates: PipelineStats) -> dict[str, object]:
-        """Returns the values of a diagnostic status by name.
+        """Returns the values of a diagnostic status, by name.
 
         Args:
             rates: the rates of the last period.
@@ -146,7 +146,7 @@ class PipelineHealth:
         }
 
     def _failing_reasons(self) -> list[str]:
-        """Returns the unintended reasons for which frames were dropped since a result was last published."""
+        """Returns the unintended drop reasons whose counts grew since a frame was last published."""
         before, dropped = counts_of(self._last_flowing).dropped, counts_of(self.newest).dropped
         return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in INTENDED]
 
@@ -161,7 +161,7 @@ def weights_values(*, residency: str, memory_bytes: int, read_mb_s: float, stall
 
 
 def _continues(before: PipelineReport, newest: PipelineReport) -> bool:
-    """Returns whether no counter went back, as it does when a backbone is configured anew."""
+    """Returns whether no counter went back. Counters go back when a backbone is configured anew."""
     counters = ("received", "published", "backbone_busy_s", "head_busy_s")
     return all(getattr(newest, name) >= getattr(before, name) for name in counters)
 

@@ -24,9 +24,9 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
-TYPES_PERIOD_S = 1.0  # between looks at the types of a topic's publishers
+TYPES_PERIOD_S = 1.0  # how often the types of a topic's publishers are checked
 MIDDLEWARE = DropReason.MIDDLEWARE.value
-COMPRESSED = "/compressed"  # the end of the names that compressed_image_transport gives to topics
+COMPRESSED = "/compressed"  # compressed_image_transport ends the names of its topics with this
 _TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
 
 
@@ -36,11 +36,11 @@ class ImageInput:
     A thread of its own reads the images of other processes. While the intake is full (drop policy ``block``), it leaves
     them with the middleware.
 
-    A topic is read as raw or compressed images, whichever its publishers send. If they send neither, the log names both
-    types.
+    The input reads raw or compressed images, whichever the topic's publishers send. If they send neither, the log names
+    both types.
 
     Args:
-        node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
+        node: the node that subscribes. Its parameters ``image_*`` and ``max_image_pixels`` apply.
         topic: the topic of images. With ``image_transport: compressed``, it is ``TOPIC/compressed``.
         intake: takes the frames.
         limiter: limits the frames a second; the others are dropped as ``rate_limited``.
@@ -151,12 +151,12 @@ class ImageInput:
         )
 
     def _age_s(self, stamp: Any) -> float:
-        """Returns how old an image is by its stamp, in seconds; NaN if it has none."""
+        """Returns an image's age by its stamp, in seconds; NaN if it has no stamp."""
         taken = stamp.sec * 10**9 + stamp.nanosec
         return (self._node.get_clock().now().nanoseconds - taken) / 1e9 if taken else math.nan
 
     def _read_any(self, message: Any) -> Pixels:
-        """Reads an image, or raises ImageError whatever went wrong, so that the frame is counted."""
+        """Reads an image. Raises ImageError for any failure, so that the frame is counted."""
         try:
             return self._read(message)
         except ImageError:

@@ -1,6 +1,6 @@
-"""Topics within one process: local subscribers get the object itself, and DDS carries a message to remote ones.
+"""Topics within one process: local subscribers get the object itself, and DDS carries a message to remote subscribers.
 
-rclcpp has this built in and rclpy has not. A publisher serialises only while a remote subscriber exists. A subscription
+rclcpp has this built in; rclpy has not. A publisher serialises only while a remote subscriber exists. A subscription
 receives each message once, whichever way it came.
 """
 
@@ -21,7 +21,7 @@ from split_infer_ros.nodes.bus import Bus
 from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
 from split_infer_ros.nodes.message_reader import MessageReader
 
-COUNT_PERIOD_S = 0.1  # counting subscribers takes the middleware 35 us, as long as a handle takes to its head
+COUNT_PERIOD_S = 0.1  # the middleware needs 35 us to count subscribers, as long as a handle travels to its head
 
 _bus = Bus()
 _dds_subscriptions: Counter[tuple[int, str]] = Counter()
@@ -34,16 +34,16 @@ def topic_key(node: Node, topic: str) -> tuple[int, str]:
 
 
 class IntraProcessPublisher:
-    """Publishes objects to local subscribers, and messages made of them to remote ones.
+    """Publishes objects to local subscribers, and messages made from the objects to remote subscribers.
 
     Args:
         node: the node that publishes.
         message: the type of the ROS message.
         topic: the topic.
         qos: the profile towards remote subscribers.
-        to_message: makes the ROS message of an object, or its serialised bytes; called only while a remote subscriber
-            exists.
-        to_object: makes what local subscribers get; called only while there are any.
+        to_message: makes the ROS message, or its serialised bytes, from an object. It is called only while a remote
+            subscriber exists.
+        to_object: makes what local subscribers get. It is called only while a local subscriber exists.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class IntraProcessPublisher:
         self._to_message = to_message
         self._to_object = to_object
         self._key = topic_key(node, topic)
-        # rclpy does not tell a publisher's identity, so it is the one that is new. A node of the same name may publish
-        # from another process, and DDS may learn its name late: so ``before`` takes the publishers of any node.
+        # rclpy does not tell a publisher's identity, so the new identity is taken. A node of the same name may publish
+        # from another process, and DDS may learn its name late. So ``before`` takes the publishers of any node.
         before = self._publisher_ids(of_any_node=True)
         self._publisher = create_publisher(node, message, topic, qos)
         self._ids = self._publisher_ids() - before
@@ -70,7 +70,7 @@ class IntraProcessPublisher:
 
     @property
     def has_remote_subscribers(self) -> bool:
-        """True while a subscriber exists outside this process or outside the bus; counted ten times a second."""
+        """True while a subscriber exists outside this process or the bus. It is checked at most ten times a second."""
         now = time.monotonic()
         if now - self._counted_at > COUNT_PERIOD_S:
             self._counted_at = now
@@ -84,7 +84,7 @@ class IntraProcessPublisher:
         return _bus.has_subscribers(self._key) or self.has_remote_subscribers
 
     def publish(self, published: Any) -> int:
-        """Hands an object to the local subscribers; returns how many there are."""
+        """Gives an object to local and remote subscribers; returns how many local ones there are."""
         subscribers = 0
         if _bus.has_subscribers(self._key):
             subscribers = _bus.publish(self._key, self._to_object(published))
@@ -98,7 +98,7 @@ class IntraProcessPublisher:
         self._node.destroy_publisher(self._publisher)
 
     def _publisher_ids(self, of_any_node: bool = False) -> set[bytes]:
-        """Returns the identities of this topic's publishers: those of nodes of this name, or of any node."""
+        """Returns the identities of the topic's publishers in nodes of this node's name, or in any node."""
         name = self._node.get_name(), self._node.get_namespace()
         return {
             bytes(info.endpoint_gid)
@@ -118,8 +118,8 @@ class IntraProcessSubscription:
         receive: called with each local object on the publisher's thread; must be quick.
         receive_remote: called with each remote message. Without it, the subscription is local.
         on_lost: called with the number of messages that a publisher sent and the middleware lost.
-        wait_for_room: with it, a thread of its own reads remote messages, each one once this returns True. It takes a
-            time-out in seconds. Without it, the executor reads them.
+        wait_for_room: takes a time-out in seconds. A thread of the subscription's own reads each remote message once
+            this returns True. Without ``wait_for_room``, the executor reads remote messages.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class IntraProcessSubscription:
         gid = info.get("publisher_gid")  # not every release of rclpy has it
         publisher = bytes(gid["data"]) if gid else b""
         if self._receive_remote is None or publisher in _local_publishers[self._key]:
-            return  # it came over the bus already
+            return  # the message came over the bus already
         sequence = info.get("publication_sequence_number")
         if sequence is not None:
             lost = sequence - self._last_sequence.get(publisher, sequence - 1) - 1

@@ -1,4 +1,4 @@
-"""The base class of the nodes: a lifecycle, a table of parameters, and errors as sentences."""
+"""The base class of the nodes: it has a lifecycle and a table of parameters, and logs errors as sentences."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Table = TypeVar("Table", bound=NodeParameters)
 
 
 class ManagedNode(LifecycleNode, Generic[Table]):
-    """A lifecycle node whose subclasses say what each transition does.
+    """A lifecycle node. Subclasses say what each transition does.
 
     Args:
         name: the node's name.
-        table: the dataclass of its parameters.
-        status_parameters: names of parameters that the node itself sets, in addition to its table.
+        table: the dataclass of the node's parameters.
+        status_parameters: names of further parameters, which only the node itself sets.
 
     Attributes:
         is_active: whether the node is in the state ``active``.
@@ -66,35 +66,35 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         return self.table.values
 
     def configure(self) -> None:
-        """Allocates and loads. Registers with ``add_cleanup`` how each piece is given back."""
+        """Allocates and loads. Registers with ``add_cleanup`` how each part is freed."""
 
     def activate(self) -> None:
         """Starts the work."""
 
     def deactivate(self) -> None:
-        """Finishes the work that is under way."""
+        """Finishes the work in flight."""
 
     def apply(self, values: Table) -> None:
         """Applies new parameters while the node is configured.
 
         Raises:
-            ConfigurationError: they are refused, and nothing has changed.
+            ConfigurationError: the parameters are refused, and nothing has changed.
         """
 
     def report_device_loss(self) -> None:
-        """Tells other nodes at once that the GPU was lost, with ``device_loss``. Any thread may call this."""
+        """Tells other nodes at once that the GPU was lost; ``device_loss`` says why. Any thread may call this."""
 
     def set_device_loss_handlers(self, on_loss: Callable[[], None], end_process: Callable[[], None]) -> None:
         """Registers what happens once this process can no longer use the GPU.
 
         Args:
-            on_loss: called first.
+            on_loss: called before the loss is reported.
             end_process: called after the loss was reported.
         """
         self._on_device_loss, self._end_process = on_loss, end_process
 
     def add_cleanup(self, cleanup: Callable[[], object]) -> None:
-        """Has ``cleanup`` called when the node is cleaned up, the last one registered first."""
+        """Registers a function that the node's clean-up calls. The function registered last runs first."""
         self._cleanups.append(cleanup)
 
     def create_steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
@@ -105,8 +105,8 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         """Triggers a transition when the process starts; returns whether it succeeded.
 
         Raises:
-            ConfigurationError: the node refused it.
-            Exception: whatever else went wrong in it.
+            ConfigurationError: the node refused the transition.
+            Exception: any other error that the transition raised.
         """
         self._failure = None
         result = trigger()
@@ -132,7 +132,7 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         return super().on_activate(state) if self.is_active else result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._attempt(self._deactivate)  # what failed is logged; the node works no more in any case
+        self._attempt(self._deactivate)  # an error is logged; the node stops working in any case
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -146,28 +146,28 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         return TransitionCallbackReturn.SUCCESS
 
     def warn(self, error: Exception) -> None:
-        """Logs an error while frames flow, at most once in ``LOG_PERIOD_S``. A lost GPU ends the process."""
+        """Logs an error while frames flow, at most once in ``LOG_PERIOD_S``. If the GPU is lost, the process ends."""
         if is_sticky(error):
             self.lose_device(error)
         else:
             self.get_logger().warning(error_sentence(error), throttle_duration_sec=LOG_PERIOD_S)
 
     def log_changes(self, before: Mapping[str, object], after: Mapping[str, object]) -> None:
-        """Logs one line with the old and the new values of what changed, if anything did."""
+        """Logs one line with the old and new values of what changed. Logs nothing if nothing changed."""
         changed = [name for name in before if before[name] != after[name]]
         if changed:
             changes = [f"{name} changes from {before[name]} to {after[name]}" for name in changed]
             self.get_logger().info(f"{', '.join(changes)}.")
 
     def lose_device(self, error: Exception) -> None:
-        """Logs that this process can no longer use the GPU, reports it, and has the process end."""
+        """Logs and reports that this process can no longer use the GPU. Then ends the process."""
         if self.device_loss:
             return
         self.device_loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
         self.get_logger().fatal(self.device_loss)
         self._on_device_loss()
         try:
-            self.report_device_loss()  # before the nodes that pass it on are closed
+            self.report_device_loss()  # before the nodes that pass the report on are closed
         finally:
             self._end_process()
 
@@ -178,11 +178,11 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     def _undo_activation(self) -> None:
         try:
             self.deactivate()
-        except Exception as error:  # parts that were not started yet
+        except Exception as error:  # some parts were not started yet
             self._log_failure(error)
 
     def _clean_up(self) -> None:
-        """Gives everything back. If that fails for one piece, the others follow all the same."""
+        """Calls all registered clean-ups. If one fails, the error is logged and the others follow."""
         while self._cleanups:
             try:
                 self._cleanups.pop()()
@@ -216,12 +216,12 @@ class ManagedNode(LifecycleNode, Generic[Table]):
 def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
     """Configures and activates the nodes whose parameter ``autostart`` is true.
 
-    They are activated in this order, receivers before senders. They are configured in the reverse order: the backbone
-    may compare engines then, and the head takes the one that was fastest.
+    It configures them in reverse order: the backbone may compare engines, and the head then takes the fastest one.
+    It activates them in the given order, receivers before senders.
 
     Raises:
         ConfigurationError: a node could not be configured or activated.
-        Exception: whatever else went wrong there.
+        Exception: any other error of a transition.
     """
     starting = [node for node in nodes if node.values.autostart]
     configured = [node for node in reversed(starting) if node.attempt_start(node.trigger_configure)]
@@ -230,10 +230,10 @@ def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
 
 
 def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:
-    """Opens the trace file at ``path`` until the node is cleaned up; returns None for an empty path.
+    """Opens the trace file at ``path``; the node's clean-up closes it. Returns None for an empty path.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: the file cannot be written.
     """
     if not path:
         return None

@@ -1,7 +1,7 @@
-"""A thread that reads one subscription, so that its messages cost no turn of an executor.
+"""A thread that reads one subscription without an executor.
 
 For each message, rclpy's executors build a wait set of all entities of their nodes, in Python. That takes longer than
-to read an image. This thread keeps one wait set of its subscription, of the subscription's QoS events and of a guard
+reading an image. This thread keeps one wait set. It holds the subscription, the subscription's QoS events and a guard
 condition that ends the wait.
 """
 
@@ -18,18 +18,18 @@ from rclpy.guard_condition import GuardCondition
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 
-WAIT_NS = 500_000_000  # after which the thread looks whether the context still exists
+WAIT_NS = 500_000_000  # how often the thread checks that the context still exists
 ROOM_TIMEOUT_S = 0.1
-RETRY_S = 0.1  # after an error of rclpy
+RETRY_S = 0.1  # pause after an error of rclpy
 LOG_PERIOD_S = 5.0
 
 
 class OffExecutor(MutuallyExclusiveCallbackGroup):
     """A callback group that no executor executes.
 
-    Before each wait, the executors of Jazzy and Kilted ask each entity's group whether it ``can_execute``. They leave
-    the entity out unless it can. rclpy's experimental events executor does not ask. A subscription's QoS events must be
-    left out too: Fast DDS wakes who waits for them with every message.
+    Before each wait, the executors of Jazzy and Kilted ask each entity's group whether it ``can_execute``. If it
+    cannot, they leave the entity out. rclpy's experimental events executor does not ask. A subscription's QoS events
+    must be left out too: with every message, Fast DDS wakes the threads that wait for these events.
     """
 
     def can_execute(self, entity: Any) -> bool:
@@ -44,7 +44,7 @@ class MessageReader:
         create: creates the subscription in a callback group. Its callback takes the message and its ``MessageInfo``.
         wait_for_room: called with a time-out in seconds before each message. While it returns False, messages stay
             with the middleware.
-        name: of the thread.
+        name: the thread's name.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class MessageReader:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread after the message that it works on, and removes the subscription from its topic."""
+        """Ends the thread once it is done with its current message, and removes the subscription from its topic."""
         self._closing = True
         self._end_wait.trigger()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        # Neither is freed while the thread holds its handle.
+        # The thread holds handles of both; neither is freed before the thread ends.
         self._node.destroy_subscription(self._subscription)
         self._end_wait.destroy()
 
@@ -87,7 +87,7 @@ class MessageReader:
             while self._goes_on:
                 try:
                     self._read(wait_set)
-                except Exception as error:  # no other thread would read the messages that follow
+                except Exception as error:  # the thread must go on, because no other thread reads the next messages
                     if not self._goes_on:
                         return
                     self._node.get_logger().error(
@@ -97,10 +97,7 @@ class MessageReader:
                     time.sleep(RETRY_S)
 
     def _read(self, wait_set: Any) -> None:
-        """Waits for a message and passes it on; returns without one while there is no room, and from time to time.
-
-        QoS events are passed on as well.
-        """
+        """Waits for a message or a QoS event and passes it on. Returns after a time-out too, or if there is no room."""
         if not self._wait_for_room(ROOM_TIMEOUT_S) or self._closing:
             return
         wait_set.clear_entities()
@@ -115,5 +112,5 @@ class MessageReader:
         if self._closing or not wait_set.is_ready("subscription", 0):
             return
         taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
-        if taken is not None:  # another message may have displaced it, or it was lost
+        if taken is not None:  # the message may be gone: another one displaced it, or it was lost
             self._subscription.callback(*taken)

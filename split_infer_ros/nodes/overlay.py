@@ -1,4 +1,4 @@
-"""The topic ``detections/image``: the source image with its boxes, drawn only while a subscriber exists."""
+"""Publishes ``detections/image``: source images with boxes. They are drawn only while a subscriber exists."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Overlay:
     Args:
         node: the node that publishes.
         on_error: called with the error when a result could not be drawn.
-        topic_prefix: in front of the topic, such as ``front/``.
+        topic_prefix: text in front of the topic's name, such as ``front/``.
 
     Attributes:
-        labels: the name of each label, by index; may be replaced at any time.
+        labels: the name of each label, by index. Any thread may replace it at any time.
     """
 
     def __init__(self, node: Node, on_error: Callable[[Exception], None], topic_prefix: str = "") -> None:
@@ -44,7 +44,7 @@ class Overlay:
         self._thread.start()
 
     def submit(self, origin: Origin, detections: Detections) -> None:
-        """Has a result drawn if a subscriber exists and the thread is free. Never waits."""
+        """Queues a result to be drawn, if a subscriber exists and the queue is free. Never waits."""
         if origin.pixels is not None and self._publisher.has_subscribers:
             with suppress(Full):  # an earlier result is still waiting
                 self._queue.put_nowait((origin.pixels, origin.header, detections))

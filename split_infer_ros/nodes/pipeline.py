@@ -1,4 +1,4 @@
-"""All nodes in one process, so that features need no copy: those of one model, or those of tenants."""
+"""Runs all nodes in one process, so that features need no copy. The nodes serve one model, or tenants."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TENANT_NODES = (StatsNode, TenantsNode, CameraNode)
 
 
 def choose_nodes() -> NodeFactories:
-    """Returns the nodes that serve tenants if the process was started with parameters of tenants, else the others."""
-    # only a node knows which of the process's parameters are its own
+    """Returns the nodes that serve tenants if the process has start parameters of tenants. Else returns ``NODES``."""
+    # ROS tells only a node which of the process's parameters are meant for it
     probe = Node("tenants", enable_rosout=False, start_parameter_services=False)
     overrides = probe._parameter_overrides
     probe.destroy_node()

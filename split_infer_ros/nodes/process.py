@@ -1,6 +1,6 @@
-"""A process of one or more nodes, which SIGINT, SIGTERM or SIGHUP ends with exit code 0.
+"""Runs one or more nodes as a process. SIGINT, SIGTERM or SIGHUP ends it with exit code 0.
 
-The loss of the GPU ends it as well, with exit code ``DEVICE_LOST_EXIT``.
+The loss of the GPU ends it with exit code ``DEVICE_LOST_EXIT``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES
 TRANSPORTS_VARIABLE = "FASTDDS_BUILTIN_TRANSPORTS"
 
 CALLBACK_END_S = 5.0  # how long a running callback may take to finish
-RETRY_S = 0.1  # after a callback that failed
+RETRY_S = 0.1  # pause after a callback that failed
 
 AnyNode = ManagedNode[Any]
 NodeFactories = Sequence[Callable[[], AnyNode]]
@@ -49,26 +49,26 @@ MainTask = Callable[[Sequence[AnyNode]], int]
 
 
 class SignalReceived(BaseException):
-    """A signal asks the process to end. It is no SystemExit, which a user's own code may raise."""
+    """A signal asks the process to end. This is not a SystemExit, because a user's own code may raise that."""
 
 
 def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None = None) -> int:
     """Runs nodes until a signal comes or ``main_task`` returns; returns the process's exit code.
 
-    If the GPU is lost, this does not return: the process ends with ``DEVICE_LOST_EXIT``. It ends in order if that takes
-    no longer than ``process_exit.ORDERLY_S``, else at once.
+    If the GPU is lost, this does not return: the process ends with ``DEVICE_LOST_EXIT``. The nodes close in order if
+    that takes no longer than ``process_exit.ORDERLY_S``; else the process ends without it.
 
     Args:
-        node_types: what makes each node, or a function that returns it once ROS's arguments are known. Nodes become
-            active in this order and close in the reverse order; see ``start_nodes``.
-        main_task: runs on the main thread while the nodes spin on another; returns the exit code. Its owner has read
-            the arguments that are not ROS's. Without one, such arguments are refused.
+        node_types: functions that make a node each, or one function that returns them once ROS's arguments are known.
+            Nodes become active in this order and close in the reverse order; see ``start_nodes``.
+        main_task: runs on the main thread while the nodes spin on another; returns the exit code. With a task,
+            arguments that are not ROS's are allowed, and the caller reads them. Without one, they are refused.
     """
     process_exit = ProcessExit(DEVICE_LOST_EXIT)
     code = _run(node_types, main_task, process_exit)
-    gc.collect()  # the middleware frees shared memory with the last handle, but not any more when Python ends
+    gc.collect()  # the middleware frees shared memory with its last handle; while Python ends, that is too late
     if process_exit.started:
-        process_exit.exit_now()  # Python's own end would have torch free memory on a GPU that refuses every call
+        process_exit.exit_now()  # while Python ends, torch would free memory on a GPU that refuses every call
     return code
 
 
@@ -93,7 +93,7 @@ def _run(
         if failures.first:
             print(f"error: {failures.first}", file=sys.stderr)
         return int(bool(failures.first))
-    except (Exception, SystemExit) as error:  # a user's own code may raise the latter
+    except (Exception, SystemExit) as error:  # a user's own code may raise SystemExit
         print(f"error: {error_sentence(error)}", file=sys.stderr)
         return 0 if process_exit.started else 1
 
@@ -121,7 +121,7 @@ def _run_nodes(
         spinning.start()
         if main_task is not None:
             return main_task(nodes)
-        spun.wait()  # not `join`: Python 3.11 takes a thread for ended once a signal interrupts that
+        spun.wait()  # not `join`: if a signal interrupts it, Python 3.11 regards the thread as ended
         raise ConfigurationError("ROS has ended in this process, and nobody asked it to.")
     except Exception as error:
         if is_sticky(error):
@@ -143,7 +143,7 @@ def _run_nodes(
 def _spin(
     executor: SingleThreadedExecutor, spin_end: Future[None], spun: threading.Event, process_exit: ProcessExit
 ) -> None:
-    """Calls callbacks until the end, and then sets ``spun``. A callback that fails is logged, and the others go on."""
+    """Runs callbacks until ``spin_end`` is done, then sets ``spun``. Logs the error of a callback and goes on."""
     logger = TextLogger("split_infer_ros")
     try:
         while not spin_end.done():
@@ -165,16 +165,16 @@ def _spin(
 
 @contextmanager
 def _as_configuration_errors() -> Iterator[None]:
-    """Raises ROS's own complaints about the process's arguments as errors of the user's configuration."""
+    """Turns ROS's errors about the process's arguments into ConfigurationErrors."""
     try:
         yield
-    except (RuntimeError, ParameterException, NameValidationException) as error:  # those of rcl are RuntimeErrors
+    except (RuntimeError, ParameterException, NameValidationException) as error:  # rcl raises RuntimeError
         sentence = re.sub(r", at /\S+:\d+", "", " ".join(str(error).split()))
         raise ConfigurationError(f"ROS does not start with these arguments: {sentence}") from error
 
 
 def shipped_profile() -> Path | None:
-    """Returns the package's own profile of Fast DDS; None where it is not installed."""
+    """Returns the package's own profile of Fast DDS; None if it is not installed."""
     with suppress(PackageNotFoundError):
         profile = Path(get_package_share_directory("split_infer_ros"), "config", "fastdds.xml")
         if profile.is_file():
@@ -183,7 +183,7 @@ def shipped_profile() -> Path | None:
 
 
 def _use_shipped_profile() -> None:
-    """Has Fast DDS carry whole images in shared memory, unless the user has a profile or names transports."""
+    """Makes Fast DDS carry whole images in shared memory, unless the user has a profile or names transports."""
     profile = shipped_profile()
     if profile is not None and not any(name in os.environ for name in (*PROFILE_VARIABLES, TRANSPORTS_VARIABLE)):
         os.environ[PROFILE_VARIABLES[0]] = str(profile)
@@ -196,5 +196,5 @@ def _exit_on_signal(signal_number: int, frame: FrameType | None) -> None:
 
 def _set_signal_handlers(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # under `nohup`, SIGHUP stays ignored
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""How a process ends after it has lost its GPU: in order if that is quick, else at once."""
+"""Ends a process that has lost its GPU. The nodes close in order if that is quick; else the process ends without it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 import time
 from typing import NoReturn
 
-ORDERLY_S = 1.5  # from the start of the exit; the process is gone within 2 s
+ORDERLY_S = 1.5  # how long the nodes may take to close; the process is gone within 2 s
 FLUSH_S = 0.2
 
 
 class ProcessExit:
-    """The end of this process with a given exit code.
+    """Ends this process with a given exit code.
 
     Args:
         code: the exit code.
@@ -29,7 +29,7 @@ class ProcessExit:
         self.started = False
 
     def start(self) -> None:
-        """Has the process end within ``ORDERLY_S``, whatever its threads wait for. Any thread may call this."""
+        """Ends the process within ``ORDERLY_S``, whatever its threads wait for. Any thread may call this."""
         with self._lock:
             if self.started:
                 return
@@ -38,14 +38,14 @@ class ProcessExit:
 
     @staticmethod
     def interrupt_main_thread() -> None:
-        """Has the main thread close the nodes in order, as SIGTERM does. Any thread may call this."""
+        """Makes the main thread close the nodes in order, as SIGTERM does. Any thread may call this."""
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, signal.SIGTERM)
 
     def exit_now(self) -> NoReturn:
-        """Flushes what was printed and ends the process without Python's own clean-up."""
-        flushing = threading.Thread(target=_flush, daemon=True)  # the reader of a pipe may have stopped reading
+        """Flushes the output and ends the process without Python's own clean-up."""
+        flushing = threading.Thread(target=_flush, daemon=True)  # a flush hangs if nobody reads the pipe
         flushing.start()
         flushing.join(FLUSH_S)
         os._exit(self._code)

@@ -1,4 +1,4 @@
-"""The topics on which the results of one model are published: detections, the image with its boxes, the labels."""
+"""Publishes the results of one model on their topics: detections, the image with its boxes, the labels."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ResultPublisher:
 
     Args:
         node: the node that publishes.
-        topic_prefix: in front of the topics, such as ``front/``.
-        parameter_prefix: in front of the parameter that lists the labels, such as ``tenant.front.``.
-        has_images: whether results come with their source images; else there is no ``detections/image``.
+        topic_prefix: text in front of the topics' names, such as ``front/``.
+        parameter_prefix: text in front of the parameter that lists the labels, such as ``tenant.front.``.
+        has_images: whether results come with their source images. If not, there is no ``detections/image``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ResultPublisher:
             self._overlay.start()
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
-        """Publishes the model's name and labels, unless they were published last."""
+        """Publishes the model's name and labels, unless they are the ones published last."""
         if self._published_model == (model, labels):
             return
         if self._vision_info is not None:
@@ -72,7 +72,7 @@ class ResultPublisher:
         self._published_model = model, labels
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """Publishes a frame's result; its labels may be those of the model before the present one."""
+        """Publishes a frame's result. ``labels`` may still belong to the model before the present one."""
         self._detections.publish((detections, labels, origin.header))
         if self._overlay is not None:
             self._overlay.submit(origin, detections)

@@ -1,4 +1,4 @@
-"""The border between this package's texts and ROS, which carries no surrogates; see ``runtime.text``."""
+"""Repairs texts before they go to ROS, which cannot carry surrogates; see ``runtime.text``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rclpy.impl.rcutils_logger import RcutilsLogger
 
 from split_infer_ros.runtime.text import repair_text
 
-# rclpy throttles each line of code that logs. The logger below stands between that line and rclpy.
+# rclpy throttles each line of code that logs. This entry makes rclpy look past the logger below, at its caller.
 rcutils_logger._internal_callers.append(str(Path(__file__).resolve()))
 
 
 class TextLogger(RcutilsLogger):
-    """A node's logger, which logs any text. rclpy's own raises a TypeError at surrogates."""
+    """A node's logger that logs any text. rclpy's own logger raises a TypeError at surrogates."""
 
     def log(self, message: str, *arguments: Any, **filters: Any) -> bool:
         return super().log(repair_text(str(message)), *arguments, **filters)
 
 
 def repaired(value: Any) -> Any:
-    """Returns a value with its texts repaired. A message is repaired in place; lists and tuples are new ones."""
+    """Returns a value with its texts repaired. It changes messages in place and makes new lists and tuples."""
     if isinstance(value, str):
         return repair_text(value)
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,8 @@
-"""Detections as the bytes of a ``vision_msgs/Detection2DArray``, without a message object for each box.
+"""Writes detections as the bytes of a ``vision_msgs/Detection2DArray``, without a message object for each box.
 
 The format is CDR, little-endian, as DDS carries it. Every number lies at a multiple of its size, counted from the end
-of the first four bytes. What follows a box's label has the same length in all boxes, so one array holds it for all.
+of the first four bytes. The fields behind a box's label have the same length in all boxes. So one array holds them for
+all boxes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.runtime.text import encode_text
 
 CDR_LITTLE_ENDIAN = b"\x00\x01\x00\x00"
-FIRST_BOX = 3  # its place among the parts of a message
+FIRST_BOX = 3  # the index of the first box among the parts of a message
 ONE_RESULT = struct.pack("<I", 1)
-EMPTY_STRING = struct.pack("<I4x", 1)  # its length with the NUL, the NUL, and padding up to the next box
+EMPTY_STRING = struct.pack("<I4x", 1)  # the length 1 (the NUL counts), the NUL, and padding up to the next box
 
-# What follows a label, in numbers of 8 bytes: the score, the pose in space, the box, the empty ``id``.
+# The fields behind a label, as numbers of 8 bytes: the score, the pose in space, the box, the empty ``id``.
 _SCORE, _ORIENTATION_W, _BOX, _LENGTH = 0, 7, 44, 50
 _TEMPLATE = np.zeros(_LENGTH, "<f8")
 _TEMPLATE[_ORIENTATION_W] = 1.0
@@ -35,7 +36,7 @@ _PADDING_OF_ID = 3  # the last box's id is not padded
 
 
 def serialise_detections(detections: Detections, labels: Sequence[str], header: Header) -> bytes:
-    """Returns the bytes of ``detections_message`` for the same arguments; padding is 0."""
+    """Returns the bytes of the message that ``detections_message`` makes from the same arguments. Padding is 0."""
     stamp = struct.pack("<iI", header.stamp.sec, header.stamp.nanosec)
     head = stamp + _string(header.frame_id)
     head += bytes(-len(head) % 4)
@@ -55,15 +56,15 @@ def serialise_detections(detections: Detections, labels: Sequence[str], header: 
 
 @functools.cache
 def agrees_with_rclpy() -> bool:
-    """Returns whether rclpy and its middleware use the same format here; tried once in a process, on two samples.
+    """Returns whether rclpy and its middleware use this format here. A process tries it once, on two samples.
 
-    Another byte order, another format of the middleware, or other fields of vision_msgs make a difference.
+    The format differs with another byte order, another format of the middleware, or other fields of vision_msgs.
     """
 
     def agrees(sample: Detections) -> bool:
         message = detections_message(sample, labels, header)
         ours, theirs = serialise_detections(sample, labels, header), serialize_message(message)
-        # Padding is not compared, because Fast DDS leaves there what was in memory.
+        # Padding is not compared, because Fast DDS leaves old memory in it.
         is_alike = len(ours) == len(theirs) and ours[: len(CDR_LITTLE_ENDIAN)] == theirs[: len(CDR_LITTLE_ENDIAN)]
         return bool(is_alike and deserialize_message(ours, Detection2DArray) == message)
 
@@ -75,15 +76,15 @@ def agrees_with_rclpy() -> bool:
 
 
 def _rows(detections: Detections) -> np.ndarray:
-    """Returns float64 (n, 50): all that follows the label of each box."""
+    """Returns float64 (n, 50): the fields behind the label of each of n boxes."""
     rows = np.empty((len(detections), _LENGTH), "<f8")
     rows[:] = _TEMPLATE
     rows[:, _SCORE] = detections.scores
     boxes = detections.boxes.astype(np.float64)
     starts, ends = boxes[:, :2], boxes[:, 2:]
-    with np.errstate(invalid="ignore"):  # of infinite boxes
+    with np.errstate(invalid="ignore"):  # boxes may be infinite
         rows[:, _BOX : _BOX + 2] = (starts + ends) / 2
-        rows[:, _BOX + 3 : _BOX + 5] = ends - starts  # behind the angle, which is 0
+        rows[:, _BOX + 3 : _BOX + 5] = ends - starts  # index 2 is the angle, which is 0
     return rows
 
 

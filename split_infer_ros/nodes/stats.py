@@ -1,4 +1,4 @@
-"""Node ``stats``: the throughput and the diagnostics of a pipeline."""
+"""Node ``stats``: publishes the throughput and the diagnostics of a pipeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.setting import setting
 from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, total_watts
 
-POWER_PERIOD_S = 0.2  # between two readings of the sensors
+POWER_PERIOD_S = 0.2  # time between two readings of the sensors
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class StatsNode(ManagedNode[StatsParameters]):
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("stats", StatsParameters, **node_arguments)
         self._lock = threading.Lock()
-        self._publish_lock = threading.Lock()  # the timer's thread publishes, and one that reports a lost GPU
+        self._publish_lock = threading.Lock()  # two threads publish: the timer's, and one that reports a lost GPU
         self._health: dict[str, PipelineHealth] = {}  # by tenant; the name is empty for a pipeline of one model
         self._stats: dict[str, IntraProcessPublisher] = {}
         self._sensors = Sensors.find()
         self._power = MeanPower()
         self._reports: IntraProcessSubscription | None = None
-        self._ended: Any = None  # the subscription to it, while active
+        self._ended: Any = None  # the subscription to source_ended, while the node is active
         self._ended_source = ""
         self._own_timers: list[Timer] = []
-        self._diagnostics: Any = None  # the publisher, while configured
+        self._diagnostics: Any = None  # the publisher, while the node is configured
 
     def configure(self) -> None:
         self._stats = {"": self._create_publisher("")}
@@ -129,7 +129,10 @@ class StatsNode(ManagedNode[StatsParameters]):
             self._publish_diagnostics(health, stats)
 
     def _publish_stats(self, stats: Mapping[str, PipelineStats], readings: Sequence[Reading], watts: float) -> None:
-        """Publishes the stats of each tenant; the machine's power is divided among all published images."""
+        """Publishes the stats of each tenant.
+
+        All tenants get the same energy: the machine's power / all images per second.
+        """
         for tenant in self._stats.keys() - stats.keys() - {""}:
             self._stats.pop(tenant).destroy()
         images_hz = sum(each.published_hz for each in stats.values())
@@ -155,7 +158,7 @@ class StatsNode(ManagedNode[StatsParameters]):
             self._read_sensors()
 
     def _read_sensors(self) -> list[Reading]:
-        """Returns what all sensors show, and adds a sample to the mean power."""
+        """Reads all sensors and adds their power to the mean power; returns the readings."""
         readings = self._sensors.read()
         self._power.add(total_watts(readings), time.monotonic())
         return readings

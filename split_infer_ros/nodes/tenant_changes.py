@@ -31,13 +31,13 @@ class AppliedTenants:
 
 
 class TenantChanges:
-    """Applies lists of tenants, each after the one before.
+    """Applies lists of tenants, one after another.
 
     Args:
         node: the node ``tenants``.
-        pipeline: what serves the tenants.
-        on_applied: called after a change that was ``put``, on the executor's thread. An executor crashes if an endpoint
-            that it waits for is destroyed on another thread.
+        pipeline: serves the tenants.
+        on_applied: called on the executor's thread after each change that was ``put``. It must be that thread: an
+            executor crashes if another thread destroys an endpoint that the executor waits for.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TenantChanges:
         self._worker = WorkerThread("tenants", self._apply, use_one_thread)
 
     def apply(self, values: TenantsParameters) -> AppliedTenants:
-        """Applies the tenants of these parameters on the calling thread."""
+        """Makes the server run the tenants that the parameters list, on the calling thread. Errors become faults."""
         pipeline = self._pipeline
         try:
             faults = pipeline.set_tenants(values.wanted)
@@ -67,15 +67,15 @@ class TenantChanges:
         return AppliedTenants(values, running, faults)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread that applies changes."""
         self._worker.start()
 
     def put(self, values: TenantsParameters) -> None:
-        """Has the tenants of these parameters applied on the thread; never waits."""
+        """Queues parameters. The thread applies their tenants; this method never waits."""
         self._worker.put(values)
 
     def close(self) -> None:
-        """Applies what was ``put``, then ends the thread."""
+        """Waits until every change that was ``put`` is applied, then ends the thread."""
         self._worker.stop()
         self._node.destroy_guard_condition(self._is_due)
 

@@ -1,4 +1,4 @@
-"""The reports of the tenants: counts of those that run, and the state of the others."""
+"""Publishes the tenants' reports: counts of tenants that run, and the state of the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from split_infer_ros.server.server import Server
 
 
 class TenantReports:
-    """Publishes one report for each listed tenant, and a last one for each that was removed.
+    """Publishes one report for each listed tenant, and a last report for each tenant that was removed.
 
     Args:
-        publisher: publishes on ``report``.
+        publisher: publishes the reports on ``report``.
         pipeline: counts the frames of the tenants that run.
         now: returns the time of the system clock.
     """
@@ -36,7 +36,7 @@ class TenantReports:
 
         Args:
             listed: the tenants that should run.
-            running: the tenants that have their topics.
+            running: the tenants that run and have their topics.
             faults: why a tenant does not run as it should.
             device_loss: why the process can no longer use the GPU; empty while it can.
         """

@@ -1,4 +1,4 @@
-"""The ways to the heads of tenants in other processes: one sender a tenant."""
+"""Keeps one sender for each tenant. It sends handles or features to the tenant's head in another process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from split_infer_ros.server.tenant import Tenant
 
 
 class TenantSenders:
-    """Opens a sender for each tenant in its namespace, as ``NAME/features``, before its model is loaded.
+    """Opens a sender for each tenant, as ``NAME/features``, before the tenant's model is loaded.
 
-    A tenant that gets another model keeps its sender. With transport ``intra_process`` there are none, as the server
-    runs the heads. All methods but ``open_model`` are for the executor's thread, which would crash if another one
-    removed an endpoint for which it waits.
+    A tenant that gets another model keeps its sender. With transport ``intra_process`` there are no senders, because
+    the server runs the heads. Only the executor's thread may call the methods, except ``open_model``: the executor
+    would crash if another thread removed an endpoint for which it waits.
 
     Args:
         node: the node ``tenants``.
@@ -34,7 +34,7 @@ class TenantSenders:
         self._senders: dict[str, Sender] = {}
 
     def open(self, tenants: Collection[str]) -> None:
-        """Opens the senders of these tenants that are not open yet."""
+        """Opens a sender for each of the tenants that has none yet."""
         if self._transport == INTRA_PROCESS:
             return
         for name in tenants:
@@ -42,7 +42,7 @@ class TenantSenders:
                 self._senders[name] = SENDERS[self._transport](self._node, f"{name}/")
 
     def open_model(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
-        """Loads the model of a tenant, with the way to its head.
+        """Loads the model of a tenant. The result holds the tenant's sender as its transport.
 
         Raises:
             ConfigurationError: the model does not load, or the tenant was removed meanwhile.
@@ -56,7 +56,7 @@ class TenantSenders:
         return replace(opened, transport=sender)
 
     def close_unused(self, tenants: Collection[str]) -> None:
-        """Closes the senders that no batch needs any more, except those of these tenants."""
+        """Closes the senders of all other tenants that no model instance uses any more."""
         for name in self._senders.keys() - set(tenants):
             if not self._senders[name].is_used:
                 self._senders.pop(name).close()

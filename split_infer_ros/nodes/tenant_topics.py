@@ -26,8 +26,8 @@ class TenantTopics:
         intake: takes its frames.
         enable: while it is off, frames are dropped as ``paused``.
 
-    Attributes:
-        limiter: limits the tenant's frames a second.
+        Attributes:
+            limiter: limits the tenant's frames per second.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TenantTopics:
 
     @property
     def mismatch(self) -> str:
-        """Names the types if the topic of the camera carries no images; else it is empty."""
+        """A sentence that names the types of the camera's topic, if it carries no images; else empty."""
         return self._input.mismatch if self._input is not None else ""
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class TenantTopics:
             self._results.set_model(model, labels)
 
     def subscribe(self, image_topic: str | None) -> None:
-        """Subscribes to a camera in place of the one before; None: to none."""
+        """Subscribes to a camera instead of the one before. None ends the subscription."""
         if image_topic == self._image_topic:
             return
         if self._input is not None:
@@ -72,7 +72,7 @@ class TenantTopics:
         self._image_topic = image_topic
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """Publishes a frame's result; its labels may be those of the model before the present one."""
+        """Publishes a frame's result. ``labels`` may still belong to the model before the present one."""
         assert self._results is not None, "the head is in this process"
         self._results.publish(origin, detections, labels)
 

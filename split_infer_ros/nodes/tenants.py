@@ -1,4 +1,4 @@
-"""Node ``tenants``: many cameras and models on one processor; images in, each tenant's own detections out."""
+"""Node ``tenants``: serves many cameras and models on one processor, and publishes each tenant's own detections."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ from split_infer_ros.split.load import choose_device
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
-LOST_DRAIN_S = 0.5  # the same after the GPU was lost, when the process is about to end
+LOST_DRAIN_S = 0.5  # used instead of DRAIN_S after the GPU was lost, because the process is about to end
 
 
 class TenantsNode(ManagedNode[TenantsParameters]):
     """Subscribes to each tenant's camera; publishes ``NAME/detections``, ``NAME/vision_info`` and ``report``.
 
     With a transport to other processes, it publishes handles on ``NAME/features``, and heads publish the results.
-
-    Tenants are added, changed and removed on a thread of their own, and images do not wait meanwhile. A tenant that
-    cannot start therefore refuses no parameter; the node reports it.
+    A thread of its own adds, changes and removes tenants, so that images do not wait meanwhile. If a tenant cannot
+    start, the node therefore does not refuse the parameter; it reports the fault.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -48,7 +47,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             "tenants",
             TenantsParameters,
             status_parameters=(f"{TENANT}.*.{LABELS_PARAMETER}",),
-            allow_undeclared_parameters=True,  # rows of tenants to come, which the table checks
+            allow_undeclared_parameters=True,  # tenants may be added later; the table checks their parameters
             **node_arguments,
         )
         self._enable = EnableService(self)
@@ -62,7 +61,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     @property
     def pipeline(self) -> Server:
-        """The pipeline that all tenants share, while configured.
+        """The server that all tenants share, while the node is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -188,7 +187,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     def _warn_of(self, name: str, error: Exception) -> None:
         if is_sticky(error):
             self.lose_device(error)
-        elif isinstance(error, Notice):  # comes once, so it must not give way to another line
+        elif isinstance(error, Notice):  # a notice comes once, so the throttle must not suppress it
             self.get_logger().warning(f"{name}: {error}")
         else:
             self.get_logger().warning(f"{name}: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)

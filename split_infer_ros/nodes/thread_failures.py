@@ -1,4 +1,4 @@
-"""Ends the process with a reason when a thread of this package fails, because nothing would do that thread's work."""
+"""Ends the process with a reason when a thread of this package fails. No other thread would do its work."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from split_infer_ros.runtime.search_path import PACKAGE_FOLDER
 
 
 class ThreadFailures:
-    """The exceptions that ended threads of this package.
+    """Watches for exceptions that end threads of this package.
 
     Attributes:
-        first: a sentence about the first one; empty while there is none.
+        first: a sentence about the first failure; empty while there is none.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class ThreadFailures:
 
     @contextmanager
     def watch(self, end_process: Callable[[], None]) -> Iterator[None]:
-        """Watches all threads meanwhile.
+        """Watches all threads while the context is open.
 
         Args:
             end_process: called on the failed thread, after the first failure.
@@ -46,7 +46,7 @@ class ThreadFailures:
 
 
 def _is_ours(trace: TracebackType | None) -> bool:
-    """Returns whether an exception came through this package's code; libraries have threads of their own."""
+    """Returns whether an exception passed through this package's code. Libraries have threads of their own."""
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith(f"{PACKAGE_FOLDER}/split_infer_ros/"):
             return True

@@ -1,4 +1,4 @@
-"""The latched topic ``vision_info``, which names a model and the parameter that lists its labels."""
+"""Publishes the latched topic ``vision_info``. It names a model and the parameter that lists the model's labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class VisionInfoPublisher:
 
     Args:
         node: the node that publishes.
-        model: the model whose labels they are.
+        model: the model's name.
         labels: the name of each label, by index.
-        topic_prefix: in front of the topic, such as ``front/``.
-        parameter_prefix: in front of the parameter, such as ``tenant.front.``.
+        topic_prefix: text in front of the topic's name, such as ``front/``.
+        parameter_prefix: text in front of the parameter's name, such as ``tenant.front.``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Places the operators of a backbone by the package's list (§3.1.2)."""
+"""Places the operators of a backbone according to the package's list (§3.1.2)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from split_infer_ros.split.torch_model import TorchModel
 
 
 def placed_backbone(model: TorchModel, split_point: str, devices: Mapping[Tag, Device]) -> fx.GraphModule:
-    """Returns the partition before a split point, placed by the package's list of operators.
+    """Returns the partition before a split point. The package's list of operators decides its placement.
 
     Args:
-        model: computes in float32.
-        split_point: its name.
+        model: the model. It must compute in float32.
+        split_point: the split point's name.
         devices: the devices that ``GPU`` and ``CPU`` stand for.
     """
     part = backbone_of(model.whole(), model.split_point(split_point))
@@ -29,7 +29,10 @@ def placed_backbone(model: TorchModel, split_point: str, devices: Mapping[Tag, D
 
 
 def has_host_operators(model: SplitModel) -> bool:
-    """Returns whether the list puts any operator of the network on the CPU."""
+    """Returns whether the list makes a plan with copies between the processors.
+
+    Always False for a model not of torch.
+    """
     if not isinstance(model, TorchModel):
         return False
     part = backbone_of(model.graph, model.split_point("output"))

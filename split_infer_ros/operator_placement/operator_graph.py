@@ -1,4 +1,4 @@
-"""Reads a model as the graph of operators that the planner sees: its network and its decode."""
+"""Reads a model's network and its decode as one graph of operators, for the planner."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.partitions import outputs_of
 from split_infer_ros.split.traced_split_points import propagate
 
-NETWORK, DECODE = "network", "decode"  # prefixes of the paths of the modules and constants of both parts
-NBYTES = "nbytes"  # key in a node's meta: bytes of the tensors in its value; None if there are none
+NETWORK, DECODE = "network", "decode"  # prefixes in the paths of each part's modules and constants
+NBYTES = "nbytes"  # key in a node's meta: see ``nbytes_of``
 
 
 class Decode(nn.Module):
-    """A decode function that cannot be traced, as one operator. The list of operators has it under this name."""
+    """Wraps a decode function that cannot be traced as one operator. The list of operators has it under this name."""
 
     def __init__(self, function: DecodeFunction) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class Decode(nn.Module):
 
 
 def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
-    """Joins a network and its decode into one graph, which maps images and ``Limits`` to a list of ``Detections``.
+    """Joins a network and its decode into one graph. It maps images and ``Limits`` to a list of ``Detections``.
 
-    A detector's decode is traced up to suppression. Any other decode is one operator. Operators may work in place on
-    values that others read, but not on views of them: a copy on the other processor would not change.
+    A decode that ends with suppression is traced up to there. Any other decode is one operator. An operator may change
+    in place a value that others read, but not a view of it: a copy on the other processor would not change.
 
     Args:
-        graph: the network. It is shared, but not changed.
-        entry: the model's entry, which has its decode.
+        graph: the network. The result shares its modules; it is not changed.
+        entry: the model's entry. It has the decode.
     """
     joined = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
@@ -70,7 +70,7 @@ def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
 
 
 def _append_function(joined: fx.Graph, function: fx.Graph, inputs: tuple[fx.Node, ...]) -> fx.Node:
-    """Appends a traced function of a tuple of values. Returns the node of its result."""
+    """Appends a traced function, which takes a tuple of values, to a graph. Returns the node of its result."""
     (argument,) = function.find_nodes(op="placeholder")
     values: dict[fx.Node, fx.Node] = {}
     for node in function.nodes:
@@ -83,7 +83,10 @@ def _append_function(joined: fx.Graph, function: fx.Graph, inputs: tuple[fx.Node
 
 
 def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], *, prefix: str) -> fx.Node:
-    """Copies a node of one part, whose modules and constants are under a prefix, into the joined graph."""
+    """Copies a node of one part into the joined graph.
+
+    The prefix goes in front of the paths of modules and constants.
+    """
     copied = joined.node_copy(node, values.__getitem__)
     if node.op in ("call_module", "get_attr"):
         copied.target = f"{prefix}.{node.target}"
@@ -91,9 +94,9 @@ def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node
 
 
 def _read_after_writes(graph: fx.GraphModule) -> None:
-    """Makes later readers of a value that an operator changes in place read that operator's result instead.
+    """If an operator changes a value in place, makes later readers of the value read the operator's result instead.
 
-    A copy of the value on the other processor would not change with it.
+    Otherwise they might read a copy on the other processor, which has not changed.
     """
     order = {node: index for index, node in enumerate(graph.graph.nodes)}
     for node in graph.graph.nodes:
@@ -120,11 +123,11 @@ def _name_of(target: Any) -> str:
 
 
 def read_operators(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[Operator, ...]:
-    """Returns the operators in order, with the bytes of their results for one image.
+    """Returns a graph's operators in order, with the bytes of their results for one image.
 
     Args:
         graph: the result of ``with_decode``.
-        image_shape: (C, H, W).
+        image_shape: the shape of an image, (C, H, W).
     """
     propagate(_SizeRecorder(graph), (1, *image_shape), Limits())
     return tuple(
@@ -159,7 +162,7 @@ class _SizeRecorder(fx.Interpreter):
 def nbytes_of(value: Any) -> int | None:
     """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device.
 
-    Detections do not: they are always on the host.
+    Detections do not depend on a device: they are always on the host.
     """
     sizes = []
     for leaf in pytree.tree_leaves(value):

@@ -1,4 +1,4 @@
-"""The list of operators and the processors on which they run best: the package's own, with a user's changes."""
+"""Reads the list that says on which processor each operator runs best. A user's file may change the package's list."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from split_infer_ros.operator_placement.plan import Operator, Tag
 from split_infer_ros.runtime.user_files import read_regular, user_path
 
 DEFAULT_LIST = Path(__file__).parent / "data" / "operators.txt"
-MAX_BYTES = 2**20  # of a file
+MAX_BYTES = 2**20  # the largest file that is read
 
 
 def normalised(name: str) -> str:
-    """Returns the key of an operator in the list: ``nn.Conv2d``, ``F.conv2d`` and ``conv2d_`` have the same one."""
+    """Returns an operator's key in the list. ``nn.Conv2d``, ``F.conv2d`` and ``conv2d_`` have the same key."""
     return name.rpartition(".")[2].lower().replace("_", "")
 
 
@@ -24,7 +24,7 @@ class OperatorList:
     """A rule of the planner that looks operators up in a list.
 
     Attributes:
-        tags: by the normalised kind of an operator.
+        tags: the processor of each operator, by the normalised name of the operator's kind.
     """
 
     tags: Mapping[str, Tag]
@@ -34,11 +34,11 @@ class OperatorList:
 
     @classmethod
     def read(cls, path: Path | None = None) -> OperatorList:
-        """Reads the package's list and a file that adds entries or replaces some.
+        """Reads the package's list, and a file that adds or replaces entries.
 
         Args:
             path: a text file in the format of ``data/operators.txt``. Each line has ``gpu``, ``cpu`` or ``any``, and
-                then operators. ``#`` begins a comment. None for the package's list alone.
+                then operators. ``#`` begins a comment. None means the package's list alone.
 
         Raises:
             ConfigurationError: the file cannot be read, or a line has another format.

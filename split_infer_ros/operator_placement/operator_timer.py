@@ -18,20 +18,20 @@ from split_infer_ros.operator_placement.plan import Tag
 from split_infer_ros.runtime.captures import synchronize_device
 from split_infer_ros.runtime.device import Device
 
-REPEATS = 5  # after one call that warms up
+REPEATS = 5  # samples of each operator, after one call that warms up
 CALLS = ("call_module", "call_function", "call_method")  # kinds of nodes that compute
 
 
 def time_operators(
     graph: fx.GraphModule, images: Tensor, devices: Mapping[Tag, Device], repeats: int = REPEATS
 ) -> dict[str, OperatorTimes]:
-    """Runs each operator on both processors and returns its times by its name.
+    """Runs each operator on both processors. Returns the operators' times by name.
 
     Args:
         graph: the result of ``with_decode``, on the CPU.
-        images: (N, C, H, W).
+        images: the images to run on, (N, C, H, W).
         devices: the devices that ``GPU`` and ``CPU`` stand for.
-        repeats: samples of each operator.
+        repeats: the number of samples of each operator.
     """
     timer = _OperatorTimer(graph, devices, repeats)
     with torch.inference_mode():
@@ -63,9 +63,9 @@ class _OperatorTimer(fx.Interpreter):
         return super().run_node(node)
 
     def _time(self, node: fx.Node, inputs: Any, device: Device) -> tuple[list[float], Any]:
-        """Returns the samples and the result of the last call.
+        """Returns the times of all calls but the first, in seconds, and the result of the last call.
 
-        Each call gets copies, because an operator may change its inputs.
+        Each call gets copies of the inputs, because an operator may change them.
         """
         function = self._function(node, device)
         samples = []

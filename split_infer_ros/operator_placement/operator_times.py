@@ -1,4 +1,4 @@
-"""Measured times of each operator of a model on both processors, which replace the list of operators."""
+"""Measured times of a model's operators on both processors. They replace the list of operators."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from split_infer_ros.operator_placement.plan import Operator, Rule, Tag
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """Samples of one operator, in seconds.
+    """Samples of the times of one operator, in seconds.
 
     Attributes:
-        cpu, gpu: the operator alone, with its inputs already on that processor.
-        moved: the copies of its inputs to the CPU and of its results back to the GPU.
+        cpu, gpu: times of the operator alone, with its inputs already on that processor.
+        moved: times of the copies of its inputs to the CPU and of its results back to the GPU.
     """
 
     cpu: tuple[float, ...]
@@ -31,8 +31,9 @@ def rule_from_times(times: Mapping[str, OperatorTimes], fallback: Rule) -> Rule:
     """Returns a rule that moves an operator to the CPU if that saves more time than the copies take.
 
     Args:
-        times: by an operator's name.
-        fallback: the rule for operators that were not measured. It also says which operators compute nothing.
+        times: the operators' times, by name.
+        fallback: the rule for operators that were not measured. If its result is ``ANY``, that counts for measured ones
+            too.
     """
 
     def rule(operator: Operator) -> Tag | None:
@@ -46,7 +47,7 @@ def rule_from_times(times: Mapping[str, OperatorTimes], fallback: Rule) -> Rule:
 
 
 def to_records(times: Mapping[str, OperatorTimes], key: Key, task: Mapping[str, Any]) -> list[Record]:
-    """Returns one record for each operator and each field of its times."""
+    """Returns one record for each operator and each field of ``OperatorTimes``."""
     now = time.time()
     return [
         key.record(task, {"operator": name, "part": field.name}, getattr(operator_times, field.name), time=now)
@@ -56,10 +57,10 @@ def to_records(times: Mapping[str, OperatorTimes], key: Key, task: Mapping[str, 
 
 
 def from_records(records: Iterable[Record]) -> dict[str, OperatorTimes]:
-    """Returns the times of the operators whose times are complete.
+    """Returns the times of the operators for which the records have all fields of ``OperatorTimes``.
 
     Args:
-        records: of one task, oldest first. Later measurements replace earlier ones.
+        records: the records of one task, oldest first. Later measurements replace earlier ones.
     """
     parts: dict[str, dict[str, tuple[float, ...]]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""A backbone as the pipeline runs it: on a GPU, some of its operators may run on the CPU (§3.1.2)."""
+"""Makes the backbone that a pipeline runs. If it is on a GPU, some operators may run on the CPU (§3.1.2)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
 def make_backbone(model: SplitModel, split_point: str) -> Partition:
-    """Returns the partition before a split point, with operators on the CPU if the model's execution config says so.
+    """Returns the partition before a split point.
 
-    Only models of torch on a GPU have operators that can be placed. Features end on the GPU.
+    If the model's execution config says so, some operators run on the CPU.
+
+    This needs a torch model on a GPU; for other models, all operators run on the model's device. Features end on the
+    GPU.
     """
     falls_back = model.execution_config.operators is ImplementationChoice.FALLBACK
     if not falls_back or model.device.type == "cpu":
         return model.backbone(split_point)
-    from split_infer_ros.operator_placement.listed_placement import placed_backbone  # only here: these import torch
+    from split_infer_ros.operator_placement.listed_placement import placed_backbone  # only here: both import torch
     from split_infer_ros.split.torch_model import TorchModel
 
     if not isinstance(model, TorchModel):

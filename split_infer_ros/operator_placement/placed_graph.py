@@ -17,7 +17,7 @@ from split_infer_ros.runtime.device import Device
 
 
 def copy_to(value: Any, device: Device) -> Any:
-    """Returns a nested value with its tensors on ``device``. Tensors that are there already are not copied."""
+    """Returns a nested value with its tensors on ``device``. Tensors that are already there are not copied."""
     target = torch.device(device)
 
     def move(leaf: Any) -> Any:
@@ -29,7 +29,7 @@ def copy_to(value: Any, device: Device) -> Any:
 
 
 def has_copies(partition: object) -> bool:
-    """Returns whether a partition has a placed graph with copies between the processors."""
+    """Returns whether a partition contains copies between the processors, made by ``apply_plan``."""
     modules = partition.modules() if isinstance(partition, nn.Module) else ()
     graphs = (module.graph for module in modules if isinstance(module, fx.GraphModule))
     return any(node.target is copy_to for graph in graphs for node in graph.nodes)
@@ -39,9 +39,9 @@ def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag,
     """Returns a graph with each operator on its processor and with the plan's copies.
 
     Args:
-        graph: the one from which ``read_operators`` read the operators. It is not changed. Weights that stay on their
-            device are shared.
-        plan: of these operators.
+        graph: the graph from which ``read_operators`` read the operators. It is not changed. The result shares the
+            weights that stay on their device.
+        plan: the plan for these operators.
         devices: the devices that ``GPU`` and ``CPU`` stand for. Both may be the CPU.
     """
     return _PlacedGraphBuilder(graph, plan, devices).build()
@@ -53,7 +53,7 @@ class _PlacedGraphBuilder:
     def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, Device]) -> None:
         self._graph, self._plan, self._devices = graph, plan, devices
         self._placed = fx.Graph()
-        self._values: dict[tuple[fx.Node, Tag], fx.Node] = {}  # the placed node of each value on each processor
+        self._values: dict[tuple[fx.Node, Tag], fx.Node] = {}  # by given node and processor
         self._parts: dict[str, Any] = {}  # modules and constants by path
 
     def build(self) -> fx.GraphModule:
@@ -70,7 +70,7 @@ class _PlacedGraphBuilder:
                 self._add_copy(nodes_by_name[each.producer], each.target)
             self._values[node, tag] = self._add_operator(node, tag)
         placed = fx.GraphModule(self._parts, self._placed, "Placed")
-        fuse_convolutions(placed)  # those on the CPU
+        fuse_convolutions(placed)  # fuses those on the CPU
         return placed
 
     def _add_copy(self, producer: fx.Node, target: Tag) -> None:
@@ -88,9 +88,9 @@ class _PlacedGraphBuilder:
         return placed
 
     def _value_on(self, source: fx.Node, tag: Tag) -> fx.Node:
-        """Returns the placed node of a value on a processor.
+        """Returns the placed graph's node of a value on a processor.
 
-        Constants are put on every processor that needs them. Numbers have one node, which serves both processors.
+        Each processor that needs a constant has its own. A value without tensors has one node for both processors.
         """
         if source.op != "get_attr":
             producer_tag = self._plan.devices[source.name]
@@ -101,7 +101,7 @@ class _PlacedGraphBuilder:
         return self._values[source, tag]
 
     def _part(self, path: str, tag: Tag, part: nn.Module | Tensor) -> str:
-        """Returns the path of a module or constant on a processor. If both are the CPU, they share it."""
+        """Returns the path of a module or constant on a processor. If both processors are the CPU, they share it."""
         device = self._devices[tag]
         name = f"on_{device.type}.{path}"
         if name not in self._parts:

@@ -16,20 +16,21 @@ from split_infer_ros.operator_placement.plan import PlacementPlan, Tag, make_pla
 from split_infer_ros.runtime.captures import synchronize_device
 from split_infer_ros.runtime.device import CPU, Device
 
-LIMITS = Limits(score_threshold=0.05)  # usual where detectors are judged, so that suppression has work
+LIMITS = Limits(score_threshold=0.05)  # usual in evaluations of detectors; it gives suppression work to do
 PLACED, ONE_DEVICE = "placed", "on one device"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """What a run of a placement plan showed.
+    """The results of a run of a placement plan.
 
     Attributes:
         images: how many images ran, one by one.
-        detections: how many the placed model found in all of them.
-        images_that_differ: in how many it found other classes, or another number, than the model on one device.
-        score_difference: the largest one between the scores of detections of the other images.
-        seconds: an image in each turn, of the placed model and of the model on one device; None without a GPU.
+        detections: how many objects the placed model found in all images.
+        images_that_differ: in how many images the placed model and the model on one device found different classes or
+            numbers of objects.
+        score_difference: the largest difference between scores of the two models, over all other images.
+        seconds: seconds per image in each turn, of the placed model and of the model on one device; None without a GPU.
     """
 
     images: int
@@ -42,15 +43,15 @@ class PlacedRun:
 def run_plan(graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, gpu: Device | None) -> PlacedRun:
     """Runs a plan, and the same model with all operators on one device, on the same images.
 
-    With a GPU, both are timed in turns, and the one device is the GPU. The results come to the host in both cases.
-    Without one, both processors are the CPU. Then only the results are compared, because copies from the CPU to itself
-    say nothing about a GPU.
+    With a GPU, the one device is the GPU, and both models are timed in turns. Both bring their results to the host.
+    Without a GPU, both processors are the CPU. Then only the results are compared, because copies from the CPU to
+    itself say nothing about a GPU.
 
     Args:
         graph: the result of ``with_decode``, on the CPU.
-        plan: of its operators.
-        images: float32 (1, C, H, W) each, on the CPU; at least one.
-        gpu: None if there is none.
+        plan: the plan for the graph's operators.
+        images: at least one image, float32 (1, C, H, W) each, on the CPU.
+        gpu: the GPU; None if there is none.
     """
     devices = {Tag.GPU: gpu or CPU, Tag.CPU: CPU}
     only = Tag.CPU if gpu is None else Tag.GPU
@@ -80,7 +81,7 @@ def run_plan(graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor
 def _caller(
     graph: fx.GraphModule, plan: PlacementPlan, images: Sequence[Tensor], *, devices: Mapping[Tag, Device]
 ) -> Callable[[], list[Detections]]:
-    """Returns a call that runs a plan on all images and returns the detections of each."""
+    """Returns a function that runs a plan on all images and returns the detections of each image."""
     placed = apply_plan(graph, plan, devices)
     device = devices[plan.devices[plan.operators[0].name]]
     inputs = [image.to(device) for image in images]

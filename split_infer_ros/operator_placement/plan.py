@@ -4,9 +4,9 @@ Pass one tags an operator with the GPU if it is known to perform well there, els
 between neighbours on different processors. Three rules keep copies few:
 
 - All operators that need a value on the other processor share one copy of it.
-- An operator that computes nothing, such as a view, runs where its first input lies.
-- Such an operator runs on the other processor if all its users are there and this adds no bytes to copy. That holds if
-  its input is copied anyway, or is no larger than its results.
+- An operator that computes nothing, such as a view, runs on the processor of its first input.
+- It runs on the other processor instead if all its users are there and this adds no bytes to copy. That is so if its
+  input is copied anyway, or is no larger than its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 INPUT, OUTPUT = "input", "output"  # the kinds at the ends of a graph
-MAX_KINDS_SHOWN = 6  # of each run of operators
+MAX_KINDS_SHOWN = 6  # how many kinds the text names for a run of operators
 
 
 class Tag(Enum):
@@ -33,11 +33,10 @@ class Operator:
     """One operator of a graph.
 
     Attributes:
-        name: unique in the graph.
-        kind: what it computes, such as ``conv2d``.
-        inputs: names of the operators whose results it takes. Constants are not among them, since they are on every
-            processor.
-        nbytes: bytes of the tensors in its result; None if there are none.
+        name: the operator's name, unique in the graph.
+        kind: what the operator computes, such as ``conv2d``.
+        inputs: names of the operators that give its inputs. Constants are not listed, because every processor has them.
+        nbytes: bytes of the tensors in its result; None if it has no tensors.
     """
 
     name: str
@@ -69,12 +68,12 @@ class Copy:
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """Where each operator runs, and what is copied.
+    """Says where each operator runs and what is copied.
 
     Attributes:
-        operators: in order.
-        devices: ``GPU`` or ``CPU``, by an operator's name.
-        copies: in order, at most one for each result.
+        operators: the operators in the order in which they run.
+        devices: ``GPU`` or ``CPU``, by the operator's name.
+        copies: the copies in the order in which they are made; at most one for each result.
         unlisted: how many operators of each kind the rule did not know. They run on the CPU.
     """
 
@@ -85,15 +84,15 @@ class PlacementPlan:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of all copies, for one image."""
+        """The bytes of all copies, for one image."""
         return sum(copy.nbytes for copy in self.copies)
 
 
 def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
-    """Runs both passes.
+    """Runs both passes and returns the plan.
 
     Args:
-        operators: in the order in which they run. Each comes after its inputs.
+        operators: the operators in the order in which they run. Each comes after its inputs.
         rule: says where each operator runs best.
     """
     has_tensors = {operator.name: operator.nbytes is not None for operator in operators}
@@ -110,7 +109,7 @@ def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
 
 
 def _ask(rule: Rule, operator: Operator, has_tensors: Mapping[str, bool]) -> Tag | None:
-    """Returns the rule's answer. An operator that only works on numbers may run anywhere."""
+    """Returns the rule's answer; ``ANY`` for an operator without tensors, because it may run anywhere."""
     has_any_tensor = has_tensors[operator.name] or any(has_tensors[name] for name in operator.inputs)
     return rule(operator) if has_any_tensor else Tag.ANY
 
@@ -135,7 +134,7 @@ def _follow_users(operators: Sequence[Operator], tags: Mapping[str, Tag | None],
             users[name].append(operator)
 
     def may_move(operator: Operator, device: Tag) -> bool:
-        """Returns whether an operator may leave that processor and all its users are on the other one."""
+        """Returns whether an operator may leave a processor and all its users are on the other one."""
         tensor_inputs = [name for name in operator.inputs if by_name[name].nbytes is not None]
         is_free = tags[operator.name] is Tag.ANY and operator.nbytes is not None and len(tensor_inputs) == 1
         user_devices = {devices[user.name] for user in users[operator.name]}
@@ -151,7 +150,7 @@ def _follow_users(operators: Sequence[Operator], tags: Mapping[str, Tag | None],
                 devices[user.name] = Tag.CPU if device is Tag.GPU else Tag.GPU
         user_devices = {devices[user.name] for user in users[producer.name]}
         if tags[producer.name] is Tag.ANY and not producer.inputs and len(user_devices) == 1:
-            devices[producer.name] = user_devices.pop()  # made of constants, which are on every processor
+            devices[producer.name] = user_devices.pop()  # it only needs constants, which are on every processor
 
 
 def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[Copy]:

@@ -1,1 +1,1 @@
-"""From images to the backbone's input, on the host or on a GPU."""
+"""Turns images into the backbone's input, on the host or on a GPU."""

@@ -1,4 +1,4 @@
-"""Resizes, reorders and normalises images on a GPU, by torch."""
+"""Resizes, reorders and normalises images on a GPU with torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from split_infer_ros.models.fitting import Window
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.runtime.device import Device
 
-_making = threading.Lock()  # the constants
+_making = threading.Lock()  # held while a constant is made
 
 
 def make_staging(preprocess: Preprocess, batch_size: int, device: Device) -> Tensor:
-    """Makes a buffer of resized images: (batch_size, height, width, 3), uint8 if they are rounded, else float32."""
+    """Makes a buffer for resized images: (batch_size, height, width, 3), uint8 if images are rounded, else float32."""
     dtype = torch.uint8 if preprocess.rounds else torch.float32
     return torch.empty((batch_size, preprocess.height, preprocess.width, 3), dtype=dtype, device=device)
 
@@ -28,9 +28,9 @@ def resize_into(preprocess: Preprocess, target: Tensor, images: Tensor, rgb: tup
 
     Args:
         preprocess: how the model's images are pre-processed.
-        target: (k, h, w, 3) on the device of the images.
+        target: the buffer's part for these images, (k, h, w, 3), on their device.
         images: uint8 (k, H, W, channels).
-        rgb: the indices of the images' red, green and blue channel.
+        rgb: the indices of the red, green and blue channel in the images.
     """
     fitting = preprocess.fitting(*images.shape[1:3])
     rows, columns = fitting.used
@@ -52,13 +52,13 @@ def normalise(
     channels_last: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Converts (n, h, w, 3) of 0..255 to the model's input, float32 (n, 3, h, w), on its device.
+    """Converts images (n, h, w, 3) of 0..255 to the model's input, float32 (n, 3, h, w), on their device.
 
     Args:
         preprocess: how the model's images are pre-processed.
         gathered: resized images.
         channels_last: whether the channels of a pixel lie side by side in the result.
-        out: where the result is written, in that layout; None for new memory.
+        out: gets the result, in that memory format; None for new memory.
     """
     mean, std, device = preprocess.mean, preprocess.std, gathered.device
     scale = _constant(tuple(1 / (255 * s) for s in std), torch.float32, device)
@@ -72,11 +72,11 @@ def normalise(
 
 
 def _resized(preprocess: Preprocess, images: Tensor, height: int, width: int) -> Tensor:
-    """Resizes images (k, H, W, channels) to (k, height, width, channels), in float32: CUDA resizes only floats."""
+    """Resizes images (k, H, W, channels) to float32 (k, height, width, channels). CUDA resizes only floats."""
     planes = images.permute(0, 3, 1, 2).float()
     mode, antialias = ("bilinear", False) if preprocess.opencv else (preprocess.interpolation, preprocess.antialias)
     sizes = [(height, width)]
-    if preprocess.rounds and mode == "bicubic":  # a CPU clips what overshoots after the rows, and after the columns
+    if preprocess.rounds and mode == "bicubic":  # as on a CPU: clips after the rows and after the columns
         sizes.insert(0, (planes.shape[2], width))
     for size in sizes:
         planes = functional.interpolate(planes, size=size, mode=mode, antialias=antialias)
@@ -86,7 +86,7 @@ def _resized(preprocess: Preprocess, images: Tensor, height: int, width: int) ->
 
 
 def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> None:
-    """Gives the pixels (k, h, w, 3) outside a window a colour. One value for all channels is written faster."""
+    """Fills the pixels (k, h, w, 3) outside a window with a colour. Grey is faster: it needs no constant."""
     rows, columns = place
     outside = [target[:, : rows.start], target[:, rows.stop :]]
     outside += [target[:, rows, : columns.start], target[:, rows, columns.stop :]]
@@ -96,11 +96,11 @@ def _fill_outside(target: Tensor, place: Window, colour: tuple[float, ...]) -> N
 
 
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
-    with _making:  # orders those who use it after the copy that made it
+    with _making:  # a second user must not get the constant before its copy is queued
         return _made(values, dtype, device)
 
 
 @cache
 def _made(values: tuple[float, ...], dtype: torch.dtype, device: Device | torch.device) -> Tensor:
-    """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
+    """Makes each constant once, because making a tensor on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Turns images into a model's input on a GPU, which gets their raw bytes."""
+"""Turns images into a model's input on a GPU. The GPU gets the images' raw bytes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from split_infer_ros.runtime.streams import Fence, Stream
 
 
 class DevicePreprocessor:
-    """Pre-processes on a GPU. One buffer holds the raw bytes of all images; the GPU gets one copy or reads it in place.
+    """Pre-processes batches on a GPU.
 
-    Two buffers take turns, so that the next batch is gathered while the GPU still needs this one. They grow with the
-    images up to a budget. ``allocate`` creates a pre-processor.
+    A buffer holds the raw bytes of all images of a batch. The GPU gets one copy of it or reads it in place. Two buffers
+    take turns, so that the next batch is gathered while the GPU still needs this one. The buffers grow with the images
+    up to a budget. ``allocate`` creates a pre-processor.
 
     Args:
         preprocess: how the model's images are pre-processed.
         dtype: the backbone's precision.
-        stream: on which the GPU pre-processes.
-        buffers: the memory for raw bytes; ``NUM_IMAGE_BUFFERS`` of them.
+        stream: the stream on which the GPU pre-processes.
+        buffers: ``NUM_IMAGE_BUFFERS`` buffers for raw bytes.
         staging: the buffer of resized images, on the GPU.
-        pool: for the tensors that each batch needs.
+        pool: the memory for the tensors of each batch.
         channels_last: whether the channels of the backbone's input lie side by side.
     """
 
@@ -77,10 +78,10 @@ class DevicePreprocessor:
             preprocess: how the model's images are pre-processed.
             batch_size: the most images in a batch.
             dtype: the backbone's precision.
-            place: the GPU, and the policy by which it gets raw bytes.
-            budget_bytes: memory that raw bytes may take, on both sides.
+            place: the GPU, and the memory policy by which it gets raw bytes.
+            budget_bytes: memory that raw bytes may take, on host and GPU together.
             channels_last: whether the channels of the backbone's input lie side by side.
-            pool: for resized and normalised images; None means torch's common memory.
+            pool: the memory for resized and normalised images. None means torch's common memory.
 
         Raises:
             ConfigurationError: the memory cannot be allocated.
@@ -110,7 +111,10 @@ class DevicePreprocessor:
     def load(
         self, images: Sequence[Pixels], into: GraphInput | None = None, policy: Policy | None = None
     ) -> LoadedBatch:
-        """Resizes and normalises a batch; with a policy, the GPU gets the images by that one."""
+        """Resizes and normalises a batch.
+
+        ``policy`` is the memory policy of the raw bytes; None means the place's own.
+        """
         buffer = self._buffers[0]
         self._buffers.reverse()
         memory, total = buffer.gather(images, policy)
@@ -123,7 +127,7 @@ class DevicePreprocessor:
                     alike = on_device[run.begin : run.end].view(run.count, *run.shape)
                     resize_into(self._preprocess, self._staging[first : first + run.count], alike, run.rgb)
                     first += run.count
-            finally:  # the next batch is written into this buffer, also if this one failed
+            finally:  # the buffer is used again, also if this batch failed
                 memory.give_to_host()
                 buffer.unused = self._stream.fence()
                 buffer.free = uploaded if memory.needs_copy else buffer.unused
@@ -133,7 +137,7 @@ class DevicePreprocessor:
         return LoadedBatch(normalised, self._stream.fence())
 
     def _normalised(self, gathered: Tensor, into: GraphInput | None) -> Tensor:
-        """Returns resized images as the model's input, in a graph's input or in new memory."""
+        """Returns resized images as the model's input. It is in ``into`` or, without it, in new memory."""
         if into is None:
             return normalise(self._preprocess, gathered, self._channels_last).to(torch_dtype(self._dtype))
         images = into.images[: len(gathered)]
@@ -144,26 +148,26 @@ class DevicePreprocessor:
 
 @torch.inference_mode()
 def _make_constants(preprocess: Preprocess, device: Device) -> None:
-    """Makes what all pre-processors of this process share. It must not lie in the pool of one of them.
+    """Makes the constants that all pre-processors of this process share. They must not lie in the pool of one of them.
 
-    This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may wait for
-    all work of the GPU then.
+    This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may then wait
+    for all work of the GPU.
     """
     resized = make_staging(preprocess, 1, device)
     as_it_is = preprocess.shorter_side or preprocess.height, preprocess.shorter_side or preprocess.width
     for order in (RGB, BGR, GREY):
-        for height, width in ((2, 2), (2, 4), as_it_is):  # one of the first leaves a border in a letterbox
-            image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # four: each order is an index
+        for height, width in ((2, 2), (2, 4), as_it_is):  # one of the first two leaves a border in a letterbox
+            image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # 4: each order is an index
             resize_into(preprocess, resized, image, order)
     normalise(preprocess, resized)
 
 
 class SwitchedPreprocessor:
-    """A ``DevicePreprocessor`` whose batches get onto the GPU by another policy than its own.
+    """Uses a ``DevicePreprocessor`` with another memory policy for the images.
 
     Args:
-        base: whose memory and stream it uses.
-        policy: for images.
+        base: provides the memory and the stream.
+        policy: the policy by which the GPU gets images.
     """
 
     def __init__(self, base: DevicePreprocessor, policy: Policy) -> None:
@@ -183,7 +187,7 @@ class SwitchedPreprocessor:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Successive images of one shape and channel order, and where their bytes begin and end."""
+    """Successive images of one shape and channel order. Their bytes lie from ``begin`` to ``end`` in the buffer."""
 
     shape: tuple[int, ...]
     rgb: tuple[int, int, int]

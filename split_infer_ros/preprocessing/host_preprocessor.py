@@ -15,9 +15,11 @@ from split_infer_ros.runtime.streams import Fence
 
 
 class HostPreprocessor:
-    """Pre-processes on the CPU. Each image is resized into its part of a buffer, which is normalised as a whole.
+    """Pre-processes batches on the CPU.
 
-    ``allocate`` creates one.
+    It resizes each image into its part of a buffer, then normalises the whole buffer.
+
+    ``allocate`` creates a pre-processor.
 
     Args:
         preprocess: how the model's images are pre-processed.
@@ -62,7 +64,7 @@ class HostPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes and normalises a batch of images of any sizes, into new memory. ``into`` is not used."""
+        """Resizes and normalises a batch of images of any sizes. The result is in new memory; ``into`` is not used."""
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
             normalised = self._preprocess.normalise(gathered, channels_last=self._channels_last)

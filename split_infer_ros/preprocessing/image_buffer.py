@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 MB = 1e6
 MIN_BUFFER_BYTES = 3 * 640 * 480
-NUM_IMAGE_BUFFERS = 2  # of a pre-processor: one is filled while the GPU reads the other
+NUM_IMAGE_BUFFERS = 2  # per pre-processor: one is filled while the GPU reads the other
 
 
 def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
-    """Returns the memory that a buffer for ``nbytes`` of images takes, on both sides."""
+    """Returns the bytes that a buffer for ``nbytes`` of images takes, on host and GPU together."""
     return policy.footprint_bytes(nbytes)
 
 
 class ImageBuffer:
     """Memory for the raw bytes of images. It grows when a batch needs more.
 
-    ``allocate`` creates one.
+    ``allocate`` creates a buffer.
 
     Args:
-        place: of the memory.
-        budget_bytes: memory that it may take, on both sides.
-        memory: to begin with.
+        place: the device and the memory policy.
+        budget_bytes: memory that the buffer may take, on host and GPU together.
+        memory: the first memory.
 
     Attributes:
         memory: the current memory.
-        free: the fence from which on the CPU may write there again.
-        unused: the fence from which on the GPU needs it no more, on either side.
+        free: once this fence has passed, the CPU may write into the host's side again.
+        unused: once this fence has passed, the GPU needs neither side any more.
     """
 
     def __init__(self, place: Place, budget_bytes: float, memory: Memory) -> None:
@@ -57,14 +57,14 @@ class ImageBuffer:
         """Copies the bytes of all images into the memory, one image after the other.
 
         Args:
-            images: of any sizes.
-            policy: by which the GPU gets them; None means that of the place.
+            images: images of any sizes.
+            policy: the memory policy by which the GPU gets the images; None means the memory's own.
 
-        Returns:
-            The memory under that policy, and the number of bytes.
+            Returns:
+                The memory under that policy, and the number of bytes.
 
-        Raises:
-            ConfigurationError: they do not fit into the budget.
+            Raises:
+                ConfigurationError: the images do not fit into the budget.
             OutOfMemory: the memory cannot be allocated.
         """
         total = sum(image.data.size for image in images)
@@ -72,7 +72,7 @@ class ImageBuffer:
             self._grow(total, len(images))
         memory = self.memory.under(policy or self.memory.policy)
         assert memory is not None, f"{self.memory} does not serve {policy}, and was to switch"
-        # Where the GPU reads what the CPU writes, no earlier batch may be there any more, by whichever policy it came.
+        # If the GPU reads the memory in place, no earlier batch may still need it, whichever policy that batch had.
         (self.free if memory.needs_copy else self.unused).wait()
         begin = 0
         for image in images:
@@ -94,7 +94,7 @@ class ImageBuffer:
 
 
 def to_device(memory: Memory, total: int) -> Tensor:
-    """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
+    """Returns the first ``total`` bytes as a tensor on the GPU. Later work of the current stream may read it."""
     memory.give_to_device()
     if memory.needs_copy:
         copy_into(memory.device[:total], memory.host[:total])

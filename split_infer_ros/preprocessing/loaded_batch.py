@@ -1,4 +1,4 @@
-"""A batch as a backbone gets it: what all pre-processors return."""
+"""A pre-processed batch: the input of a backbone. All pre-processors return it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class LoadedBatch:
     """A pre-processed batch.
 
     Attributes:
-        images: (N, 3, h, w) on the backbone's device; (N, h, w, 3) of 0..255 for a backbone that normalises them.
-        ready: the fence from which on ``images`` holds the batch.
+        images: (N, 3, h, w) on the backbone's device; (N, h, w, 3) of 0..255 for a backbone that normalises images.
+        ready: once this fence has passed, ``images`` holds the batch.
     """
 
     images: Values

@@ -13,16 +13,16 @@ from split_infer_ros.runtime.streams import Fence
 
 
 class PixelPreprocessor:
-    """Resizes images, and leaves it to the backbone to normalise them. Several threads may use it at once.
+    """Resizes images; the backbone normalises them. Several threads may use it at once.
 
-    Each batch has memory of its own, because a backbone may read it while the next batch is resized.
+    Each batch gets memory of its own, because a backbone may still read it while the next batch is resized.
 
     Args:
         preprocess: how the model's images are pre-processed.
         batch_size: the most images in a batch.
 
     Attributes:
-        pixels: the form of the images that the backbone gets.
+        pixels: describes the images that the backbone gets.
     """
 
     def __init__(self, preprocess: Preprocess, batch_size: int) -> None:

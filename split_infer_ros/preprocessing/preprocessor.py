@@ -1,4 +1,4 @@
-"""Pre-processors: they turn a batch of images into a model's input, on the device of its backbone."""
+"""Pre-processors turn a batch of images into a model's input, on the device of the backbone."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 
 
 class Preprocessor(Protocol):
-    """Pre-processes batches for a backbone. On a CPU it may be used by several threads."""
+    """Pre-processes batches for a backbone. On a CPU, several threads may use it at once."""
 
     @property
     def bytes(self) -> int:
-        """The bytes of its buffers, on both sides. What is allocated for each batch counts once."""
+        """The bytes of the buffers, on host and GPU together. Memory that is allocated for each batch counts once."""
 
     def under(self, policy: Policy) -> Preprocessor:
-        """Returns a pre-processor that shares all memory with this one, and gets images by another policy."""
+        """Returns a pre-processor that shares all memory with this one and uses another memory policy for images."""
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes a batch of images of any sizes, and normalises it unless the backbone does.
+        """Resizes a batch of images of any sizes, and normalises it unless the backbone does that.
 
         Args:
-            images: the batch.
-            into: where the result is written; None for new memory.
+            images: the images of the batch.
+            into: the graph's input that gets the result; None for new memory.
         """
 
 
@@ -47,17 +47,17 @@ def make_preprocessor(
     gives_arrays: bool = False,
     pool: MemoryPool | None = None,
 ) -> Preprocessor:
-    """Creates the pre-processor for the place where a backbone runs.
+    """Creates the pre-processor that a backbone needs at its place.
 
     Args:
         preprocess: how the model's images are pre-processed.
         batch_size: the most images in a batch.
         dtype: the backbone's precision.
-        place: where the backbone runs, and the policy by which it gets images.
-        budget_bytes: memory that the raw bytes of images may take on a GPU, on both sides.
+        place: where the backbone runs, and the memory policy by which it gets images.
+        budget_bytes: memory that raw bytes of images for a GPU may take, on host and GPU together.
         channels_last: whether the channels of the backbone's input lie side by side.
-        gives_arrays: whether the backbone takes arrays, on a CPU. Otherwise it takes tensors.
-        pool: for resized and normalised images on a GPU; None means torch's common memory.
+        gives_arrays: whether a backbone on a CPU takes arrays. Otherwise it takes tensors.
+        pool: the memory for resized and normalised images on a GPU. None means torch's common memory.
 
     Raises:
         ConfigurationError: the memory cannot be allocated.

@@ -21,7 +21,10 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 
 def split_location(location: str) -> tuple[Path, str | None]:
-    """Splits ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
+    """Splits ``PATH[:TOPIC]`` into path and topic; the topic is None if there is none.
+
+    An existing path may have colons.
+    """
     path = user_path(location)
     head, colon, topic = location.rpartition(":")
     if not colon or exists(path):
@@ -30,10 +33,10 @@ def split_location(location: str) -> tuple[Path, str | None]:
 
 
 class BagSource:
-    """The images of one topic of a recording, in their order and with their recorded headers.
+    """Yields the images of one topic of a recording, in order and with their recorded headers.
 
     Args:
-        path: the bag, for messages.
+        path: the bag's path, for error messages.
         reader: an open reader of the bag.
         connections: the connections of the topic.
         types: deserializes messages.
@@ -79,9 +82,9 @@ class BagSource:
             find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable.
 
         Raises:
-            SourceError: there is no such bag, it cannot be read, it lacks the topic, or it has several topics to choose
-                from, which the error lists. Reading also raises it: for an unreadable message, or, with ``warn``, if
-                every message is unreadable, and if the bag breaks off.
+            SourceError: the bag does not exist, cannot be read or lacks the topic. Or ``topic`` is None and the bag
+                does not have exactly one topic with images; the error lists them. Reading raises it if the bag breaks
+                off, at an unreadable message, or, with ``warn``, if every message is unreadable.
         """
         try:
             from rosbags.rosbag2 import Reader
@@ -135,7 +138,7 @@ class BagSource:
             self._reader.close()
 
     def _read(self) -> Generator[tuple[str, bytes], None, None]:
-        """Yields type and content of each message."""
+        """Yields the type and the content of each message."""
         while True:
             self._index, self._has_read_one = 0, False
             for connection, _, content in self._reader.messages(self._connections):
@@ -148,7 +151,7 @@ class BagSource:
     def _picture(self, kind: str, content: bytes) -> Picture:
         try:
             message: Any = self._types.deserialize_cdr(decompressed(content), kind)
-        except Exception as error:  # bytes that are no such message raise errors of any type
+        except Exception as error:  # wrong bytes raise errors of any type
             raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
         if kind == IMAGE:
             pixels = read_message(message, find_other=self._find_encoding)

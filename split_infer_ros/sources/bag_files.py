@@ -1,4 +1,4 @@
-"""The files of a bag that are not as a reader wants them: unfinished, compressed, or without the bag's metadata."""
+"""Opens bags that a reader alone cannot read: unfinished or compressed files, or a folder without metadata."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from split_infer_ros.sources.unfinished_mcap import UnfinishedMcap, ends_early
 STORAGES = (".mcap", ".db3")
 COMPRESSED = (".zstd", ".zst")
 METADATA = "metadata.yaml"
-MAX_MESSAGE_BYTES = 2**29  # twice an image of 8K with four channels of 16 bits
+MAX_MESSAGE_BYTES = 2**29  # twice the bytes of an 8K image with four channels of 16 bits
 
-_ZSTD = b"\x28\xb5\x2f\xfd"  # no message begins so: the first byte of CDR is 0
+_ZSTD = b"\x28\xb5\x2f\xfd"  # zstd data begins with this; no plain message does: the first byte of CDR is 0
 
 
 def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
-    """Returns what a reader opens: the path, the only file of a folder without metadata, or an unfinished file.
+    """Returns what a reader can open: the path, the only file of a folder without metadata, or an ``UnfinishedMcap``.
 
     Args:
-        path: of the bag.
+        path: the bag's path.
         warn: called with a sentence if the bag is not complete.
 
     Raises:
-        SourceError: there is no such bag, or it cannot be read as it is. The sentence says how it can.
+        SourceError: the bag does not exist, or it cannot be read as it is. The sentence says how to make it readable.
     """
     if not exists(path):
         raise SourceError(f"The bag {path} does not exist; bag:PATH takes a bag's folder or an .mcap file.")
@@ -53,10 +53,12 @@ def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
 
 
 def decompressed(content: bytes) -> bytes:
-    """Returns a message that may be compressed. A reader of one file of a bag cannot know that its messages are.
+    """Returns a message without its compression, if it has one.
+
+    Only the bag's metadata tell a reader about compression.
 
     Raises:
-        ValueError: it is damaged, or too large.
+        ValueError: the message is damaged, or too large.
     """
     if not content.startswith(_ZSTD):
         return content
@@ -75,7 +77,7 @@ def _file_of(folder: Path) -> Path:
     """Returns a bag's folder, or its only file if the recorder did not finish the bag.
 
     Raises:
-        SourceError: one of several files is not finished, or the metadata is missing.
+        SourceError: the bag has several files, and one is not finished or the metadata is missing.
         OSError: a file cannot be read.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in STORAGES)

@@ -17,7 +17,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff",
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Returns the images of a folder, sorted by name, as far as their names tell. Subfolders are not entered.
+    """Returns the files of a folder whose names end like those of images, sorted by name. Subfolders are not entered.
 
     Raises:
         SourceError: the folder cannot be read.
@@ -29,12 +29,12 @@ def image_files(folder: Path) -> list[Path]:
 
 
 class FolderSource:
-    """The images of a folder, sorted by name, as bgr8; subfolders are not entered."""
+    """Yields the images of a folder, sorted by name, as bgr8. Subfolders are not entered."""
 
     def __init__(self, path: Path, files: Sequence[Path], *, loop: bool, warn: Callable[[str], None] | None) -> None:
         self._path, self._files, self._warn = path, files, warn
         self._remaining = itertools.cycle(files) if loop else iter(files)
-        self._failures = 0  # in a row
+        self._failures = 0  # unreadable files in a row
 
     @classmethod
     def open(cls, path: Path, *, loop: bool, warn: Callable[[str], None] | None) -> FolderSource:
@@ -46,8 +46,8 @@ class FolderSource:
             warn: called with a sentence for each unreadable file, which is then skipped. If None, such a file raises.
 
         Raises:
-            SourceError: there is no such folder, it cannot be read, or it has no images. Reading also raises it: for an
-                unreadable file, or, with ``warn``, if every file is unreadable.
+            SourceError: the folder does not exist, cannot be read, or has no images. Reading raises it at an unreadable
+                file or, with ``warn``, if every file is unreadable.
         """
         if not is_folder(path):
             problem = "is a file" if exists(path) else "does not exist"
@@ -62,7 +62,7 @@ class FolderSource:
 
     def __next__(self) -> Picture:
         for file in self._remaining:
-            image = cv2.imread(str(file), cv2.IMREAD_COLOR) if is_regular(file) else None  # a pipe would be waited for
+            image = cv2.imread(str(file), cv2.IMREAD_COLOR) if is_regular(file) else None  # a pipe could block for ever
             if image is not None:
                 self._failures = 0
                 return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=file.name)

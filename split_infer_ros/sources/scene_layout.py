@@ -1,4 +1,4 @@
-"""The layout of a drawn scene: outlines, sizes and places of its objects, and pairs that overlap."""
+"""Lays out a drawn scene: chooses outlines, sizes and places of its objects, some of which overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 CIRCLE, SQUARE, TRIANGLE = range(3)
 
-_MIN_VISIBLE = 0.55  # share of an object's pixels; the promised share is one half
+_MIN_VISIBLE = 0.55  # the least visible share of an object's pixels; one half is promised
 _RIM = 0.5  # pixels by which OpenCV's smoothed polygons extend beyond their corners
 _SHIFT = 4  # fractional bits of OpenCV's coordinates: 16ths of a pixel
 
@@ -21,7 +21,7 @@ class Shape:
 
     Attributes:
         label: CIRCLE, SQUARE or TRIANGLE.
-        box: float32 (4,), the tight box, left, top, right, bottom in pixels.
+        box: float32 (4,), the tight box: left, top, right, bottom in pixels.
         corners: float32 (m, 2), x and y in pixels, half a pixel inside the box; None for a circle.
     """
 
@@ -34,7 +34,7 @@ class Shape:
         if self.corners is None:
             centre = (self.box[:2] + self.box[2:]) / 2 - offset
             radius = (self.box[2] - self.box[0]) / 2
-            # OpenCV's coordinates have a pixel's centre at whole numbers, those of a shape at halves.
+            # In OpenCV's coordinates, a pixel's centre is at whole numbers. In a shape's coordinates, it is at halves.
             x, y, r = np.rint(np.array([*centre, radius]) * 16 - 8).astype(int).tolist()
             cv2.circle(image, (x, y), r, colour, -1, cv2.LINE_AA, _SHIFT)
         else:
@@ -43,7 +43,10 @@ class Shape:
 
 
 def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """Draws up the objects of a scene in the order of drawing. In half of the scenes, the first two overlap."""
+    """Chooses the objects of a scene and returns them in drawing order.
+
+    In half of the scenes, the first two overlap.
+    """
     count = int(rng.integers(3, 13))
     overlapping = rng.random() < 0.5
     shapes: list[Shape] = []
@@ -58,7 +61,7 @@ def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shap
                 shapes.append(shape)
                 break
         else:
-            break  # a crowded scene; three objects always fit
+            break  # the scene is full; three objects always fit
     return shapes
 
 
@@ -69,7 +72,7 @@ def _size(rng: np.random.Generator) -> float:
 
 
 def _shape(rng: np.random.Generator, size: float, width: int, height: int) -> Shape:
-    """A random shape whose box's longer side is ``size`` (at 640x480) somewhere in the image."""
+    """Makes a random shape somewhere in the image. The longer side of its box is ``size`` pixels at 640x480."""
     size *= min(width / 640, height / 480)
     label = int(rng.integers(3))
     extent, corners = np.array([size, size]), None
@@ -114,7 +117,7 @@ def _moved(shape: Shape, anchor: Shape, distance: NDArray[np.float64]) -> Shape:
 
 
 def touch(a: NDArray[np.float32], b: NDArray[np.float32], gap: float = 3) -> bool:
-    """Whether two boxes are less than ``gap`` pixels apart. With 0, whether they overlap."""
+    """Returns whether two boxes are less than ``gap`` pixels apart. With 0: whether they overlap."""
     return bool((a[:2] < b[2:] + gap).all() and (b[:2] < a[2:] + gap).all())
 
 
@@ -124,7 +127,7 @@ def _iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def _hidden(first: Shape, second: Shape) -> float:
-    """Returns the share of ``first`` that ``second`` covers, which is drawn later."""
+    """Returns the share of ``first`` that ``second`` covers. ``second`` is drawn later."""
     left, top = np.floor(first.box[:2]).astype(int).tolist()
     right, bottom = np.ceil(first.box[2:]).astype(int).tolist()
     below, above = (mask_of(shape, (left, top, right, bottom)) for shape in (first, second))

@@ -1,8 +1,8 @@
-"""Drawn scenes of circles, squares and triangles with known truth: the pictures of the built-in camera.
+"""Draws the pictures of the built-in camera: scenes of circles, squares and triangles with known truth.
 
 A scene is drawn in this order: a soft background texture, clutter, 3 to 12 filled objects, light and noise. Clutter is
-soft blobs, lines, open arcs and strokes of writing, which are no objects. Light is gamma, brightness and a gradient. At
-640x480 pixels, a scene keeps these promises:
+soft blobs, lines, open arcs and strokes of writing. These are not objects. Light is gamma, brightness and a gradient.
+At 640x480 pixels, a scene keeps these promises:
 
 - The truth box of an object is the tight box of the whole object, hidden parts included.
 - Objects lie completely inside the image, and at least half of each is visible.
@@ -77,7 +77,7 @@ def draw_scene(seed: int, index: int, width: int = 640, height: int = 480) -> Sc
 
 
 def check_scene(seed: int, width: int, height: int) -> None:
-    """Raises SourceError unless such scenes can be drawn."""
+    """Raises SourceError if the seed is negative or the size is too small."""
     if seed < 0:
         raise SourceError(f"The seed {seed} of a series of scenes is negative; it must be 0 or more.")
     if width < MIN_SIZE[0] or height < MIN_SIZE[1]:
@@ -86,7 +86,7 @@ def check_scene(seed: int, width: int, height: int) -> None:
 
 def scene_rng(seed: int, index: int) -> np.random.Generator:
     """Makes the generator of random numbers that draws a scene."""
-    # A spawn key keeps (seed, index) unique. A plain list of the two would be read as one long number.
+    # A spawn key keeps (seed, index) unique. A list of both would be read as one long number.
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
 
 
@@ -107,7 +107,7 @@ def _background(rng: np.random.Generator, width: int, height: int) -> NDArray[np
 
 
 def _clutter(rng: np.random.Generator, image: NDArray[np.uint8]) -> None:
-    """Draws shapes that are no objects: blobs without an edge, lines, open arcs and strokes of writing."""
+    """Draws shapes that are not objects: blobs without an edge, lines, open arcs and strokes of writing."""
     height, width = image.shape[:2]
     scale = min(width / 640, height / 480)
 
@@ -178,9 +178,9 @@ _NOISE_OFFSETS = 1 << 19  # places at which a picture's noise can begin
 
 @functools.lru_cache(maxsize=2)
 def _noise(length: int) -> NDArray[np.float32]:
-    """Makes white noise of sigma 1, from which pictures take a stretch.
+    """Makes white noise of sigma 1. Each picture uses a part of it.
 
-    It is cached, because new noise for each picture would cost more than all else.
+    The noise is cached, because new noise for each picture would cost more than all else.
     """
     return np.random.default_rng(0).standard_normal(length, np.float32)
 
@@ -204,7 +204,7 @@ def _paint(rng: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shap
 
 
 def _surroundings(background: NDArray[np.uint8], shape: Shape, others: list[Shape]) -> NDArray[np.uint8]:
-    """Returns the mean colour of a rim of four pixels around the shape, without other shapes if any pixel is left."""
+    """Returns the mean colour of a four-pixel rim around the shape. Other shapes are left out if any pixel remains."""
     height, width = background.shape[:2]
     left, top = np.maximum(np.floor(shape.box[:2]).astype(int) - 4, 0).tolist()
     right, bottom = np.minimum(np.ceil(shape.box[2:]).astype(int) + 4, [width, height]).tolist()

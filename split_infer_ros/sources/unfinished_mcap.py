@@ -9,13 +9,13 @@ from typing import IO
 
 MAGIC = b"\x89MCAP0\r\n"
 
-_FOOTER = b"\x02" + struct.pack("<QQQI", 20, 0, 0, 0)  # it names no summary, so readers scan the records
-_HEAD = struct.Struct("<BQ")  # kind and length of a record
+_FOOTER = b"\x02" + struct.pack("<QQQI", 20, 0, 0, 0)  # this footer names no summary, so readers scan the records
+_HEAD = struct.Struct("<BQ")  # a record's kind and length
 _NO_RECORD, _FOOTER_KIND = 0, 2
 
 
 def ends_early(path: Path) -> bool:
-    """Returns whether a file begins as MCAP and does not end as such.
+    """Returns whether a file begins like an MCAP file but does not end like one.
 
     Raises:
         OSError: the file cannot be read.
@@ -28,13 +28,15 @@ def ends_early(path: Path) -> bool:
 
 
 class UnfinishedMcap:
-    """An MCAP file whose whole records are followed by the end that it lacks. It has what a reader asks of a path.
+    """Shows an unfinished MCAP file as a finished one: its complete records, then an end.
+
+    It has what readers use of a path.
 
     Args:
-        path: of the file.
+        path: the file's path.
 
     Attributes:
-        lost_bytes: how many bytes of a last record are left out.
+        lost_bytes: how many bytes behind the last complete record are left out.
 
     Raises:
         OSError: the file cannot be read.
@@ -51,21 +53,21 @@ class UnfinishedMcap:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Whether there is such a file."""
+        """Returns whether the file exists."""
         return self._path.exists()
 
     def is_dir(self) -> bool:
-        """Returns False."""
+        """Returns False: this is a file."""
         return False
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Opens the file for reading, with an end."""
+        """Opens the file, with the added end, for reading."""
         assert mode == "rb"
         return io.BufferedReader(_Spliced(self._path, self._end, _FOOTER + MAGIC))
 
 
 class _Spliced(io.RawIOBase):
-    """The first bytes of a file, and other bytes behind them."""
+    """Reads the first ``length`` bytes of a file and then the bytes of ``tail``."""
 
     def __init__(self, path: Path, length: int, tail: bytes) -> None:
         self._file = path.open("rb")
@@ -102,7 +104,7 @@ class _Spliced(io.RawIOBase):
 
 
 def _end_of_records(path: Path, size: int) -> int:
-    """Returns where the last whole record of data ends."""
+    """Returns the offset at which the last complete record before a footer ends."""
     end = len(MAGIC)
     with path.open("rb") as file:
         while True:

@@ -58,7 +58,7 @@ class VideoSource(_CaptureSource):
             loop: whether to begin again after the last frame.
 
         Raises:
-            SourceError: there is no such file, or OpenCV cannot read it as a video.
+            SourceError: the file does not exist, or OpenCV cannot read it as a video.
         """
         if not is_regular(path):
             problem = "is not a file" if exists(path) else "does not exist"
@@ -73,7 +73,7 @@ class VideoSource(_CaptureSource):
         if not ok and self._index == 0:
             raise SourceError(f"The video {self._path} holds no frame that can be read.")
         if not ok and self._loop:
-            # The file is opened again, because not every reader can seek back.
+            # Not every reader can seek back, so the file is opened again.
             self._capture.open(str(self._path))
             ok, image = self._capture.read()
         if not ok:
@@ -90,12 +90,12 @@ class V4l2Source(_CaptureSource):
 
         Args:
             device: the path or number of a V4L2 device.
-            width: the width to ask for, in pixels; the device may choose the nearest that it has.
-            height: the height to ask for, in pixels; likewise.
+            width: the width to ask for, in pixels. The device may choose the nearest one that it has.
+            height: the height to ask for, in pixels. The device may choose the nearest one that it has.
 
-        Raises:
-            SourceError: there is no such device, in which case the error lists the existing ones, or it cannot be
-                opened. Reading also raises it, when the camera gives no more pictures.
+            Raises:
+                SourceError: the device does not exist (the error lists the existing ones) or cannot be opened. Reading
+                    raises it when the camera gives no more pictures.
         """
         path = Path(f"/dev/video{device}" if device.isdecimal() else device)
         if not exists(path):

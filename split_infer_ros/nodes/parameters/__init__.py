@@ -1,1 +1,1 @@
-"""The nodes' parameters. Each node has one table, from which its parameters are declared, checked and documented."""
+"""The nodes' parameters. Each node has one table; its parameters are declared, checked and documented from it."""

@@ -51,5 +51,5 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
 
     @property
     def settings(self) -> StageSettings:
-        """The settings that may change while frames flow. The split point and the batch size may be left open."""
+        """The stage's settings, with lanes if the objective is throughput. Split point and batch size may be open."""
         return replace(self.stage, lanes=self.goal.objective is Objective.THROUGHPUT)

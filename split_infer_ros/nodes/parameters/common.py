@@ -1,4 +1,4 @@
-"""Rows that the tables of several nodes share, besides the settings of the package."""
+"""Rows of parameters that the tables of several nodes share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelParameters(LoadParameters):
     """The rows of a node that has one model.
 
     Raises:
-        ConfigurationError: there is no such engine.
+        ConfigurationError: no engine has the name in ``engine``.
     """
 
     model: ModelSpec = part(ModelSpec(), **ONE_MODEL)
@@ -62,7 +62,7 @@ class ModelParameters(LoadParameters):
 
     @property
     def model_spec(self) -> ModelSpec:
-        """The model as the node loads it: on its device and for its engine."""
+        """The model spec with which the node loads its model. It says whether the engine needs a torch model."""
         return replace(self.model, on_torch=wants_torch(self.engine, parse_precision(self.precision)))
 
 

@@ -1,7 +1,7 @@
 """Declares a node's ROS parameters from its table, checks changes, and documents them.
 
-A change is checked as a whole and applied as a whole, or refused with a sentence. The rows of a family are declared for
-a name when one of them is first set, or when the name is first listed.
+A change is checked and applied as a whole, or refused with a sentence. A family's rows for one name are declared when
+one of them is first set, or when the name is first listed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Parameters(Generic[Table]):
 
     Args:
         node: the node. It must allow undeclared parameters if the table has a family.
-        table: the dataclass.
-        on_change: called with the whole new table before a change takes effect; what it raises refuses the change.
-        status_parameters: names (``*`` for any part) of parameters that the node itself sets. They are part of a dump.
-            When a dump is loaded again, they are ignored. Nobody else can set them.
+        table: the dataclass of the parameters.
+        on_change: called with the whole new table before a change takes effect. If it raises, the change is refused.
+        status_parameters: names (``*`` for any part) of parameters that only the node itself sets. A dump contains
+            them. When a dump is loaded again, they are ignored.
 
     Attributes:
         values: the table in force.
@@ -66,7 +66,7 @@ class Parameters(Generic[Table]):
         node.add_on_set_parameters_callback(self._change)
 
     def recognises(self, name: str) -> bool:
-        """Returns whether the name is in the table, or is one of rclpy's or the node's own that a dump contains."""
+        """Returns whether the name is in the table, or is a parameter of rclpy or a status parameter."""
         is_builtin = name in RCLPY_PARAMETERS or name.startswith("qos_overrides.")
         return name in self._rows or is_builtin or self._is_status(name)
 
@@ -80,7 +80,7 @@ class Parameters(Generic[Table]):
             self._node.declare_parameter(name, value, descriptor, ignore_override=True)
 
     def similarity(self, name: str) -> float:
-        """Returns how similar an unknown name is to the most similar one of the table, from 0 to 1."""
+        """Returns how similar an unknown name is to the most similar name in the table, from 0 to 1."""
         return self._rows.similarity(name)
 
     def refuse(self, name: str, value: Any) -> None:
@@ -98,14 +98,14 @@ class Parameters(Generic[Table]):
         return any(fnmatchcase(name, pattern) for pattern in self._status_parameters)
 
     def _prepare(self, changes: list[Parameter[Any]]) -> list[Parameter[Any]]:
-        """Converts values to the types of their rows, and names unknown parameters, which rclpy would not do."""
+        """Converts values to the types of their rows. Refuses unknown parameters by name, which rclpy would not do."""
         for change in changes:
             if not self._node.has_parameter(change.name) and change.name not in self._rows:
                 raise ParameterNotDeclaredException(self._unknown(change.name, change.value))
         return [self._converted(change) for change in changes]
 
     def _converted(self, change: Parameter[Any]) -> Parameter[Any]:
-        """Returns a change in its row's type: a whole number where a fraction is accepted, or an empty list."""
+        """Returns a change in its row's type. Only whole numbers for a float, and empty lists, need a conversion."""
         row = self._rows.row(change.name)
         default = row.setting.default if row is not None else None
         if isinstance(default, float) and change.type_ == Parameter.Type.INTEGER:
@@ -122,12 +122,12 @@ class Parameters(Generic[Table]):
             try:
                 for name in filter(self._is_status, changes):
                     raise ConfigurationError(f"{name} is read-only: only {self._node.get_name()} itself sets it.")
-                if any(name in self._rows for name in changes):  # not use_sim_time and the like
+                if any(name in self._rows for name in changes):  # use_sim_time and the like are not in the table
                     values = self._rows.changed(self.values, changes)
                     self._on_change(values)
                     self.values = values
                     self._declare(values)
-            except Exception as error:  # rclpy would end the process with anything that came out of here
+            except Exception as error:  # an exception from this callback would end the process
                 return SetParametersResult(successful=False, reason=repair_text(error_sentence(error)))
         return SetParametersResult(successful=True)
 
@@ -141,7 +141,7 @@ class Parameters(Generic[Table]):
 
     @contextmanager
     def _declaring(self) -> Iterator[None]:
-        """Accepts unchecked what this thread declares meanwhile; other threads wait."""
+        """Lets this thread declare parameters without a check; other threads wait meanwhile."""
         with self._lock:
             self._is_declaring = True
             try:
@@ -153,8 +153,8 @@ class Parameters(Generic[Table]):
 def refuse_unknown(tables: Sequence[Parameters[Any]]) -> None:
     """Refuses start parameters that no node of the process has.
 
-    A parameter that all nodes were given (``-p model:=...``) must be known to one of them. A parameter that one node
-    was given must be known to that node. The node with the most similar name refuses an unknown parameter.
+    If all nodes were given a parameter (``-p model:=...``), one of them must know it. If one node was given it, that
+    node must know it. The node that has the most similar parameter refuses an unknown one.
 
     Raises:
         ConfigurationError: a parameter is unknown.
@@ -171,7 +171,7 @@ def _descriptor(setting: Setting) -> ParameterDescriptor:
         description=setting.description,
         additional_constraints=f"Takes {setting.accepted}.",
         read_only=setting.read_only,
-        dynamic_typing=True,  # so that our sentence refuses a wrong type, not rclpy's
+        dynamic_typing=True,  # lets our own error refuse a wrong type, instead of rclpy's
     )
     low, high = setting.minimum, setting.maximum
     if low is not None and high is not None:

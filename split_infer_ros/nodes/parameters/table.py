@@ -5,8 +5,8 @@
         limits: Limits = part(Limits())
         transport: str = setting(INTRA_PROCESS, "How features come from the backbone.", read_only=True)
 
-Each setting is a row, which becomes a parameter. The settings inside ``limits`` are rows as well. A table holds the
-values of its fields; the parameters hold those that users write.
+Each setting is a row, which becomes a parameter. The settings inside ``limits`` are rows as well. A table holds values
+in the units of its fields; the parameters hold values in the units that users write.
 
 ROS parameters hold no lists of records. A table may therefore have a family of rows: ``tenant.NAME.model`` for each
 NAME in the list ``tenants``.
@@ -30,14 +30,14 @@ _FAMILY = "family"
 
 @dataclass(frozen=True)
 class Row:
-    """A setting of a table as a parameter.
+    """One setting of a table, as a parameter.
 
     Attributes:
         name: the parameter's name.
-        setting: what users may set, in their unit.
-        purpose: the heading in the reference.
-        path: the names that lead from the table to the field.
-        of_field: the same setting, in the unit of the field.
+        setting: the setting in the unit that users write.
+        purpose: the parameter's heading in the reference.
+        path: the names of the fields that lead from the table to the setting.
+        of_field: the same setting in the unit of the field.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Row:
     of_field: Setting
 
     def value(self, table: Any) -> Any:
-        """Returns what users would write for the value of a table."""
+        """Returns the row's value in a table, as users would write it."""
         return self.of_field.to_user(reduce(getattr, self.path, table))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What differs between the settings of a dataclass and the rows of a table; see ``part``."""
+    """How the rows of a table differ from the settings of a dataclass; see ``part``."""
 
     without: Collection[str] = ()
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -63,19 +63,19 @@ _AS_IT_IS = _Part()
 
 
 def part(default: Any, /, *, without: Collection[str] = (), **changes: Mapping[str, Any]) -> Any:
-    """Returns a field of a table for a dataclass, whose settings are rows of the table.
+    """Returns a field that holds a dataclass. The dataclass's settings become rows of the table.
 
     Args:
         default: an instance of the dataclass. Its values are the rows' defaults.
-        without: settings that are no rows.
-        changes: what differs for a row, by the name of its field: attributes of ``Setting``.
+        without: names of settings that do not become rows.
+        changes: attributes of ``Setting`` that differ for a row, by the name of its field.
     """
     return field(default=default, metadata={_PART: _Part(without, changes)})
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The field of a table that has a family; see ``family``."""
+    """Describes the field that holds a table's family; see ``family``."""
 
     names: str
     prefix: str
@@ -83,13 +83,13 @@ class _Family:
 
 
 def family(names: str, prefix: str, table: type[Any]) -> Any:
-    """Returns a field that maps names to tables, whose rows are the parameters ``PREFIX.NAME.row``.
+    """Returns a field that maps names to tables. The tables' rows are the parameters ``PREFIX.NAME.row``.
 
     Args:
-        names: the row that lists the names.
-        prefix: the first part of the parameters. It differs from ``names``, because YAML cannot have a list and a
-            table of the same name.
-        table: the table of each name.
+        names: the name of the row that lists the names.
+        prefix: the first part of the parameters' names. It differs from ``names``, because YAML cannot have a list and
+            a table of the same name.
+        table: the dataclass of each table.
     """
     return field(default_factory=dict, metadata={_FAMILY: _Family(names, prefix, table)})
 
@@ -108,7 +108,7 @@ class NodeParameters:
 
 
 class Rows:
-    """The rows of a table by the names of their parameters, with the rows of its family.
+    """Finds the rows of a table, and of its family, by the names of their parameters.
 
     Args:
         table: the dataclass.
@@ -127,14 +127,14 @@ class Rows:
         return self.row(name) is not None
 
     def row(self, name: str) -> Row | None:
-        """Returns the row of a parameter; None if the table has none of that name."""
+        """Returns the row of a parameter; None if the table has no row of that name."""
         return self._plain_rows.get(name) or self._family_rows.get(self._split(name)[1])
 
     def changed(self, values: Any, changes: Mapping[str, Any]) -> Any:
-        """Returns a copy of a table with changed values. Names that are not in the table are left out.
+        """Returns a copy of a table with changed values. Names that are not in the table are ignored.
 
         Raises:
-            ConfigurationError: a row does not accept its value, or the table does not accept them all together.
+            ConfigurationError: a row does not accept its value, or the table does not accept all values together.
         """
         of_table: _Changes = {}
         of_family: dict[str, _Changes] = {}
@@ -152,7 +152,7 @@ class Rows:
         return _replaced(values, of_table)
 
     def flat(self, values: Any) -> dict[str, tuple[Row, Any]]:
-        """Returns the row of each parameter and its value as users write it, by the parameter's full name."""
+        """Returns each parameter's row and its value as users write it, by the parameter's full name."""
         found = {name: (row, row.value(values)) for name, row in self._plain_rows.items()}
         if self._family_field:
             for key, table in getattr(values, self._family_field).items():
@@ -161,7 +161,7 @@ class Rows:
         return found
 
     def hint(self, name: str) -> str:
-        """Returns sentences that tell what the user may have meant by an unknown name, and which names exist."""
+        """Returns sentences about an unknown name: which name the user may have meant, and which names exist."""
         close = difflib.get_close_matches(name, self._names(name), n=1)
         existing = ", ".join([*self._plain_rows, *(f"{self._prefix}.NAME.{row}" for row in self._family_rows)])
         return (f" Did you mean '{close[0]}'?" if close else "") + f" It has: {existing}."
@@ -171,7 +171,7 @@ class Rows:
         return max(difflib.SequenceMatcher(None, name, other).ratio() for other in self._names(name))
 
     def _names(self, name: str) -> list[str]:
-        """Returns all names; those of the family's rows with the key that ``name`` has."""
+        """Returns all names. The family's names have the same key as ``name``; without a key, they are left out."""
         key, row_name = self._split(name)
         return [*self._plain_rows, *(f"{self._prefix}.{key}.{row}" for row in self._family_rows if row_name)]
 
@@ -180,16 +180,16 @@ class Rows:
         return self._family.prefix if self._family_field else ""
 
     def _split(self, name: str) -> tuple[str, str]:
-        """Returns the key and the row of a family's parameter; two empty texts for other names."""
+        """Splits the name of a family's parameter into its key and its row; returns two empty texts for other names."""
         match = re.fullmatch(rf"{self._prefix}\.(.*)\.(\w+)", name) if self._family_field else None
         return (match[1], match[2]) if match else ("", "")
 
 
-_Changes = dict[tuple[str, ...], Any]  # from the names that lead to a field to its new value
+_Changes = dict[tuple[str, ...], Any]  # maps a field's path (see ``Row``) to its new value
 
 
 def _replaced(values: Any, changes: _Changes) -> Any:
-    """Returns a copy of nested dataclasses; each is made once, so that it can check its values together."""
+    """Returns a changed copy of nested dataclasses. Each is made once, so that it can check its values together."""
     by_field: dict[str, _Changes] = {}
     for (name, *rest), value in changes.items():
         by_field.setdefault(name, {})[tuple(rest)] = value
@@ -205,9 +205,9 @@ def _replaced(values: Any, changes: _Changes) -> Any:
 def _rows_of(
     values: Any, path: tuple[str, ...] = (), purpose: str = "", differences: _Part = _AS_IT_IS
 ) -> Iterator[Row]:
-    """Yields the rows of an instance, whose values are the defaults, and those of the instances inside it.
+    """Yields the rows of a dataclass's instance and of the instances inside it. Their values are the rows' defaults.
 
-    What a dataclass declares itself comes first, then what it inherits.
+    The fields that a dataclass declares itself come first, then those that it inherits.
     """
     found, by_name = settings_of(values), {each.name: each for each in fields(values)}
     declared = dict.fromkeys(name for each in type(values).__mro__ for name in get_annotations(each))
@@ -225,6 +225,6 @@ def _rows_of(
 
 
 def _purpose(kind: type[Any], name: str) -> str:
-    """Returns the purpose of the dataclass that declares a field first; empty if it has none."""
+    """Returns the purpose of the base class that first declared a field; empty if that class has no purpose."""
     declaring = next(each for each in reversed(kind.__mro__) if name in get_annotations(each))
     return str(vars(declaring).get("PURPOSE", ""))

@@ -1,4 +1,4 @@
-"""The parameters of the node ``tenants``: those of each tenant, and those that all share."""
+"""The parameters of the node ``tenants``: some for each tenant, and some that all tenants share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from split_infer_ros.weight_streaming.residency import Residency
 
 SHARED_RESIDENCIES = tuple(residency for residency in Residency if residency is not Residency.AUTO)
 TENANTS = "tenants"
-TENANT = "tenant"  # in front of a tenant's name and parameter
+TENANT = "tenant"  # a tenant's parameters are called tenant.NAME.PARAMETER
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
     """The parameters of the node ``tenants``.
 
     Raises:
-        ConfigurationError: there is no such engine, or a tenant's name is not allowed or listed twice.
+        ConfigurationError: the engine is unknown, or a tenant's name is not allowed or listed twice.
     """
 
     PURPOSE: ClassVar[str] = "Tenants and their batches"
@@ -77,7 +77,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
 
     @property
     def has_own_heads(self) -> bool:
-        """Whether each tenant has a head of its own, in another process."""
+        """Whether each tenant has its own head in another process."""
         return self.transport != INTRA_PROCESS
 
     @property

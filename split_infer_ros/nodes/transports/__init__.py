@@ -1,4 +1,4 @@
-"""The transports, which bring handles and, on a network, features from backbone to head: one or two files each."""
+"""The transports. They bring handles (and on a network features) from backbone to head. Each has one or two files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from split_infer_ros.split.model import SplitModel
 
 
 class Sender(Transport, Protocol):
-    """The backbone's side of a transport. It is made, and closed, on the thread of the node's executor.
+    """The backbone's side of a transport. The thread of the node's executor makes and closes it.
 
-    It takes the backbone's node, and what stands in front of its topics, such as ``front/``.
+    Its arguments are the backbone's node and the text in front of its topics' names, such as ``front/``.
     """
 
     @property
@@ -40,10 +40,10 @@ class Receiver(Protocol):
     def is_standby(self) -> bool: ...
 
     def stop_receiving(self) -> None:
-        """Takes no more handles; what came may still be read."""
+        """Takes no more handles. Features of handles that came before may still be read."""
 
     def close(self) -> None:
-        """Releases what was read, once the stage has stopped."""
+        """Releases the memory of the features. Call it after the stage has stopped."""
 
 
 INTRA_PROCESS = "intra_process"

@@ -1,4 +1,4 @@
-"""Which heads are alive, as a backbone in another process knows it: by the liveliness of their publishers."""
+"""Tells a backbone which heads in other processes are alive, by the liveliness of their publishers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from split_infer_ros.nodes.endpoints import create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.message_reader import MessageReader
 
-# A killed head is known to be dead after this many seconds. Its subscription disappears only after 20 s.
+# A killed head counts as dead after this many seconds. Its subscription disappears only after 20 s.
 SILENT_S = 2.0
 RELEASE_QOS = QoSProfile(
     depth=64,  # the most slots that a pool can have
@@ -26,13 +26,15 @@ RELEASE_QOS = QoSProfile(
 
 
 class HeadMonitor:
-    """Subscribes to ``features/release``, on which every head publishes, and counts the dead among them.
+    """Subscribes to ``features/release``, on which every head publishes, and counts the dead heads.
+
+    A thread of its own calls both functions.
 
     Args:
         node: the backbone's node.
-        on_release: called with each release, on a thread of this object, as is ``on_death``.
-        on_death: called after a head died with a time of the steady clock; batches sent before it went to that head.
-        topic_prefix: in front of the topic, such as ``front/``.
+        on_release: called with each release.
+        on_death: called after a head died, with a time of the steady clock. Batches sent before then went to it.
+        topic_prefix: text in front of the topic's name, such as ``front/``.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class HeadMonitor:
         self._on_death = on_death
         self._silent = 0
         self._last_arrival = -math.inf
-        # On a thread of its own, because the executor may be at a change of parameters that takes seconds.
+        # A thread of its own reads, because the executor may be busy for seconds with a change of parameters.
         self._reader = MessageReader(
             node,
             partial(
@@ -61,7 +63,7 @@ class HeadMonitor:
         )
 
     def count_reached(self, publisher: Any) -> int:
-        """Returns how many living heads subscribe to a publisher."""
+        """Returns how many living heads subscribe to a publisher's topic."""
         return max(0, int(publisher.get_subscription_count()) - self._silent)
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class HeadMonitor:
     def _update(self, change: Any) -> None:
         self._silent = change.not_alive_count
         now = time.monotonic()
-        if change.not_alive_count_change > 0:  # the head did not leave, it fell silent
+        if change.not_alive_count_change > 0:  # the head did not leave in order, it fell silent
             self._on_death(self._last_arrival if change.alive_count else now)
         if change.alive_count_change > 0:
             self._last_arrival = now

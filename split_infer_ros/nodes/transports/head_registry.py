@@ -1,4 +1,4 @@
-"""The heads on other hosts and which of them has the batches: a pure policy to which time is passed."""
+"""Decides which head on another host gets the batches. It is a pure policy: callers pass the time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class HeadRegistry:
         timeout_s: a head without a heartbeat for this long counts as dead.
 
     Attributes:
-        active: the head that has the batches; empty while there is none.
+        active: the head that gets the batches; empty while there is none.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.active = ""
         self._timeout_s = timeout_s
-        self._heartbeats: dict[str, float] = {}  # the last one of each head, in the order in which heads came
+        self._heartbeats: dict[str, float] = {}  # the time of each head's last one, in the order in which heads came
 
     def heartbeat(self, head: str, now: float) -> None:
         """Registers a head, or notes that it is alive."""
@@ -36,7 +36,7 @@ class HeadRegistry:
         self.update(now)
 
     def update(self, now: float) -> None:
-        """Replaces the active head if it is dead by the living head that came first."""
+        """If the active head is dead, makes the living head that came first active."""
         alive = [head for head, last in self._heartbeats.items() if now - last <= self._timeout_s]
         if alive and self.active not in alive:
             self.active = alive[0]

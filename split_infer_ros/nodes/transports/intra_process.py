@@ -1,4 +1,4 @@
-"""The transport ``intra_process``: backbone and head in one process, and the handle goes over as an object."""
+"""The transport ``intra_process``: backbone and head are in one process, and the head gets the handle as an object."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _prepared: dict[tuple[int, str], tuple[str, str, int]] = {}  # the arguments of 
 
 
 class IntraProcessSender:
-    """Keeps slots in this process and hands handles to the heads of this process, each by one call.
+    """Keeps slots in this process. Gives each handle to the heads of this process by a function call.
 
     It also publishes the handles as messages on ``features`` while a remote subscriber exists.
 
     Args:
         node: the backbone's node.
-        topic_prefix: in front of the topic.
+        topic_prefix: text in front of the topic's name.
 
     Attributes:
         is_used: whether a model instance is connected.
@@ -48,25 +48,25 @@ class IntraProcessSender:
         self._heads = _heads[self._key]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
-        """Registers ``released``, which is called with each slot that a head gave back."""
+        """Registers ``released``. The slot pools call it with each slot that a head gave back."""
         self._released = released
         self.is_used = True
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        """Allocates slots."""
+        """Allocates a pool of slots in this process."""
         return SlotPool.allocate(layout, slots, place, released=self._released)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Has the heads of this process prepare a partition, also those that come later."""
+        """Asks the heads of this process to prepare a partition. Heads that come later prepare it too."""
         _prepared[self._key] = model, split_point, batch_size
         for head in tuple(self._heads):
             head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
-        """Hands the handle over; returns to how many heads."""
+        """Gives the handle to all heads of this process; returns how many there are."""
         heads = tuple(self._heads)
-        # The message is made while the slot is still the backbone's: a head may be done with it within microseconds.
+        # The message is made before a head gets the slot: a head may release it within microseconds.
         message = _to_message(handle, pool) if self._publisher.has_remote_subscribers else None
         for head in heads:
             head.submit(handle, pool)
@@ -75,7 +75,7 @@ class IntraProcessSender:
         return len(heads)
 
     def disconnect(self) -> None:
-        """Notes that no batch will come back."""
+        """Notes that no model instance uses this sender any more."""
         self.is_used = False
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class IntraProcessSender:
 class IntraProcessReceiver:
     """Takes handles from the backbone of this process."""
 
-    is_standby = False  # every head of this backbone is in its process
+    is_standby = False  # all heads of the backbone's process get each handle, so none stands by
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         key = topic_key(node, "features")
@@ -102,7 +102,7 @@ class IntraProcessReceiver:
         self._heads.remove(self._stage)
 
     def close(self) -> None:
-        """Does nothing, because the memory is the backbone's."""
+        """Does nothing, because the backbone owns the memory."""
 
 
 def _to_message(handle: Handle, pool: SlotPool) -> FeatureHandle:

@@ -1,4 +1,4 @@
-"""Handles as messages and back. A message from another process is checked before it is believed."""
+"""Turns handles into messages and back. A message from another process is checked before it is used."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Values]) -
 
     Args:
         handle: a handle to features that were written.
-        layout: the layout of their slot.
-        features: views of them there, whose strides the message repeats.
+        layout: the layout of the features' slot.
+        features: views of the features in their slot. The message repeats their strides.
     """
     return FeatureHandle(
         pool=handle.lease.pool,
@@ -53,11 +53,11 @@ def batch_message(
     """Returns the message of a handle with a copy of its features.
 
     Args:
-        head: for which it is.
-        handle: to features that were written.
-        layout: of the copies, for as many images as the batch has.
-        features: views of them in their slot.
-        data: takes the copies; as many bytes as the layout has.
+        head: the name of the head that gets the message.
+        handle: a handle to features that were written.
+        layout: the layout of the copies, for as many images as the batch has.
+        features: views of the features in their slot.
+        data: takes the copies. It has as many bytes as the layout.
     """
     strides = [dense_strides(feature) for feature in features]
     staged = layout.views(np.frombuffer(data, BYTE), len(handle.origins), strides)
@@ -68,10 +68,13 @@ def batch_message(
 
 
 def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout, tuple[Strides, ...]]:
-    """Returns the handle in a message, the layout of its slot by this head's own model, and the tensors' strides.
+    """Reads the message of a handle.
+
+    Returns:
+        The handle, the layout of its slot according to this head's own model, and the tensors' strides.
 
     Raises:
-        HandleError: ``malformed``: the message contradicts itself; ``foreign``: it contradicts the model.
+        HandleError: ``malformed``: the message contradicts itself. ``foreign``: it contradicts this head's model.
     """
     frames = len(message.headers)
     is_complete = frames == len(message.sources) == len(message.heights) == len(message.widths)
@@ -114,7 +117,7 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
 
 
 def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
-    """Returns the message that a lease has ended."""
+    """Returns the message that says that a lease has ended, and how."""
     return FeatureRelease(
         pool=lease.pool,
         slot=lease.slot,
@@ -129,12 +132,12 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
 def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
     """Returns the lease that ended and its outcome, on this host's steady clock.
 
-    The clock of the head's host is not comparable. All time that is not the head's own is therefore counted before the
-    head's start, the release's way back included.
+    The clocks of two hosts are not comparable; only the durations in the message are. So the time on the way, also the
+    release's way back, counts as time before the head's start.
 
     Args:
         message: the release.
-        now: when it came, in seconds of this host's steady clock.
+        now: when the release came, in seconds of this host's steady clock.
     """
     head_end = now - message.postprocess_s
     outcome = Outcome(
@@ -155,7 +158,7 @@ def _origins(message: FeatureHandle) -> tuple[Origin, ...]:
 
 
 def _tensor_specs(layout: Layout) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """Returns name, dtype, shape and offset of each tensor. Both sides know them from their own model."""
+    """Returns the name, dtype, shape and offset of each tensor. Each side takes them from its own model."""
     return [
         (spec.name, spec.dtype.name, spec.shape, offset)
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)

@@ -1,7 +1,8 @@
 """The backbone's side of the transport ``network``: a head on another host gets the features themselves over DDS.
 
-One of several heads has the batches. Each head sends a heartbeat twice a second. The backbone chooses one, announces
-it, and addresses each batch to it. The other heads stand by and do not subscribe, so no features go to them.
+Of several heads, one gets the batches. Each head sends a heartbeat twice a second. The backbone chooses one head,
+announces it, and addresses each batch to it. The other heads stand by. They do not subscribe, so no features go to
+them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class NetworkSender:
-    """Publishes copies of features on ``features/data``. Messages on ``features/release`` settle them.
+    """Publishes copies of features on ``features/data``. A message on ``features/release`` settles each batch.
 
     Args:
         node: the backbone's node.
-        topic_prefix: in front of the topics.
+        topic_prefix: text in front of the topics' names.
 
     Attributes:
-        connections: one for each model instance that is connected.
+        connections: one connection for each model instance that uses this sender.
     """
 
     def __init__(self, node: ManagedNode[Any], topic_prefix: str) -> None:
@@ -66,15 +67,15 @@ class NetworkSender:
         return self._monitor.count_reached(self._publisher) if self._announced else 0
 
     def connect(self, released: Released, collect: Callable[[], None]) -> NetworkConnection:
-        """Registers ``released``, which is called with each batch that a head has finished."""
+        """Opens a connection for a model instance. It calls ``released`` with each batch that a head has finished."""
         connection = NetworkConnection(self, released)
         self.connections.add(connection)
         return connection
 
     def send(self, make_message: Callable[[str], FeatureBatch]) -> int:
-        """Publishes the message for the head that has the batches; returns to how many heads."""
+        """Publishes the message for the active head; returns how many heads it reaches."""
         active = self._announced
-        heads = self.heads_reached if active else 0  # the choice may change meanwhile
+        heads = self.heads_reached if active else 0  # the choice may change, so ``active`` keeps it
         if heads:
             self._publisher.publish(make_message(active))
         return heads
@@ -88,7 +89,7 @@ class NetworkSender:
         self._monitor.close()
 
     def _receive_claim(self, claim: HeadClaim) -> None:
-        """Receives a head's heartbeat, or its word that it leaves."""
+        """Receives a head's heartbeat, or its message that it leaves."""
         now = time.monotonic()
         if claim.leaves:
             self._registry.remove(claim.head, now)
@@ -106,7 +107,7 @@ class NetworkSender:
             self._choices.publish(HeadClaim(head=self._announced))
 
     def _drop_sent_before(self, moment: float) -> None:
-        """Settles what was sent before ``moment`` to a head that has died since, because it does not come back."""
+        """Settles the batches sent before ``moment``: their head has died, so it will not release them."""
         for connection in tuple(self.connections):
             connection.drop_sent_before(moment)
 
@@ -119,14 +120,14 @@ class NetworkSender:
 
 
 class NetworkConnection:
-    """Keeps the slots of one model instance in this process. Its sender publishes copies of them.
+    """Keeps the slots of one model instance in this process. The sender publishes copies of them.
 
     Args:
-        sender: has the topics.
-        released: is called with each batch that a head has finished.
+        sender: publishes features on its topics.
+        released: called with each batch that a head has finished.
 
     Attributes:
-        sender: as given.
+        sender: publishes features on its topics.
     """
 
     shared = False
@@ -138,16 +139,16 @@ class NetworkConnection:
         self._staged = array.array("B")
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        """Allocates slots in this process. A batch keeps its slot until the head is done, which bounds the traffic."""
+        """Allocates slots in this process. A batch keeps its slot until the head is done. That bounds the traffic."""
         pool = SlotPool.allocate(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Does nothing: a head of another process prepares a partition with its first batch."""
+        """Does nothing: a head in another process prepares a partition at its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publishes the features, without bytes for frames that the batch lacks; returns to how many heads."""
+        """Publishes features only of the frames that the batch has; returns how many heads they reach."""
         frames = len(handle.origins)
         packed = Layout(pool.layout.specs, frames)
         features = pool.views(handle.lease, frames)
@@ -156,17 +157,17 @@ class NetworkConnection:
         )
 
     def disconnect(self) -> None:
-        """Settles no batch any more."""
+        """Removes the connection from its sender. After that, nothing settles its batches."""
         self.sender.connections.discard(self)
 
     def drop_sent_before(self, moment: float) -> None:
-        """Settles what was sent before ``moment``, because it does not come back."""
+        """Settles the batches sent before ``moment``, because no head will release them."""
         for pool in list(self._pools):
             for lease, outcome in pool.reclaim_orphans(moment):
                 self._released(lease, outcome)
 
     def _staging(self, size: int) -> array.array[int]:
-        """Returns the bytes to publish from. They are reused, because new ones cost more than the copy."""
+        """Returns the bytes from which features are published. They are reused: allocating costs more than copying."""
         if len(self._staged) != size:
             self._staged = array.array("B", (0,)) * size
         return self._staged

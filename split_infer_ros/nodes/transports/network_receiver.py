@@ -1,4 +1,4 @@
-"""The head's side of the transport ``network``: features come by value, while the backbone has chosen this head."""
+"""The head's side of the transport ``network``. It gets copies of features while the backbone has chosen this head."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NetworkReceiver:
         self._model = model
         self._stage = stage
         self._name = secrets.token_hex(8)
-        self._publisher: Any = None  # from the first choice on: the backbone monitors the head by its liveliness
+        self._publisher: Any = None  # made at the first choice; the backbone watches its liveliness
         self._subscription: Any = None  # while this head is chosen
         self._claims = create_publisher(node, HeadClaim, "features/heads", LATCHED)
         self._choices = create_subscription(node, HeadClaim, "features/head", self._receive_choice, LATCHED)
@@ -53,7 +53,7 @@ class NetworkReceiver:
         self._claims.publish(HeadClaim(head=self._name, leaves=True))
 
     def close(self) -> None:
-        """Removes the receiver from its topics, once all that came is released."""
+        """Removes the receiver from its topics. Call it after all received batches are released."""
         self._node.destroy_publisher(self._claims)
         if self._publisher is not None:
             self._node.destroy_publisher(self._publisher)
@@ -96,7 +96,7 @@ class NetworkReceiver:
 
 
 class _ReceivedFeatures:
-    """Reads features that came by value, which no other head reads."""
+    """Reads features that came in a message. No other head reads them."""
 
     def __init__(self, *, data: array.array[int], layout: Layout, strides: tuple[Strides, ...], publisher: Any) -> None:
         self._data = np.frombuffer(data, BYTE)

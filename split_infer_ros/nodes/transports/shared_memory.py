@@ -1,8 +1,8 @@
 """The transport ``shared_memory``: backbone and head in two processes of one host.
 
-The handle goes over DDS, and the features stay in shared memory. One of several heads takes the batches: the one that
-holds a lock of the segment, which ends with its process. The other heads stand by. They receive each handle, and check
-several times a second whether the lock is free.
+The handle goes over DDS, and the features stay in shared memory. Of several heads, the one that holds a lock of the
+segment takes the batches. The lock ends with the head's process. The other heads stand by. They receive each handle,
+and check several times a second whether the lock is free.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from split_infer_ros.server.transport import OwnedPool, Released
 from split_infer_ros.split.model import SplitModel
 
 DEPTH = 64  # the most slots that a pool can have, and so the most handles
-CHECK_S = 0.1  # how often a standby head checks whether the active one is gone
-GRACE_S = 0.5  # for so long a standby head leaves a new segment to the head that has the batches
+CHECK_S = 0.1  # how often a standby head checks whether the active head is gone
+GRACE_S = 0.5  # how long a standby head leaves a new segment to the active head
 
 _Batch = tuple[Handle, tuple[Strides, ...]]
 
 
 class SharedMemorySender:
-    """Publishes handles to slots in shared memory on ``features``, and has the slots looked at.
+    """Publishes handles to slots in shared memory on ``features``.
 
-    Each ``features/release`` is a reason to look.
+    At each ``features/release``, and when a head dies, the model instances check their slots.
 
     Args:
         node: the backbone's node.
-        topic_prefix: in front of the topics.
+        topic_prefix: text in front of the topics' names.
 
     Attributes:
-        connections: one for each model instance that is connected.
+        connections: one connection for each model instance that uses this sender.
     """
 
     def __init__(self, node: ManagedNode[Any], topic_prefix: str) -> None:
@@ -66,13 +66,13 @@ class SharedMemorySender:
         return bool(self.connections)
 
     def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemoryConnection:
-        """Registers ``collect``, which has the slots looked at. A batch's outcome stands there, not in the message."""
+        """Opens a connection for a model instance. ``collect`` checks its slots, which hold the batches' outcomes."""
         connection = SharedMemoryConnection(self, collect)
         self.connections.add(connection)
         return connection
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publishes the handle; returns to how many heads."""
+        """Publishes the handle; returns how many heads it reaches."""
         heads = self._monitor.count_reached(self._publisher)
         if heads:
             features = pool.views(handle.lease, len(handle.origins))
@@ -94,10 +94,10 @@ class SharedMemoryConnection:
 
     Args:
         sender: publishes handles.
-        collect: has the slots looked at.
+        collect: checks the slots for outcomes.
 
-    Attributes:
-        collect: as given.
+        Attributes:
+        collect: checks the slots for outcomes.
     """
 
     shared = True
@@ -107,30 +107,30 @@ class SharedMemoryConnection:
         self._sender = sender
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
-        """Allocates slots in a new segment."""
+        """Allocates slots in a new segment of shared memory."""
         return SharedSlotPool.allocate(layout, slots, place)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Does nothing: a head of another process prepares a partition with its first batch."""
+        """Does nothing: a head in another process prepares a partition at its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publishes the handle; returns to how many heads."""
+        """Publishes the handle; returns how many heads it reaches."""
         return self._sender.send(handle, pool)
 
     def disconnect(self) -> None:
-        """Has the slots looked at no more."""
+        """Removes the connection from its sender. After that, nothing checks its slots."""
         self._sender.connections.discard(self)
 
 
 @dataclass(slots=True, eq=False)
 class _FeatureSegment:
-    """A segment to which handles point.
+    """A segment of shared memory to which handles point.
 
     Attributes:
-        reader: reads its slots.
-        since: when the first handle came, in seconds of the steady clock.
-        is_claimed: whether this head takes its batches.
-        unclaimed: the newest batches that were left to another head.
+        reader: reads the segment's slots.
+        since: when the first handle to it came, in seconds of the steady clock.
+        is_claimed: whether this head takes the segment's batches.
+        unclaimed: the newest batches that this head left to another one.
     """
 
     reader: SharedSlotReader
@@ -164,14 +164,14 @@ class SharedMemoryReceiver:
         self._node.destroy_subscription(self._subscription)
 
     def close(self) -> None:
-        """Releases the memory, once nothing is being read there, and the right to read it."""
+        """Gives up the segments and this head's claims on them. Call it after the stage has stopped."""
         self._node.destroy_publisher(self._publisher)
         for segment in self._segments.values():
             segment.reader.disclaim()
         self._segments.clear()
 
     def _receive(self, message: FeatureHandle) -> None:
-        is_standby = self.is_standby  # then a new segment is left to the head that has the old one
+        is_standby = self.is_standby  # a standby head leaves a new segment to the head that has the old one
         try:
             handle, layout, strides = read_handle(message, self._model)
             segment = self._segment_of(handle, layout)
@@ -184,14 +184,17 @@ class SharedMemoryReceiver:
             segment.unclaimed.append((handle, strides))
 
     def _claim_orphans(self) -> None:
-        """Takes over segments whose head is gone."""
+        """Claims segments that no head holds any more."""
         for segment in self._segments.values():
             is_due = time.monotonic() >= segment.since + GRACE_S
             if not segment.is_claimed and is_due and segment.reader.owner_lives:
                 self._claim(segment)
 
     def _claim(self, segment: _FeatureSegment) -> bool:
-        """Claims a segment if no other head holds it, and submits the batches that the last head left."""
+        """Claims a segment unless another head holds it.
+
+        If that succeeds, submits the batches that were left to that head.
+        """
         segment.is_claimed = segment.reader.claim()
         while segment.is_claimed and segment.unclaimed:
             batch = segment.unclaimed.popleft()
@@ -207,11 +210,11 @@ class SharedMemoryReceiver:
         self._publisher.publish(release_message(lease, outcome))
 
     def _segment_of(self, handle: Handle, layout: Layout) -> _FeatureSegment:
-        key = handle.segment, handle.split_point, handle.batch_capacity  # these decide the layout as well
+        key = handle.segment, handle.split_point, handle.batch_capacity  # these three fix the layout too
         if key not in self._segments:
             segment = _FeatureSegment(SharedSlotReader.attach(handle.segment, layout), time.monotonic())
-            # A backbone that went away, or moved its split point, does not use its former pools again. Their memory
-            # is freed once the last handle to them is done with.
+            # A backbone that ended, or moved its split point, does not use its former pools again. Their memory is
+            # freed once the last handle to them is released.
             self._segments = {name: old for name, old in self._segments.items() if old.reader.owner_lives}
             self._segments[key] = segment
         return self._segments[key]
