@@ -51,6 +51,11 @@ class ChildProcess:
             os.close(write_end)
 
     @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """False once it has ended."""
         return self._process.poll() is None
