@@ -191,7 +191,7 @@ class RealGpu:
 
     def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
         """Returns the ms from the release until the CPU has read each task's results, first those in device memory."""
-        memories = [self._memory_of(each.task.name, each.policy) for each in released]
+        memories = [self.memory_of(each.task.name, each.policy) for each in released]
         for memory in memories:
             memory.host[...] = 0
         ends = [0.0] * len(released)
@@ -207,7 +207,7 @@ class RealGpu:
 
     def execution_ms(self, application: Application, rounds: int) -> float:
         """Returns the ms of its kernels alone, with the data in GPU memory; the median of the rounds."""
-        memory, times = self._memory_of(application.name, Policy.DEVICE), []
+        memory, times = self.memory_of(application.name, Policy.DEVICE), []
         for _ in range(rounds + 1):
             begin = time.perf_counter()
             with _in(self._streams[0]):
@@ -223,7 +223,8 @@ class RealGpu:
         if memory.needs_copy:
             copy_into(memory.host, memory.device)
 
-    def _memory_of(self, name: str, policy: Policy) -> Memory:
+    def memory_of(self, name: str, policy: Policy) -> Memory:
+        """Returns the data of an application under a policy; all its tasks change the same."""
         if (name, policy) not in self._memory:
             nbytes = self._applications[name].nbytes(self._size)
             self._memory[name, policy] = self._allocate(policy, nbytes, self._device)

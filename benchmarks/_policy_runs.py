@@ -125,7 +125,7 @@ class PolicyRuns:
         for case, nbytes in self._sizes:
             for name in rotated([EXECUTION, *(policy.value for policy in self.legal)], number):
                 key = figure(case, nbytes, name)
-                run = self._execute if name == EXECUTION else self._run
+                run = self._execute if name == EXECUTION else self.run
                 with self.usage.of(key):
                     taken[key] = run(self._memories[key], case)
         return taken
@@ -134,8 +134,8 @@ class PolicyRuns:
         """Returns the bytes of memory that the task takes under a policy."""
         return self._memories[figure(case, nbytes, policy.value)].bytes
 
-    def _run(self, memory: Memory, case: Case) -> float:
-        """Returns the seconds from the CPU's last write to its last read."""
+    def run(self, memory: Memory, case: Case) -> float:
+        """Runs a task and returns the seconds from the CPU's last write to its last read."""
         memory.host[...] = 0
         with self._on_stream():
             begin = time.perf_counter()

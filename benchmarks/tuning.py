@@ -118,12 +118,12 @@ def run(
         rows += replays.rows()
     for row in rows:
         show({name: value for name, value in row.items() if not isinstance(value, list) and name != "samples"})
-    now = {_subject(row) for row in rows}
-    rows = [row for row in before if _subject(row) not in now] + rows
+    now = {subject_of(row) for row in rows}
+    rows = [row for row in before if subject_of(row) not in now] + rows
     return Report("tuning", conclude(rows), rows, panels_of(rows))
 
 
-def _subject(row: Row) -> str:
+def subject_of(row: Row) -> str:
     return str(row["model" if row["what"] == "model" else "search"])
 
 

@@ -112,7 +112,7 @@ class GraphTuner:
             return Chain(
                 None, f"The times of {len(unknown)} of {len(ends)} segments are uncertain, first {unknown[0]}."
             )
-        total, best = best_chain(costs, lambda index, before, after: _conversion(times, index, before, after))
+        total, best = best_chain(costs, lambda index, before, after: conversion_s(times, index, before, after))
         if not math.isfinite(total):
             return Chain(None, "The times of conversions between the segments are uncertain.")
         runs = [
@@ -179,7 +179,7 @@ class GraphTuner:
         ]
 
 
-def _conversion(times: Mapping[str, SegmentTimes], index: int, before: str, after: str) -> float:
+def conversion_s(times: Mapping[str, SegmentTimes], index: int, before: str, after: str) -> float:
     """Returns the seconds of a conversion between two segments. Neighbours of one kind run as one part, without one."""
     given, taken = times[before].layouts[index - 1], layout_of(Convolutions(after))
     return times[after].conversion[index] if before != after and needs_conversion(given, taken) else 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -21,10 +22,10 @@ def main() -> int:
         from split_infer_ros.autotuning.trials import Trials
         from split_infer_ros.runtime.process import prepare_process
         from split_infer_ros.split.model_spec import ModelSpec
-        from split_infer_ros.vision_ops.schedules import search_without_limit
+        from split_infer_ros.vision_ops.schedules import limit_search
 
         prepare_process()
-        search_without_limit()
+        limit_search(math.inf)
         trials = Trials(ModelSpec(**json.loads(sys.argv[2])))
     except Exception as error:
         print(json.dumps({"error": _sentence(error)}), file=answers)

@@ -41,8 +41,8 @@ class DecodedPart(EnginePart):
         super().__init__(graph)
         self.network, self.decoding = network, decoding
 
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        return self.decoding._run(outputs, self.decoding._prepared(self.network(*values)))
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        return self.decoding.run_prepared(outputs, self.decoding._prepared(self.network(*values)))
 
 
 def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:

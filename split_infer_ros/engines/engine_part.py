@@ -56,7 +56,7 @@ class EnginePart(ABC):
             self._empty((len(prepared[0]), *map(_known, each.shape[1:])), each.dtype) if is_bound else None
             for each, is_bound in zip(self.graph.outputs, self._is_bound, strict=True)
         ]
-        found = self._run(outputs, prepared)
+        found = self.run_prepared(outputs, prepared)
         return found if isinstance(values[0], np.ndarray) else tuple(map(as_tensor, found))
 
     def run_into(self, outputs: Sequence[Values], *values: Values) -> None:
@@ -77,7 +77,7 @@ class EnginePart(ABC):
                     f"{self.graph.name} gives {expected}, which cannot be written into memory of shape "
                     f"{tuple(place.shape)}, strides {strides_of(place)} and {_dtype(place).name}."
                 )
-        self._run(places, prepared)
+        self.run_prepared(places, prepared)
 
     def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
         """Returns a part that takes images (n, h, w, 3) before they are normalised; None if that is not faster.
@@ -90,8 +90,8 @@ class EnginePart(ABC):
         return None
 
     @abstractmethod
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        """Runs the part.
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        """Runs the part on what it can take as it is. All other calls end here, and a part that wraps another calls it.
 
         Args:
             outputs: memory for the results; None for a result of a shape that is not known before the run.

@@ -59,6 +59,12 @@ class FusedConv2d(nn.Module):
         )
         return result
 
+    @property
+    def packed_for(self) -> CallSignature | None:
+        """The call signature for which the weights are packed; None if they are plain."""
+        packed = self._packed
+        return None if packed is None else packed[0]
+
     def _weights(self, shape: torch.Size) -> Tensor:
         call = shape, torch.get_num_threads()
         packed = self._packed  # read once: two threads run here while a split point moves

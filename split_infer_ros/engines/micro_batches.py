@@ -47,7 +47,7 @@ class MicroBatchPart(EnginePart):
     def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
         return self._part._empty(shape, dtype)
 
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         runs = []
         for begin in range(0, len(values[0]), self._num_images):
             images = slice(begin, begin + self._num_images)
@@ -62,13 +62,13 @@ class MicroBatchPart(EnginePart):
         """Runs a micro-batch. If images are missing and the part takes a fixed number, it repeats the last image."""
         missing = self._num_images - len(values[0])
         if not self._is_fixed or not missing:
-            return self._part._run(places, values)
+            return self._part.run_prepared(places, values)
         filled = [_joined([each, *[each[-1:]] * missing]) for each in values]
         whole = [
             None if place is None else self._empty((self._num_images, *place.shape[1:]), expected.dtype)
             for place, expected in zip(places, self.graph.outputs, strict=True)
         ]
-        results = self._part._run(whole, filled)
+        results = self._part.run_prepared(whole, filled)
         for place, result in zip(places, results, strict=True):
             if place is not None:
                 copy_into(place, result[: len(place)])

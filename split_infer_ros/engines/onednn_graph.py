@@ -60,6 +60,11 @@ class BlockedPart(nn.Module):
             run = self._compile(call, tensors) if is_repeated and has_room else self._packed
         return run(*tensors)
 
+    @property
+    def num_compiled(self) -> int:
+        """For how many call signatures oneDNN compiled the part."""
+        return sum(run is not self._packed for run in self._compiled.values())
+
     def _compile(self, call: CallSignature, tensors: tuple[Tensor, ...]) -> Run:
         with _compiling:
             if call not in self._compiled:

@@ -63,8 +63,8 @@ class OnnxRuntimePart(EnginePart):
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        if self._device.type != "cpu":  # ONNX Runtime has its own stream, and may copy an input while it is bound
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        if self._device.type != "cpu":  # ONNX Runtime has a stream of its own, and may copy an input as it is bound
             current_fence(self._device).wait()
         places = [_address(each) for each in (*values, *outputs) if each is not None]
         key = engine_threads(), *(each.shape for each in values), *places

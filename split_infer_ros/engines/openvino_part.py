@@ -104,7 +104,7 @@ class OpenVinoPart(EnginePart):
             pixels, OpenVinoPart(self.graph, self._precision, pixels, self._provider)
         )
 
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tuple(each.shape) for each in values))
         request = model.take_request()
         try:

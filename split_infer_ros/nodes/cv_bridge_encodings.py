@@ -54,6 +54,12 @@ def find_encoding(name: str) -> Encoding:
     return found
 
 
+def forget_answers() -> None:
+    """Forgets what cv_bridge answered, and whether it is installed. It is asked again."""
+    _bridge.cache_clear()
+    _ask.cache_clear()
+
+
 def conversion_problem(name: str, pixel_bytes: int) -> str | None:
     """Lets cv_bridge convert an encoding to colours in a child process. Returns what went wrong, or None.
 

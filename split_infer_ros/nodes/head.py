@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
@@ -81,6 +82,28 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._stage: HeadStage | None = None
         self._receiver: Receiver | None = None
         self._diagnostics: HeadDiagnostics | None = None
+
+    @property
+    def model(self) -> SplitModel:
+        """The model, while configured.
+
+        Raises:
+            ConfigurationError: the node is not configured.
+        """
+        if self._model is None:
+            raise ConfigurationError("The head is not configured yet.")
+        return self._model
+
+    @property
+    def stage(self) -> HeadStage:
+        """The stage, while configured.
+
+        Raises:
+            ConfigurationError: the node is not configured.
+        """
+        if self._stage is None:
+            raise ConfigurationError("The head is not configured yet.")
+        return self._stage
 
     def configure(self) -> None:
         values = self.values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -69,6 +69,11 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         if self._pipeline is None:
             raise ConfigurationError("The node tenants is not configured yet.")
         return self._pipeline
+
+    @property
+    def running(self) -> Collection[str]:
+        """The names of the tenants that have their topics."""
+        return self._topics.keys()
 
     def configure(self) -> None:
         values = self.values
@@ -202,7 +207,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             faults = {name: topics.mismatch for name, topics in self._topics.items() if topics.mismatch}
             faults |= {name: str(error) for name, error in self._faults.items()}
             self._reports.publish(
-                listed=self.values.tenants, running=self._topics.keys(), faults=faults, device_loss=self.device_loss
+                listed=self.values.tenants, running=self.running, faults=faults, device_loss=self.device_loss
             )
 
     def _check_topics(self, values: TenantsParameters) -> None:

@@ -52,6 +52,11 @@ class ChildProcess:
             os.close(write_end)
 
     @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the process has not ended yet."""
         return self._process.poll() is None

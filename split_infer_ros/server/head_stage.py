@@ -146,6 +146,11 @@ class HeadStage:
         """The report on streamed weights, or None while they are resident."""
         return self._partitions.weights
 
+    @property
+    def num_waiting(self) -> int:
+        """How many batches wait for the head."""
+        return len(self._head_thread)
+
     def prepare(self, model: str, split_point: str, batch_size: int) -> None:
         """Prepares the head behind a split point, so that its first batch need not wait. Batches may run meanwhile.
 

@@ -130,6 +130,11 @@ class SplitController:
         self._update_drift(point)
         return self._choice_that_lasted(self._better_than(point), now)
 
+    @property
+    def drift(self) -> StagePair:
+        """How many times slower the stages are than in the profile."""
+        return self._drift
+
     def refuse(self, choice: SplitChoice) -> None:
         """Tells the controller that a move could not be made, for example for lack of memory.
 

@@ -32,6 +32,11 @@ class Inspector:
             self._process.end()
             self._process = None
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
         """Has a model's files inspected and returns what was found.
 

@@ -97,9 +97,9 @@ class SplitModel(ABC):
             name: the split point of that one backbone, which was made before.
         """
         with self._lock:
-            return self._backbones.weight_bytes() + self._host_weight_bytes(self.split_point(name))
+            return self._backbones.weight_bytes() + self.host_weight_bytes(self.split_point(name))
 
-    def _host_weight_bytes(self, split_point: SplitPoint) -> int:
+    def host_weight_bytes(self, split_point: SplitPoint) -> int:
         """Returns the bytes on the CPU of the weights before a split point, as far as torch has them."""
         return 0
 

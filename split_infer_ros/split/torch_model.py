@@ -221,7 +221,8 @@ class TorchModel(SplitModel):
         if names and self._shared.release(names, weights.fetch):
             gc.collect()  # traced graphs refer to themselves, and hold weights until then
 
-    def _host_weight_bytes(self, split_point: SplitPoint) -> int:
+    def host_weight_bytes(self, split_point: SplitPoint) -> int:
+        """Returns the memory on the CPU of the weights before a split point whose backbone was made."""
         state = state_of(self.graph)
         return bytes_of(state[name] for name in self._weight_names.get(split_point.position, ()))
 

@@ -50,6 +50,11 @@ class BusyTime:
                 first_open = min(self._open.values(), default=math.inf)
                 self._settle_until(first_open)
 
+    @property
+    def num_intervals(self) -> int:
+        """How many busy times are kept apart, because later work may still touch them."""
+        return len(self._intervals)
+
     def seconds(self, now: float) -> float:
         """Returns the count at ``now``. This time may lie a little in the past. The count never falls."""
         with self._lock:

@@ -28,6 +28,11 @@ class Window:
             while self._samples[0][0] <= now - self.seconds:
                 self._samples.popleft()
 
+    @property
+    def num_samples(self) -> int:
+        """How many samples are kept."""
+        return len(self._samples)
+
     def percentiles(self, *ranks: float, now: float) -> tuple[float, ...]:
         """Returns the percentile of each rank (0 to 100) over the window; NaN without samples."""
         values = self._recent(now)

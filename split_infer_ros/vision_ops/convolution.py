@@ -58,6 +58,10 @@ class ScheduledConv2d(nn.Module):
     Args:
         convolution: a convolution for which ``template_of`` finds a template. Its parameters stay on their device.
         low, high: the limits to which results are clamped.
+
+    Attributes:
+        weights: the convolution's, as ``arranged_weights`` returns them.
+        bias: (C',), zeros if the convolution has none.
     """
 
     def __init__(self, convolution: nn.Conv2d, low: float = -math.inf, high: float = math.inf) -> None:
@@ -74,9 +78,14 @@ class ScheduledConv2d(nn.Module):
             "groups": convolution.groups,
         }
         self._geometry = {name: geometry[name] for name in GEOMETRY[template]}
-        self._weights = arranged_weights(convolution, template)
+        self.weights = arranged_weights(convolution, template)
         bias = convolution.bias
-        self._bias = self._weights.new_zeros(convolution.out_channels) if bias is None else bias.detach()
+        self.bias = self.weights.new_zeros(convolution.out_channels) if bias is None else bias.detach()
+
+    @property
+    def kernel_options(self) -> Mapping[str, Any]:
+        """What the template's kernel is told of this convolution: its limits and what ``GEOMETRY`` names."""
+        return {"low": self._low, "high": self._high, **self._geometry}
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolves (N, C, H, W) to (N, C', H', W') and clamps the result."""
@@ -114,7 +123,7 @@ class ScheduledConv2d(nn.Module):
 
         is_depthwise = self._template is ConvolutionTemplate.DEPTHWISE
         tf32 = torch.backends.cudnn.allow_tf32
-        options: dict[str, Any] = {"low": self._low, "high": self._high, **self._geometry}
+        options: dict[str, Any] = dict(self.kernel_options)
         if not is_depthwise:
             options["tf32"] = tf32
         kernels: Mapping[ConvolutionTemplate, Callable[..., Tensor]] = {
@@ -129,6 +138,6 @@ class ScheduledConv2d(nn.Module):
             return tiled_rejection(schedule, gpu_limits(x.device), x.dtype, tf32=tf32)
 
         def run(schedule: Config) -> Tensor:
-            return kernels[self._template](x, self._weights, self._bias, **options, **schedule)
+            return kernels[self._template](x, self.weights, self.bias, **options, **schedule)
 
         return run(best_schedule(self._template, x, sizes, run=run, rule=rule))

@@ -84,6 +84,12 @@ def run_fastest(
     return implementations[_cache[key]]()
 
 
+def forget_choices() -> None:
+    """Forgets what this process chose and warned of, as if it began: the database and measurements decide again."""
+    _cache.clear()
+    _warned.clear()
+
+
 @contextlib.contextmanager
 def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
     """Makes operators on this thread use an implementation, if they have it, until the context ends."""

@@ -83,9 +83,14 @@ def has_search_time() -> bool:
     return _budget.left_s >= TRIAL_S
 
 
-def search_without_limit() -> None:
-    """Lets searches of this process take as long as they need. Another process then has to limit their time."""
-    _budget.left_s = math.inf
+def limit_search(seconds: float) -> None:
+    """Sets how long the searches of this process may take from now on; infinity where somebody else limits them."""
+    _budget.left_s = seconds
+
+
+def forget_schedules() -> None:
+    """Forgets the schedules that this process found, as if it began: the database and searches choose again."""
+    _cache.clear()
 
 
 def best_schedule(

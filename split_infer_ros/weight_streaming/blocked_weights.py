@@ -37,12 +37,13 @@ class BlockedLayout:
         shape: shape of the weights, (C', C / groups, kh, kw).
         nbytes: bytes of the weights, including the padding of channels.
         digest: text that identifies the layout.
+        descriptor: oneDNN's own description of the layout.
     """
 
     shape: tuple[int, ...]
     nbytes: int
     digest: str
-    _descriptor: bytes
+    descriptor: bytes
 
     def view(self, address: int) -> Tensor:
         """Returns the float32 weights at an address. The memory must stay mapped while the result is in use.
@@ -65,8 +66,8 @@ class BlockedLayout:
             0,  # index of the device
             ctypes.byref(handle),
             library.aoti_torch_layout__mkldnn(),
-            self._descriptor,
-            ctypes.c_int64(len(self._descriptor)),
+            self.descriptor,
+            ctypes.c_int64(len(self.descriptor)),
         )
         if failed:
             raise RuntimeError(f"torch made no tensor of shape {self.shape} over memory that it does not own.")

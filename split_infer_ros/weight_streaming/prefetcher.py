@@ -90,6 +90,12 @@ class WeightPrefetcher:
                 self._set_passes(reader, self._following)
                 self._changed.notify_all()
 
+    @property
+    def can_read(self) -> bool:
+        """Whether a chunk may be read now: a pass needs it, and its place in the ring is free."""
+        with self._changed:
+            return self._next_chunk() is not None
+
     def has_read(self, count: int) -> bool:
         """True if the first ``count`` chunks of the current pass were read."""
         return self._chunks_read >= count
@@ -175,7 +181,7 @@ class WeightPrefetcher:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._next_chunk() is not None or not self._readers)
+                self._changed.wait_for(lambda: self.can_read or not self._readers)
                 chunk = self._next_chunk()
                 if chunk is None or not self._readers:
                     self._thread = None

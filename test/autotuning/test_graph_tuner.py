@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from split_infer_ros.autotuning.graph_tuner import SegmentTimes, _conversion
+from split_infer_ros.autotuning.graph_tuner import SegmentTimes, conversion_s
 from split_infer_ros.autotuning.layouts import Layout, layout_of, needs_conversion
 from split_infer_ros.engines.execution_config import Convolutions
 
@@ -17,7 +17,7 @@ def test_conversions_are_counted_between_all_kinds(before: Convolutions, after: 
     # whatever the kinds are, what counts is the layout that one gives and the other takes
     times = {kind.value: SegmentTimes([1.0, 1.0], [7.0, 0.25], [given, Layout.MIXED]) for kind in Convolutions}
     is_converted = before is not after and given not in (layout_of(after), Layout.ANY)
-    assert _conversion(times, 1, before.value, after.value) == (0.25 if is_converted else 0.0)
+    assert conversion_s(times, 1, before.value, after.value) == (0.25 if is_converted else 0.0)
 
 
 def test_mixed_features_are_converted_for_every_layout() -> None:

@@ -58,7 +58,7 @@ def test_applications_end_in_the_order_of_reading() -> None:
     ends = gpu([ReleasedTask(tasks[0], M), ReleasedTask(tasks[1], D)])
     assert 0 < ends[1] <= ends[0]
     for name, policy, kernels in (("small", M, 3), ("other", D, 1)):
-        assert (gpu._memory[name, policy].host.view(torch.float32) == kernels).all()  # there, changed, and back
+        assert (gpu.memory_of(name, policy).host.view(torch.float32) == kernels).all()  # there, changed, and back
     served = runs.serve(runs.MO, tasks, gpu, AGX, POLICIES)
     assert served.memory_bytes == sum(application.task(1 << 20).data_bytes for application in (SMALL, OTHER))
     assert served.total_ms >= served.response_ms > 0

@@ -124,7 +124,7 @@ def test_predictions_use_the_bandwidth_of_their_turn(
     delays = []
     for faster in (1e-3, 1e3):  # than just after the profile
         figures = {READ_BEFORE_B_S: 1.0, READ_B_S: faster}
-        monkeypatch.setattr(contest._turns, "turn", lambda number, figures=figures: figures)
+        monkeypatch.setattr(_streaming_turns.ResidencyTurns, "turn", lambda self, number, figures=figures: figures)
         with torch.inference_mode():
             delays.append(contest.delays.turn(0)[claims.prediction_of(child.TWO_STAGE)])
     assert delays[0] > 10 * delays[1] > 0

@@ -64,7 +64,7 @@ def test_tasks_under_each_policy_are_measured_and_predicted(rereads: int, kernel
         assert row["predicted_ms"] == pytest.approx(1e3 * execution_s + predicted)
         assert row["error"] == pytest.approx(abs(row["predicted_ms"] / row["ms"] - 1))
     memory = two_sided(Policy.DEVICE, 1 << 18, CPU)
-    runs._run(memory, case)
+    runs.run(memory, case)
     assert (memory.host.view(torch.float32) == kernels).all()  # there, changed by each kernel, and back
 
 
@@ -135,10 +135,10 @@ def test_hand_overs_are_timed_in_a_process_and_across_two() -> None:
 
 
 def test_the_size_where_the_ring_gains_least_decides() -> None:
-    small, large = (_ring_contests.HandOvers("in process", size, {_ring_cost.RING: int}) for size in (10, 20))
+    rivals = {_ring_cost.RING: int, _ring_cost.FRESH: int}
+    small, large = (_ring_contests.HandOvers("in process", size, rivals) for size in (10, 20))
     for contest, queue_s in ((small, 3.0), (large, 1.5)):
         names = {_ring_cost.RING: 1.0, _ring_cost.FRESH: queue_s}
-        contest._rivals = {name: lambda: None for name in names}
         contest.contest.figures.update({name: [seconds] * 10 for name, seconds in names.items()})
     (claim,) = _ring_contests.ring_claims([small, large])
     assert claim.found.value == 1.5

@@ -82,17 +82,34 @@ def test_usage_of_processes_counts_their_time_and_memory():
 
 
 def test_rate_is_what_arrived_in_the_time(monkeypatch):
-    arrivals = Arrivals(SimpleNamespace(subscribe=lambda *_, **__: None), "/detections")
-    arrivals._arrivals.append((9.9, 0.0))
-    now = iter([10.0, 12.0])
-    monkeypatch.setattr("_ros.time", SimpleNamespace(monotonic=lambda: next(now), sleep=arrive_into(arrivals)))
-    monkeypatch.setattr(arrivals, "_wait_for", lambda count: None)
+    clock, callbacks = SimulatedArrivals(), []
+    monkeypatch.setattr("_ros.time", clock)
+    observer = SimpleNamespace(subscribe=lambda kind, topic, receive, **_: callbacks.append(receive))
+    arrivals = Arrivals(observer, "/detections")
+    (clock.receive,) = callbacks
+    clock.arrive(9.9, 0.0)
+    clock.now = 10.0
     assert arrivals.during(2.0) == (1.5, [0.1, 0.2, 0.3])
 
 
-def arrive_into(arrivals):
-    """What happens while somebody sleeps: three arrivals in time, and one that came too late."""
-    return lambda seconds: arrivals._arrivals.extend([(10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)])
+class SimulatedArrivals:
+    """A clock. While somebody sleeps, three detections arrive in time, and one that came too late."""
+
+    def monotonic(self):
+        return self.now
+
+    def time_ns(self):
+        return self.age_ns
+
+    def sleep(self, seconds):
+        end = self.now + seconds
+        for at, age in ((10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)):
+            self.arrive(at, age)
+        self.now = end
+
+    def arrive(self, at, age):
+        self.now, self.age_ns = at, round(1e9 * age)
+        self.receive(b"\0\0\0\0" + struct.pack(">iI", 0, 0))  # stamped with 0
 
 
 @pytest.mark.parametrize("frame_id", ["", "camera"])

@@ -164,7 +164,7 @@ def test_a_run_adds_to_what_was_measured_before(monkeypatch: pytest.MonkeyPatch)
     before += [search_row("guided", [6.0] * 20), search_row("random", [12.0] * 20)]
     extent = replace(bench.QUICK, models=("mobilenet_v2",))
     report = bench.run(extent, torch.device("cpu"), lambda: 0.0, False, before)
-    assert [bench._subject(row) for row in report.rows] == ["resnet50", "guided", "random", "mobilenet_v2"]
+    assert [bench.subject_of(row) for row in report.rows] == ["resnet50", "guided", "random", "mobilenet_v2"]
     found = by_name(report.claims)
     assert found["mobilenet_v2, tuned, times as built"].found.value == 2.0, "what is measured now takes its place"
     assert found["resnet50, tuned, times as built"].found.value == 1.0

@@ -22,10 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.segment import PAGE, PREFIX
+from split_infer_ros.buffers.segment import PAGE, PREFIX, Segment
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
 from split_infer_ros.buffers.shared_reader import SharedSlotReader
-from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
@@ -186,16 +185,16 @@ def test_an_outcome_counts_even_if_the_lease_ended_meanwhile() -> None:
 def test_a_read_just_before_collecting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, reader = make()
     lease = published(pool)
-    lock = pool._segment.lock_slot
+    lock = Segment.lock_slot
 
-    def late(slot: int) -> bool:
+    def late(segment: Segment, slot: int) -> bool:
         monkeypatch.undo()
         reader.take(lease)
         reader.release(lease, GOOD)
-        return lock(slot)
+        return lock(segment, slot)
 
     folder = module.FOLDER
-    monkeypatch.setattr(pool._segment, "lock_slot", late)
+    monkeypatch.setattr(Segment, "lock_slot", late)
     found = pool.collect(LEASE_S)
     monkeypatch.setattr(module, "FOLDER", folder)
     assert found == [(lease, GOOD)]
@@ -337,7 +336,7 @@ def test_a_damaged_record_drops_its_frames_as_damaged_slot() -> None:
     pool, reader = make()
     lease = published(pool)
     assert lease.slot == 1
-    struct.pack_into("<I", pool._segment.data, PAGE + 64, 77)
+    struct.pack_into("<I", Segment.attach(pool.segment).data, PAGE + 64, 77)
     assert refused(reader, lease) == "stale"
     assert [(found, outcome.reason) for found, outcome in pool.collect(0.0)] == [(lease, "damaged_slot")]
     reader.take(published(pool))
@@ -347,8 +346,7 @@ def test_a_reader_cannot_invent_drop_reasons() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
-    reader._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, Outcome(1, "my own", 1.5, 2.5, 3.5)))
-    reader._segment.unlock_slot(lease.slot)
+    reader.release(lease, Outcome(1, "my own", 1.5, 2.5, 3.5))
     assert pool.collect(0.0) == [(lease, Outcome(1, "unknown_reason", 1.5, 2.5, 3.5))]
 
 

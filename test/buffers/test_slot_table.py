@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,9 +60,8 @@ def test_a_write_shows_the_old_state_or_the_new_one(owner: Segment) -> None:
             steps.append(table.read(1).state)
 
     table.write(1, SlotRecord(SharedState.READING, 7))
-    writer = SlotTable(owner)
-    writer._data = Watched()  # type: ignore[assignment]
-    writer.write(1, SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0)))
+    watched: Any = SimpleNamespace(data=Watched())
+    SlotTable(watched).write(1, SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0)))
     assert steps == [SharedState.READING, SharedState.DONE]
     assert table.read(1) == SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0))
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from split_infer_ros.engines import openvino_part
-from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import OPENVINO_BF16, can_use_any, is_made_for
@@ -68,16 +67,3 @@ def test_a_precision_that_openvino_does_not_take_is_refused(monkeypatch: pytest.
     sentence = r"^OpenVINO cannot run small in f16: on its device CPU it runs in (bf16|f32)\.$"
     with pytest.raises(ConfigurationError, match=sentence):
         OpenVinoPart(small_graph(), Precision.BF16)(images(1))
-
-
-@pytest.mark.parametrize(
-    ("precision", "options"),
-    [(Precision.FP32, {"device_id": 1}), (Precision.BF16, {"device_id": 1, "trt_bf16_enable": True})],
-)
-def test_tensorrt_is_told_the_precision(
-    precision: Precision, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxruntime")
-    part = OnnxRuntimePart(small_graph(), device=torch.device("cuda", 1), precision=precision)
-    monkeypatch.setattr(part, "_provider", "TensorrtExecutionProvider")
-    assert part._providers()[0] == ("TensorrtExecutionProvider", options)

@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from contextlib import suppress
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ from torch import Tensor
 
 from split_infer_ros.buffers.host_arrays import as_array
 from split_infer_ros.engines import model_source
-from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart
-from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart, _spinning
+from split_infer_ros.engines.compiled_blobs import CompiledBlob
+from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart, PerThreadCount
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import run_with_threads, use_engine_threads
@@ -164,34 +168,63 @@ def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
         part(as_array(images(1).double()))
 
 
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Returns a list of the sessions that ONNX Runtime makes from now on."""
+    runtime = pytest.importorskip("onnxruntime")
+    make_session, made = runtime.InferenceSession, []
+
+    def record(*arguments: object, **options: object) -> object:
+        made.append(make_session(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(runtime, "InferenceSession", record)
+    return made
+
+
+@pytest.fixture
+def threads_of_made(make: MakePart, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """Returns the numbers of threads of the sessions and compiled models that were made."""
+    if make is OnnxRuntimePart:
+        made = sessions(monkeypatch)
+        return lambda: [each.get_session_options().intra_op_num_threads for each in made]
+    asked: list[int] = []
+
+    def record(core: object, device: str, properties: dict[str, Any], *others: Any) -> CompiledBlob:
+        asked.append(properties["INFERENCE_NUM_THREADS"])
+        return CompiledBlob(core, device, properties, *others)
+
+    monkeypatch.setattr("split_infer_ros.engines.openvino_part.CompiledBlob", record)
+    return lambda: asked
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_threads_are_those_of_the_calling_thread(make: MakePart, num_threads: int) -> None:
+def test_threads_are_those_of_the_calling_thread(
+    make: MakePart, threads_of_made: Callable[[], list[int]], num_threads: int
+) -> None:
     """Helpers that a first call starts are gone or counted: the results equal torch's with any number of threads."""
     part = make(small_graph())
-    asked: list[object] = []
-    name = "_make_session" if isinstance(part, OnnxRuntimePart) else "_compile"
-    original = getattr(part, name)
-
-    def record(threads: object, *others: object) -> object:
-        asked.append(getattr(threads, "num_threads", threads))
-        return original(threads, *others)
-
-    setattr(part, name, record)
     found = run_with_threads(num_threads, lambda: part(images(2)))
-    assert asked == [num_threads]
+    assert threads_of_made() == [num_threads]
     assert_close(found, in_torch(images(2)))
 
 
-def test_few_numbers_of_threads_have_a_session(make: MakePart) -> None:
+def test_few_numbers_of_threads_have_a_session(make: MakePart, threads_of_made: Callable[[], list[int]]) -> None:
     part = make(small_graph())
     made = (2, 1, 4)
     assert len(made) == MAX_THREAD_COUNTS
-    held = part._sessions if isinstance(part, OnnxRuntimePart) else part._compiled[1]
     for threads in (*made, 3, 8, 1):
         assert_close(run_with_threads(threads, lambda: part(images(1))), in_torch(images(1)))
-    assert set(held._made) == set(made)
-    assert held.find(3) is held._made[2]
-    assert held.find(8) is held._made[4]
+    assert threads_of_made() == [*made]
+
+
+def test_other_numbers_of_threads_take_the_nearest_smaller_one() -> None:
+    held = PerThreadCount[str]()
+    for number, name in ((2, "two"), (3, "three"), (4, "four")):
+        assert held.find(number) is None, "there is room"
+        held.keep(number, name)
+    assert [held.find(number) for number in (2, 3, 4)] == ["two", "three", "four"]
+    assert held.find(8) == "four"
+    assert held.find(1) == "two", "all are larger"
 
 
 def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> None:
@@ -204,63 +237,79 @@ def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> 
                 assert_close(found, in_torch(given))
 
 
+SPINNING = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op.spin_duration_us", "force_spinning_stop")
+
+
+def spinning_of(session: Any) -> dict[str, str]:
+    """Returns those options of ``SPINNING`` that a session has."""
+    found = {}
+    for name in SPINNING:
+        with suppress(RuntimeError):  # it has no such option
+            found[name] = session.get_session_options().get_session_config_entry(f"session.{name}")
+    return found
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all(is_whole: bool) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    part = OnnxRuntimePart(small_graph(), is_whole=is_whole)
-    part(images(1))
-    options = part._session(torch.get_num_threads()).get_session_options()
-    set_ = {
-        name: options.get_session_config_entry(f"session.{name}") for name in _spinning(runtime.__version__, is_whole)
+@pytest.mark.parametrize(
+    ("version", "has_duration"), [("1.23.2", False), ("strange", False), ("1.32.0", True), ("2.0.0+gpu", True)]
+)
+def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all(
+    version: str, has_duration: bool, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sessions(monkeypatch)
+    monkeypatch.setattr("onnxruntime.__version__", version)
+    OnnxRuntimePart(small_graph(), is_whole=is_whole)(images(1))
+    (session,) = made
+    assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
+    never = {
+        "intra_op.allow_spinning": "0",
+        "inter_op.allow_spinning": "0",
     }
-    assert set_ == _spinning(runtime.__version__, is_whole)
-    assert options.intra_op_num_threads == torch.get_num_threads()
-    assert (
-        _spinning("1.23.2", is_whole)
-        == _spinning("strange", is_whole)
-        == {
-            "intra_op.allow_spinning": "0",
-            "inter_op.allow_spinning": "0",
-        }
-    )
-    assert (
-        _spinning("1.32.0", is_whole)
-        == _spinning("2.0.0+gpu", is_whole)
-        == {
-            "intra_op.allow_spinning": "1",
-            "inter_op.allow_spinning": "0",
-            "intra_op.spin_duration_us": "100" if is_whole else "10",
-            "force_spinning_stop": "1",
-        }
-    )
+    briefly = {
+        "intra_op.allow_spinning": "1",
+        "inter_op.allow_spinning": "0",
+        "intra_op.spin_duration_us": "100" if is_whole else "10",
+        "force_spinning_stop": "1",
+    }
+    assert spinning_of(session) == (briefly if has_duration else never)
 
 
-def tensorrt_part(monkeypatch: pytest.MonkeyPatch, loaded: Sequence[str]) -> tuple[OnnxRuntimePart, list[object]]:
-    """Returns a part by TensorRT on a runtime whose sessions have these providers, and a list of those asked for."""
+def run_on_tensorrt(
+    monkeypatch: pytest.MonkeyPatch, loaded: Sequence[str], precision: Precision = Precision.FP32
+) -> list[object]:
+    """Runs a part by TensorRT on a runtime whose sessions have these providers. Returns those asked for.
+
+    The simulated sessions compute nothing, so memory of the host will do. Its device has the index 1.
+    """
     asked: list[object] = []
 
     def make_session(source: object, options: object, providers: Sequence[object]) -> object:
         asked.extend(providers)
-        return SimpleNamespace(get_providers=lambda: [f"{name}ExecutionProvider" for name in loaded])
+        return MagicMock(**{"get_providers.return_value": [f"{name}ExecutionProvider" for name in loaded]})
 
     runtime = pytest.importorskip("onnxruntime")
     available = [f"{name}ExecutionProvider" for name in ("Tensorrt", "CUDA", "CPU")]
     monkeypatch.setattr(runtime, "get_available_providers", lambda: available)
     monkeypatch.setattr(runtime, "InferenceSession", make_session)
-    return OnnxRuntimePart(small_graph(), "tensorrt", torch.device("cuda", 1)), asked
+    OnnxRuntimePart(small_graph(), "tensorrt", torch.device("cpu", 1), precision)(images(1))
+    return asked
 
 
-def test_cuda_runs_what_tensorrt_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, asked = tensorrt_part(monkeypatch, ["Tensorrt", "CUDA", "CPU"])
-    part._session(1)
-    assert asked == [("TensorrtExecutionProvider", {"device_id": 1}), ("CUDAExecutionProvider", {"device_id": 1})]
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [(Precision.FP32, {"device_id": 1}), (Precision.BF16, {"device_id": 1, "trt_bf16_enable": True})],
+)
+def test_cuda_runs_what_tensorrt_cannot(
+    precision: Precision, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = run_on_tensorrt(monkeypatch, ["Tensorrt", "CUDA", "CPU"], precision)
+    assert asked == [("TensorrtExecutionProvider", options), ("CUDAExecutionProvider", {"device_id": 1})]
 
 
 def test_a_session_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, _ = tensorrt_part(monkeypatch, ["CUDA", "CPU"])
     sentence = "by TensorrtExecutionProvider: it fell back to CUDAExecutionProvider, CPUExecutionProvider"
     with pytest.raises(ConfigurationError, match=sentence):
-        part._session(1)
+        run_on_tensorrt(monkeypatch, ["CUDA", "CPU"])
 
 
 def test_several_threads_may_call_at_once(make: MakePart) -> None:

@@ -93,7 +93,7 @@ def test_weights_are_packed_for_a_repeated_call_signature(monkeypatch: pytest.Mo
 
     def packed_at(side: int, batch: int = 1) -> bool:
         fused(torch.zeros(batch, 3, side, side))
-        return fused._packed is not None and fused._packed[0] == ((batch, 3, side, side), num_threads)
+        return fused.packed_for == ((batch, 3, side, side), num_threads)
 
     assert [packed_at(side) for side in (8, 6, 8, 6)] == [False] * 4, "sizes that alternate"
     assert [packed_at(8), packed_at(8), packed_at(8)] == [False, True, True]
@@ -114,4 +114,4 @@ def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_form
     images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)
     with torch.inference_mode():
         assert torch.equal(fused(images), fused(images))
-        assert fused._packed is not None
+        assert fused.packed_for is not None

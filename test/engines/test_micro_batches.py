@@ -43,13 +43,13 @@ class Runs:
 
     def __init__(self, part: OnnxRuntimePart, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        run = part._run
+        run = part.run_prepared
 
         def noted(outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
             self.sizes.append(len(tensors[0]))
             return run(outputs, tensors)
 
-        monkeypatch.setattr(part, "_run", noted)
+        monkeypatch.setattr(part, "run_prepared", noted)
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,6 @@ def part() -> fx.GraphModule:
     return fx.symbolic_trace(Net().eval())
 
 
-def compiled(part: BlockedPart) -> int:
-    return sum(run is not part._packed for run in part._compiled.values())
-
-
 # Blocked and plain maps take different kernels, so results differ by the rounding of small sums.
 
 
@@ -63,7 +59,7 @@ def test_results_are_the_same_at_every_call(part: fx.GraphModule) -> None:
             for found, expected in zip(blocked(images), part(images), strict=True):
                 assert found.shape == expected.shape
                 torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert compiled(blocked) == 2, "of 1 and 3 images, not of 2, which came once"
+    assert blocked.num_compiled == 2, "of 1 and 3 images, not of 2, which came once"
 
 
 @needs_graphs
@@ -75,7 +71,7 @@ def test_inputs_of_any_layout_give_the_same_results(part: fx.GraphModule) -> Non
         results = [blocked(each)[0] for _ in range(2) for each in layouts]
         for found in results:
             torch.testing.assert_close(found, results[0], atol=1e-5, rtol=1e-5)
-    assert compiled(blocked) == 1
+    assert blocked.num_compiled == 1
 
 
 @needs_graphs
@@ -85,7 +81,7 @@ def test_at_most_a_fixed_number_of_calls_is_compiled(part: fx.GraphModule) -> No
         for size in (8, 16, 24, 32, 40):
             for _ in range(2):
                 blocked(torch.zeros(1, 3, size, size))
-    assert compiled(blocked) == MAX_COMPILED
+    assert blocked.num_compiled == MAX_COMPILED
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -113,7 +109,7 @@ def test_what_cannot_be_compiled_runs_packed(
     with caplog.at_level(logging.WARNING), torch.inference_mode():
         for _ in range(4):
             torch.testing.assert_close(blocked(images), part(images), atol=1e-5, rtol=1e-5)
-    assert compiled(blocked) == 0
+    assert blocked.num_compiled == 0
     assert len(caplog.messages) == 1, "the warning comes once, and compiling is not tried again"
     assert "Features are not blocked" in caplog.text
 

@@ -188,8 +188,8 @@ def test_the_key_tells_weights_operations_and_inputs_apart() -> None:
 class Wrong(OnnxRuntimePart):
     """An engine that errs by a thousandth."""
 
-    def _run(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        found = super()._run(outputs, values)
+    def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
+        found = super().run_prepared(outputs, values)
         found[0][...] *= 1.001
         return found
 

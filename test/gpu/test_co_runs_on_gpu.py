@@ -58,7 +58,7 @@ def test_co_run_pair_gives_what_each_kernel_wrote(names: tuple[str, str]) -> Non
         ends_ms = gpu([ReleasedTask(pair[0], Policy.DEVICE), ReleasedTask(pair[1], Policy.MANAGED)])
         assert 0 < ends_ms[0] <= ends_ms[1]
         for name, policy in zip(names, (Policy.DEVICE, Policy.MANAGED), strict=True):
-            found = gpu._memory[name, policy].host.view(torch.float32)
+            found = gpu.memory_of(name, policy).host.view(torch.float32)
             assert torch.equal(found, expected_of(APPLICATIONS[name])), name
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,9 @@ from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d, template_of
-from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, forget_choices, use_implementation
 from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, gpu_limits, tiled_rejection
-from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate, _SearchBudget, search_without_limit
+from split_infer_ros.vision_ops.schedules import SEARCH_S, SPACES, ConvolutionTemplate, forget_schedules, limit_search
 
 # Factors are rounded to 10 bits (TF32, float16) or 7 (bfloat16), and up to 2,400 products are summed in another order.
 TOLERANCE = {torch.float32: 5e-3, torch.float16: 1e-2, torch.bfloat16: 8e-2}
@@ -36,13 +37,16 @@ CONVOLUTIONS: dict[str, Callable[[], nn.Conv2d]] = {
 
 
 @pytest.fixture(autouse=True)
-def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as in production: the templates do as cuDNN does
-    monkeypatch.setattr("split_infer_ros.vision_ops.schedules._cache", {})
-    monkeypatch.setattr("split_infer_ros.vision_ops.schedules._budget", _SearchBudget())
-    search_without_limit()  # the time of a test is bounded anyway
-    monkeypatch.setattr("split_infer_ros.vision_ops.implementations._cache", {})
+    forget_schedules()
+    forget_choices()
+    limit_search(math.inf)  # the time of a test is bounded anyway
+    yield
+    forget_schedules()
+    forget_choices()
+    limit_search(SEARCH_S)
 
 
 def admitted(template: ConvolutionTemplate, dtype: torch.dtype) -> list[Config]:

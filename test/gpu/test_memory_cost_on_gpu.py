@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from split_infer_ros.buffers import cuda
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy, legal_policies
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.choose import choose
@@ -53,9 +55,15 @@ def test_kernels_work_on_the_memory_that_the_policy_promises() -> None:
     for policy, probe in ((Policy.MANAGED, Probe.READ_MANAGED), (Policy.PINNED, Probe.KERNEL_PINNED)):
         if policy not in allowed:
             continue
-        bench = GpuMicrobenchmarks(GPU, [policy])
+        made: list[Memory] = []
+
+        def note(policy: Policy, nbytes: int, device: torch.device, made: list[Memory] = made) -> Memory:
+            made.append(allocate(policy, nbytes, device))
+            return made[-1]
+
+        bench = GpuMicrobenchmarks(GPU, [policy], note)
         bench(probe, 1 << 20)
-        ((_, memory),) = bench._memory.items()
+        (memory,) = made
         values = memory.host.view(torch.float32)
         assert values[0] >= 1  # the stopwatch may repeat the kernel, and nobody clears pinned memory in between
         assert (values == values[0]).all()  # exact: sums of a few ones

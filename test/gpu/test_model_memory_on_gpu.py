@@ -177,8 +177,7 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, share
     model = TorchModel(entry, module, torch.device("cpu")).placed(GPU)
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
     with running(settings, model=model) as (pipeline, scores):
-        (backbone,) = model._backbones.partitions.values()
-        weights = state_of(backbone)
+        weights = state_of(model.backbone(SETTINGS.split_point))
         assert weights
         assert {kind_of(tensor) for tensor in weights.values()} == {policy}
         made = kinds_of_images(pipeline.backbone.plan.preprocessor)
@@ -192,7 +191,7 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, share
             assert recorded.bytes > 0
         report = pipeline.backbone.report(0.0)
         assert report.model_bytes >= sum(tensor.nbytes for tensor in weights.values())
-        host_bytes = model._host_weight_bytes(model.split_point(SETTINGS.split_point))
+        host_bytes = model.host_weight_bytes(model.split_point(SETTINGS.split_point))
         assert (host_bytes > 0) == (policy is Policy.DEVICE), "two copies of the weights under device alone"
     assert sorted(scores) == list(range(8))
     check_scores(scores)

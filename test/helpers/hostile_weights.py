@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import struct
 import zlib
 from typing import Any
 
@@ -13,7 +14,7 @@ from hostile_bytes import ODD_VALUES, flipped, with_odd_value
 from split_infer_ros.models.shapes import WEIGHTS
 from split_infer_ros.weight_streaming import packed_file
 
-START = packed_file._START
+START = struct.Struct("<8sIQQ32s")  # magic, version, the header's offset, bytes and SHA-256
 
 
 def whole_safetensors() -> bytes:

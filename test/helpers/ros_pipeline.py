@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from rclpy.context import Context
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 from ros_support import START_S, Client, SpinningExecutor, wait_until
 
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
+from split_infer_ros.nodes.intra_process import COUNT_PERIOD_S
 from split_infer_ros.nodes.managed import ManagedNode, start_nodes
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
@@ -29,6 +32,16 @@ NODE_TYPES: dict[str, Callable[..., ManagedNode[Any]]] = {
 }
 
 _numbers = itertools.count()
+
+
+def wait_for_match(node: Node, topic: str, count: int = 1) -> None:
+    """Waits until so many subscriptions match a node's publisher, and ``IntraProcessPublisher`` counts them."""
+    name = node.resolve_topic_name(topic)
+    wait_until(
+        lambda: {each.get_subscription_count() for each in node.publishers if each.topic_name == name} == {count},
+        f"{count} subscriptions of {topic}",
+    )
+    time.sleep(1.1 * COUNT_PERIOD_S)  # it counts them again only then
 
 
 class Pipeline:

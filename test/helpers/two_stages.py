@@ -128,7 +128,9 @@ class Stages:
         self.handles: list[Handle] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.head = HeadStage.open(brightness(), Limits(), deliver=self.deliver, on_error=self.errors.append)
+        self.head = HeadStage.open(
+            brightness(), Limits(), deliver=lambda *found: self.deliver(*found), on_error=self.errors.append
+        )
         self.transport = FakeTransport(self.publish, lease_s)
         self.backbone = BackboneStage(
             brightness(), settings=settings, transport=self.transport, on_error=self.errors.append

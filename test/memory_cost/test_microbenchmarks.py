@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.memory_cost import cpu_microbenchmarks
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK, sizes
 from split_infer_ros.memory_cost.cpu_microbenchmarks import CpuMicrobenchmarks, touch
 from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks, reread
@@ -23,12 +24,16 @@ def test_a_cpu_times_its_probes(probe: Probe) -> None:
         assert bench(probe, size) > 0
 
 
-def test_cold_memory_is_not_read_twice_in_a_row() -> None:
+def test_cold_memory_is_not_read_twice_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[int] = []
+    monkeypatch.setattr(cpu_microbenchmarks, "read", lambda block: addresses.append(block.ctypes.data))
     bench = CpuMicrobenchmarks()
     size = sizes(Probe.REREAD_UNCACHED)[-1] // 2
-    addresses = [bench._cold(size).ctypes.data for _ in range(4)]
-    assert len(set(addresses)) == 4
-    assert bench._cold(size).ctypes.data == addresses[0]
+    for _ in range(4):
+        bench(Probe.REREAD_UNCACHED, size)
+    assert len(set(addresses)) == len(addresses) == 4 * size // CACHED_BLOCK
+    bench(Probe.REREAD_UNCACHED, size)
+    assert addresses[4 * size // CACHED_BLOCK] == addresses[0]
 
 
 def test_a_first_touch_costs_more_than_a_second() -> None:

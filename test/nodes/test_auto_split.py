@@ -41,7 +41,7 @@ def test_first_start_measures_and_takes_the_best(
         assert len(database.read_text().splitlines()) > 10
         detections, reports = listening(pipeline)
         detections.wait_for(3)
-        model = pipeline.backbone._model
+        model = pipeline.backbone.model
         profile = profile_model(model, [2], Database(database), may_measure=False)
         report = reports.wait_for(1)[0]
         best = plan(profile)

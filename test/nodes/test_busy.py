@@ -15,8 +15,8 @@ from sensor_msgs.msg import Image
 
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.head_partitions import HeadPartitions
-from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.telemetry.sensors import Reading, Unit
 
@@ -63,7 +63,7 @@ class Bottleneck:
 
     def _backbone_is_idle(self) -> bool:
         """Returns whether all slots are full, and the next batch waits in the head's queue."""
-        return self._pipeline is None or len(self._pipeline.nodes["head"]._stage._head_thread) == SLOTS - 1
+        return self._pipeline is None or self._pipeline.nodes["head"].stage.num_waiting == SLOTS - 1
 
 
 def flowing(context: Context, transport: str, **more: dict[str, Any]) -> Pipeline:
@@ -130,7 +130,6 @@ def test_busy_seconds_equal_the_stages_time(context: Context, monkeypatch: pytes
     plan_run, partitions = Plan.run, HeadPartitions.run
     monkeypatch.setattr(Plan, "run", lambda *a, **k: (time.sleep(SLOW_S / 2), plan_run(*a, **k))[1])
     monkeypatch.setattr(HeadPartitions, "run", lambda *a: (time.sleep(SLOW_S), partitions(*a))[1])
-    run, finish = HeadStage._run, HeadStage._finish
 
     def record_time(method: Callable[..., None], sign: int) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -142,8 +141,10 @@ def test_busy_seconds_equal_the_stages_time(context: Context, monkeypatch: pytes
 
         return call
 
-    monkeypatch.setattr(HeadStage, "_run", record_time(run, -1))
-    monkeypatch.setattr(HeadStage, "_finish", record_time(finish, +1))
+    def make_thread(name: str, process: Callable[..., None], set_up: Callable[[], None]) -> WorkerThread[Any]:
+        return WorkerThread(name, record_time(process, {"head": -1, "postprocess": +1}[name]), set_up)
+
+    monkeypatch.setattr("split_infer_ros.server.head_stage.WorkerThread", make_thread)
     with flowing(context, transport) as pipeline:
         before = pipeline.backbone.stage.report(time.monotonic())
         send(pipeline, frames)

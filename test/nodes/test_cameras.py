@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from rclpy.context import Context
-from ros_pipeline import Pipeline
+from ros_pipeline import Pipeline, wait_for_match
 from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -30,8 +30,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 @pytest.fixture(scope="module")
 def handles(pipeline: Pipeline) -> Received:
     found = pipeline.client.subscribe(FeatureHandle, "features")
-    features = pipeline.backbone.stage.instance.connection._publisher
-    wait_until(lambda: features.has_remote_subscribers, "a match")
+    wait_for_match(pipeline.backbone, "features")
     return found
 
 

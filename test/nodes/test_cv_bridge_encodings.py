@@ -49,11 +49,9 @@ POLAR = random_samples(np.uint16, 5, 7, 3)
 def forget() -> Iterator[None]:
     """Forgets what was asked of a cv_bridge, and the cv_bridge that a test planted."""
     known = sys.modules.get("cv_bridge")
-    for cache in (cv_bridge_encodings._bridge, cv_bridge_encodings._ask):
-        cache.cache_clear()
+    cv_bridge_encodings.forget_answers()
     yield
-    for cache in (cv_bridge_encodings._bridge, cv_bridge_encodings._ask):
-        cache.cache_clear()
+    cv_bridge_encodings.forget_answers()
     sys.modules.pop("cv_bridge", None)
     if known is not None:
         sys.modules["cv_bridge"] = known

@@ -27,6 +27,7 @@ from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import ENCODINGS, Pixels, read_pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
+from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
@@ -187,7 +188,13 @@ def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None
     backbone = {"autostart": False, "image_transport": kind, "max_image_pixels": MAX_PIXELS}
     with Pipeline(context, backbone=backbone) as pipeline:
         node = pipeline.backbone
-        images = ImageInput(node, "image", intake=cast(Intake, stage), limiter=RateLimiter(0.0), enable=node._enable)
+        images = ImageInput(
+            node,
+            "image",
+            intake=cast(Intake, stage),
+            limiter=RateLimiter(0.0),
+            enable=EnableService(pipeline.client.node),
+        )
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 
         def send(sent: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 import rclpy
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_pipeline import Pipeline
+from ros_pipeline import Pipeline, wait_for_match
 from ros_support import RELIABLE, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
@@ -133,7 +133,7 @@ def test_local_subscriber_receives_each_message_once(client: Client, remote: Cli
     subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
     outside = remote.subscribe(String, "topic")
     plain = client.subscribe(String, "topic")  # rclpy's own subscription, in this process
-    wait_until(lambda: publisher._publisher.get_subscription_count() == 3, "all to match")
+    wait_for_match(client.node, "topic", 3)
     wait_until(lambda: publisher.has_remote_subscribers, "the publisher to notice")
     for number in range(50):
         publisher.publish(number)
@@ -243,7 +243,7 @@ def test_frame_over_bus_and_dds_is_counted_once(context: Context) -> None:
     with Pipeline(context, head={}, backbone={}, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
         watched = pipeline.client.subscribe(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
+        wait_for_match(pipeline.nodes["camera"], "image", 2)  # the backbone's and this one
         assert pipeline.client.transition("camera", "activate")
         watched.wait_for(30)
         assert pipeline.client.transition("camera", "deactivate")
@@ -261,7 +261,7 @@ def test_stale_handle_is_refused_and_counted(pipeline: Pipeline, monkeypatch: py
     images.publish(image())
     before = pipeline.settled(1)
     used, pool = sent[0]
-    head = pipeline.nodes["head"]._stage
+    head = pipeline.nodes["head"].stage
 
     head.submit(used, pool)
     wait_until(lambda: head.refused["released"] == 1, "the second release to be refused")

@@ -258,12 +258,12 @@ def test_failing_head_costs_only_its_frame(context: Context, monkeypatch: pytest
 
 def test_failing_backbone_costs_only_its_batch(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
-        normalise = type(pipeline.backbone._model.entry.preprocess).normalise
+        normalise = type(pipeline.backbone.model.entry.preprocess).normalise
         monkeypatch.setattr(
-            type(pipeline.backbone._model.entry.preprocess), "normalise", lambda *a: (_ for _ in ()).throw(RuntimeError)
+            type(pipeline.backbone.model.entry.preprocess), "normalise", lambda *a: (_ for _ in ()).throw(RuntimeError)
         )
         send(pipeline, 1)
         assert pipeline.settled(1).dropped == {"backbone_error": 1}
-        monkeypatch.setattr(type(pipeline.backbone._model.entry.preprocess), "normalise", normalise)
+        monkeypatch.setattr(type(pipeline.backbone.model.entry.preprocess), "normalise", normalise)
         send(pipeline, 1)
         assert pipeline.settled(2).published == 1

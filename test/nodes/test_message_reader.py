@@ -156,12 +156,13 @@ def test_thread_ends_with_its_context(ros_domain: int) -> None:
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=ros_domain)
     node = Node("alone", context=context, use_global_arguments=False)
-    reader = MessageReader(
+    before = set(threading.enumerate())
+    MessageReader(
         node,
         lambda group: node.create_subscription(String, "topic", print, 5, callback_group=group),
         lambda timeout_s: True,
     )
-    assert reader._thread.is_alive()
+    (thread,) = set(threading.enumerate()) - before
     rclpy.shutdown(context=context)
-    reader._thread.join(WAIT_S)
-    assert not reader._thread.is_alive()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()

@@ -49,7 +49,7 @@ def test_onnx_file_runs_on_engine_torch(context: Context, classifier: str, engin
         assert isinstance(nodes[1], HeadNode)
         kinds = {"torch": TorchModel, "onnxruntime": OnnxModel}
         assert type(nodes[0].model) is kinds[engines[0]]
-        assert type(nodes[1]._model) is kinds[engines[1]]
+        assert type(nodes[1].model) is kinds[engines[1]]
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(image(stamp=1))
         (message,) = detections.wait_for(1)

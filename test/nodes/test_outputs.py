@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_pipeline import Pipeline
+from ros_pipeline import Pipeline, wait_for_match
 from ros_support import image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
@@ -52,7 +53,7 @@ def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch
 
     assert pipeline.client.set("head", score_threshold=0.0, max_detections=5) == ["", ""]
     pictures = pipeline.client.subscribe(Image, "detections/image")
-    wait_until(lambda: pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "a match")
+    wait_for_match(pipeline.nodes["head"], "detections/image")
     message = image(50, 70, "mono8", stamp=9, frame_id="seen", padding=3)
     images.publish(message)
     (picture,) = pictures.wait_for(1)
@@ -65,7 +66,7 @@ def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch
     for subscription in list(pipeline.client.node.subscriptions):
         if subscription.topic_name.endswith("detections/image"):
             pipeline.client.node.destroy_subscription(subscription)
-    wait_until(lambda: not pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "no subscriber")
+    wait_for_match(pipeline.nodes["head"], "detections/image", 0)
     before = len(drawn)
     images.publish(image())
     detections.wait_for(3)
@@ -137,8 +138,8 @@ def test_camera_publishes_scenes_with_truth(context: Context) -> None:
         assert pipeline.client.transition("camera", "configure")
         images = pipeline.client.subscribe(Image, "image")
         truth = pipeline.client.subscribe(Detection2DArray, "truth")
-        wait_until(lambda: pipeline.nodes["camera"]._truth.has_remote_subscribers, "a match")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
+        wait_for_match(pipeline.nodes["camera"], "truth")
+        wait_for_match(pipeline.nodes["camera"], "image")
         assert pipeline.client.transition("camera", "activate")
         for index, (shown, known) in enumerate(zip(images.wait_for(3), truth.wait_for(3), strict=True)):
             scene = draw_scene(7, index, 320, 240)
@@ -157,11 +158,11 @@ def test_camera_publishes_a_folder_to_its_end(context: Context, tmp_path: Path) 
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
         images = pipeline.client.subscribe(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
+        wait_for_match(pipeline.nodes["camera"], "image")
         assert pipeline.client.transition("camera", "activate")
         found = [(message.height, message.width, message.data[0]) for message in images.wait_for(3)]
         assert found == [(20, 30, 10), (21, 30, 20), (22, 30, 30)]
-        wait_until(lambda: not pipeline.nodes["camera"]._thread.is_alive(), "the end")
+        wait_until(lambda: "camera" not in [each.name for each in threading.enumerate()], "the end")
         assert len(images) == 3
         assert pipeline.client.state("camera") == "active"
 
@@ -169,4 +170,4 @@ def test_camera_publishes_a_folder_to_its_end(context: Context, tmp_path: Path) 
 def test_camera_without_source_publishes_nothing(context: Context) -> None:
     with Pipeline(context, camera={"source": "none"}) as pipeline:
         assert pipeline.client.state("camera") == "active"
-        wait_until(lambda: not pipeline.nodes["camera"]._thread.is_alive(), "the end")
+        wait_until(lambda: "camera" not in [each.name for each in threading.enumerate()], "the end")

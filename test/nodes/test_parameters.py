@@ -297,7 +297,7 @@ CHANGES: dict[str, dict[str, list[Any]]] = {
 def in_force(pipeline: Pipeline) -> dict[str, Any]:
     """Returns the settings that the stages use, not those that the nodes report."""
     backbone, head = pipeline.backbone, pipeline.nodes["head"]
-    settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head._stage.limits)
+    settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head.stage.limits)
     settings = {name: value.value if isinstance(value, Enum) else value for name, value in settings.items()}
     settings["batch_timeout_ms"] = 1e3 * settings.pop("batch_timeout_s")
     rates = {"max_rate_hz": backbone.pipeline.limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}

@@ -41,8 +41,7 @@ def precisions(context: Context, folder: Path, **values: Any) -> tuple[Precision
         node = kind(context=context, use_global_arguments=False, parameter_overrides=overrides)
         try:
             start_nodes([node])
-            assert node._model is not None
-            found.append(node._model.precision if kind is BackboneNode else node._model.head_precision)
+            found.append(node.model.precision if kind is BackboneNode else node.model.head_precision)
         finally:
             node.close()
     backbone, head = found

@@ -26,6 +26,6 @@ def test_every_parameter_that_a_node_sets_is_listed(context: Context, name: str)
     node = NODE_TYPES[name](context=context, use_global_arguments=False)
     try:
         listed = {parameter.replace("NAME", "*") for parameter in STATUS.get(name, ())}
-        assert listed == set(node.table._status_parameters)
+        assert listed == set(node.table.status_parameters)
     finally:
         node.close()

@@ -49,7 +49,7 @@ def label_of(message: Detection2DArray) -> str:
 
 def counts(pipeline: Pipeline, tenant: str) -> LedgerCounts:
     """Returns a tenant's counts, which must close at every instant."""
-    found = pipeline.nodes["tenants"]._pipeline.report(tenant, time.monotonic()).counts
+    found = pipeline.nodes["tenants"].pipeline.report(tenant, time.monotonic()).counts
     assert found.balanced, found
     return found
 
@@ -89,12 +89,12 @@ def again(pipeline: Pipeline) -> Iterator[None]:
     rows = {f"tenant.front.{name}": value for name, value in first.items()}
     assert pipeline.client.set_all("tenants", tenants=["front", "rear"], **rows) == ""
     wait_until(lambda: tenants_of(pipeline) == {"front": RED, "rear": GREEN}, "the first tenants")
-    wait_until(lambda: set(pipeline.nodes["tenants"]._topics) == {"front", "rear"}, "their topics")
+    wait_until(lambda: set(pipeline.nodes["tenants"].running) == {"front", "rear"}, "their topics")
 
 
 def tenants_of(pipeline: Pipeline) -> dict[str, str]:
     """Returns the models of the running tenants by name."""
-    return {name: tenant.model for name, tenant in pipeline.nodes["tenants"]._pipeline.tenants.items()}
+    return {name: tenant.model for name, tenant in pipeline.nodes["tenants"].pipeline.tenants.items()}
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_tenant_is_added_changed_and_removed_live(
 
         rows = {"tenant.side.deadline_ms": 30_000, "tenant.side.when_late": "drop"}
         assert client.set("tenants", **rows) == ["", ""]
-        ours = pipeline.nodes["tenants"]._pipeline
+        ours = pipeline.nodes["tenants"].pipeline
         wait_until(lambda: ours.tenants["side"].when_late is LatePolicy.DROP, "another deadline")
         assert ours.tenants["side"].deadline_s == 30.0
         assert client.set("tenants", **{"tenant.side.model": GREEN}) == [""]
@@ -231,13 +231,13 @@ def test_refused_change_gets_a_sentence_and_has_no_effect(
     pipeline: Pipeline, change: dict[str, Any], words: list[str]
 ) -> None:
     node = pipeline.nodes["tenants"]
-    before, running, rows = node.values, node._pipeline.tenants, set(node._parameters)
+    before, running, rows = node.values, node.pipeline.tenants, set(node.get_parameters_by_prefix(""))
     reason = pipeline.client.set_all("tenants", **{"tenant.fresh.priority": 3}, **change)
     for word in words:
         assert word in reason
     assert node.values == before
-    assert node._pipeline.tenants == running
-    assert set(node._parameters) == rows
+    assert node.pipeline.tenants == running
+    assert set(node.get_parameters_by_prefix("")) == rows
 
 
 @pytest.mark.usefixtures("again")
@@ -272,7 +272,7 @@ def test_fast_tenant_changes_are_all_applied(pipeline: Pipeline) -> None:
         assert pipeline.client.set("tenants", tenants=listed) == [""]
     node = pipeline.nodes["tenants"]
     last = set(asked[-1])
-    wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
+    wait_until(lambda: set(node.running) == set(tenants_of(pipeline)) == last, "those that were asked for last")
     found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
     assert label_of(found.wait_for(1)[0]) == f"green{SHADES[1]}"
@@ -410,7 +410,7 @@ def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
     client = pipeline.client
     rows = {"tenant.front.deadline_ms": 0, "tenant.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
-    wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
+    wait_until(lambda: pipeline.nodes["tenants"].pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
     found = client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     for number in range(3):
@@ -431,7 +431,7 @@ def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch
 
     monkeypatch.setattr(ResultPublisher, "publish", gate)
     front = client.publisher(Image, "front/image")
-    ledger = pipeline.nodes["tenants"]._pipeline._tenants["front"].ledger
+    ledger = pipeline.nodes["tenants"].pipeline.ledger("front")
     before = ledger.counts()
     try:
         for _ in range(4):
@@ -534,7 +534,7 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
     tenants |= {f"tenant.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
-        assert len(pipeline.nodes["tenants"]._pipeline.models) == 3  # those on one model share it
+        assert len(pipeline.nodes["tenants"].pipeline.models) == 3  # those on one model share it
         stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:

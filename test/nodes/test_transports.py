@@ -470,7 +470,7 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
 
 def test_forged_handles_are_refused_and_counted(context: Context, pool: SharedSlotPool, folder: Path) -> None:
     with Pipeline(context, head={"transport": "shared_memory"}) as pipeline:
-        stage = pipeline.nodes["head"]._stage
+        stage = pipeline.nodes["head"].stage
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.subscribe(FeatureRelease, "features/release")
         diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
@@ -513,9 +513,9 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
     features = layout.views(torch.empty(layout.slot_bytes, dtype=torch.uint8), 1)
     message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout, features)
     with Pipeline(context, head={"transport": "network"}) as pipeline:
-        stage = pipeline.nodes["head"]._stage
+        stage = pipeline.nodes["head"].stage
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
-        head = pipeline.nodes["head"]._receiver._name
+        head = pipeline.client.subscribe(HeadClaim, "features/heads", LATCHED).wait_for(1)[0].head
         pipeline.client.publisher(HeadClaim, "features/head", LATCHED).publish(HeadClaim(head=head))
         features = pipeline.client.publisher(FeatureBatch, "features/data")
         size = layout.slot_bytes

@@ -16,6 +16,7 @@ from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
@@ -125,9 +126,8 @@ def test_head_of_the_process_follows_what_its_backbone_measured(
     try:
         start_nodes([head, backbone])
         assert states == ["head", "backbone"], "receivers before senders"
-        assert head._model is not None
-        assert head._model.execution_config.convolutions is Convolutions.CONTIGUOUS
-        assert head._model.execution_config == backbone.model.execution_config
+        assert head.model.execution_config.convolutions is Convolutions.CONTIGUOUS
+        assert head.model.execution_config == backbone.model.execution_config
     finally:
         backbone.close()
         head.close()
@@ -138,7 +138,8 @@ def test_a_node_that_does_not_start_by_itself_is_left_alone(context: Context) ->
     node = HeadNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
     try:
         start_nodes([node])
-        assert node._model is None
+        with pytest.raises(ConfigurationError, match="not configured"):
+            _ = node.model
         assert not node.is_active
     finally:
         node.close()

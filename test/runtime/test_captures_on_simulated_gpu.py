@@ -44,7 +44,7 @@ class Beside:
     def begin(self) -> None:
         """Starts it, from inside the recording. Returns soon, even if the other thread has to wait."""
         if torch.cuda.is_current_stream_capturing():
-            self._thread = threading.Thread(target=self._run)
+            self._thread = threading.Thread(target=self.run)
             self._thread.start()
             self._thread.join(0.2)
 
@@ -53,7 +53,7 @@ class Beside:
         self._thread.join()
         assert self.errors == []
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self._do()
         except Exception as error:
@@ -218,7 +218,7 @@ def test_several_recordings_collect_garbage_once(gpu: Gpu, monkeypatch: pytest.M
 def test_collector_stays_off_until_the_last_thread_is_done(gpu: Gpu) -> None:
     beside = Beside(record_another)
     with without_collector():
-        thread = threading.Thread(target=beside._run)
+        thread = threading.Thread(target=beside.run)
         thread.start()
         thread.join()
         assert beside.errors == []

@@ -35,6 +35,7 @@ SOURCES = [
 ]
 NAMES = sorted({name for path in SOURCES for name in re.findall(r"\bcuda[A-Z]\w*", path.read_text())})
 NO_DRIVER = {runtime.cudaError_t.cudaErrorInsufficientDriver, runtime.cudaError_t.cudaErrorNoDevice}
+NO_GPU = 99  # an index that no GPU has, so that nobody else gets the stream
 LARGE = 1 << 40  # what calls then seem to give: an address, bytes, a stream
 GIVEN = {
     "int": (4096,),
@@ -95,10 +96,14 @@ def call_all_of(module: Any) -> None:
 def test_every_call_fits_the_bindings_signature(binding: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     call_all_of(memory)
-    streams._lease(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: None)
+    streams.Stream(torch.device("cuda", NO_GPU))
     GPU = type("GPU", (), {"name": "GPU", "total_memory": 0, "major": 9, "minor": 0})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: GPU)
-    checkup._gpu(torch, binding, 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (finding,) = checkup.check_gpu(torch)
+    assert finding.found.startswith("GPU, 0.0 GiB")
     after_errors = {"cudaGetLastError", "cudaGetErrorString"}  # the other test's
     names, statuses = map(set, zip(*binding.calls, strict=True))
     assert names == {name for name in NAMES if is_function(name)} - after_errors

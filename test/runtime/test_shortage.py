@@ -6,11 +6,12 @@ import errno
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from split_infer_ros.buffers import gpu_memory, segment
+from split_infer_ros.buffers import cuda, segment
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.segment import Segment
@@ -52,7 +53,9 @@ def test_a_shortage_of_a_gpu_tells_both_sizes(policy: Policy, monkeypatch: pytes
     def refuse(*_: object, **__: object) -> None:
         raise OutOfMemory("cudaHostAlloc failed: out of memory.")
 
-    monkeypatch.setitem(gpu_memory._ALLOCATE, policy, refuse)
+    monkeypatch.setattr(cuda, "allocate_mapped", refuse)
+    monkeypatch.setattr(cuda, "allocate_managed", refuse)
+    monkeypatch.setattr(cuda, "device_attributes", lambda index: SimpleNamespace(concurrent_managed_access=True))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7_000, 9_000))
     with pytest.raises(OutOfMemory) as refused:
         allocate(policy, 5_000, torch.device("cuda", 0))

@@ -40,9 +40,9 @@ def test_pair_of_applications_gives_what_each_kernel_wrote(absent: list[str], se
             ends = gpu([ReleasedTask(device, D), ReleasedTask(managed, M)])
             assert 0 < ends[0] <= ends[1]
         for policy in (D, M):
-            values = gpu._memory["search", policy].host.view(torch.float32)
+            values = gpu.memory_of("search", policy).host.view(torch.float32)
             assert values.sum().item() == len(values) + 23 * round(len(values) / 24), "the first one adds to all"
-            assert gpu._memory["add", policy].host.view(torch.float32).eq(1).all()
+            assert gpu.memory_of("add", policy).host.view(torch.float32).eq(1).all()
 
 
 @pytest.mark.parametrize("policies", [(D, D), (D, M), (M, M)])

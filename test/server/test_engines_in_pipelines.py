@@ -131,7 +131,7 @@ def test_openvino_alone_normalises_images_itself(engine: Engine) -> None:
 def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head reads the very addresses that the backbone wrote, and nothing was converted or copied in between."""
     kind = ENGINES[name]
-    original = kind._run
+    original = kind.run_prepared
     calls: list[tuple[EnginePart, list[int], list[int], int]] = []
 
     def record(self: EnginePart, outputs: Sequence[Array | None], values: Sequence[Array]) -> tuple[Array, ...]:
@@ -143,7 +143,7 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise AssertionError("features were copied")
 
-    monkeypatch.setattr(kind, "_run", record)
+    monkeypatch.setattr(kind, "run_prepared", record)
     monkeypatch.setattr(SlotMemory, "write", refuse)
     split = two_roads(ExecutionConfig(engine=Engine(name)))
     head = split.head("left")
@@ -183,7 +183,7 @@ def test_a_head_on_another_engine_converts_and_counts(monkeypatch: pytest.Monkey
 def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For its own number of threads, and for a single image and a full batch."""
     kind = ENGINES[name]
-    original = kind._run
+    original = kind.run_prepared
     runs: list[tuple[int, int]] = []
 
     def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -192,7 +192,7 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
 
     split = two_roads(ExecutionConfig(engine=Engine(name)))
     split.head("left"), split.backbone("left")
-    monkeypatch.setattr(kind, "_run", record)
+    monkeypatch.setattr(kind, "run_prepared", record)
     pipeline = LocalPipeline(split, SETTINGS, num_threads=(2, 1))
     of_head = [(count, threads) for count, threads in runs if threads == 1]  # the backbone has two
     assert sorted(of_head) == [(1, 1), (2, 1)]

@@ -108,10 +108,7 @@ def test_damaged_layer_costs_batches_until_it_is_repaired(run: Run, tmp_path: Pa
 
 def test_resident_head_is_freed_once_its_weights_are_streamed(run: Run) -> None:
     run.feed()
-    current = run.pipeline.head._partitions._current
-    assert current is not None
-    resident = weakref.ref(current.partition)
-    del current
+    resident = weakref.ref(run.model.head(SETTINGS.split_point))
     run.pipeline.head.configure(TWO_STAGE)
     assert resident() is None
 

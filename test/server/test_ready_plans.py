@@ -9,6 +9,7 @@ import pytest
 from brightness_models import LONG_S
 from two_stages import RecordingHead
 
+from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
@@ -32,13 +33,12 @@ def test_no_frame_waits_for_openvino_to_compile(monkeypatch: pytest.MonkeyPatch,
     part = pytest.importorskip("split_infer_ros.engines.openvino_part")
     pytest.importorskip("openvino")
     compiled: list[object] = []
-    compile_part = part.OpenVinoPart._compile
 
-    def record(self: object, models: object, shapes: object) -> object:
-        compiled.append(shapes)
-        return compile_part(self, models, shapes)
+    def record(*model: object) -> CompiledBlob:
+        compiled.append(model)
+        return CompiledBlob(*model)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(part.OpenVinoPart, "_compile", record)
+    monkeypatch.setattr(part, "CompiledBlob", record)
     model = load_model(ModelSpec("shapes", execution_config=ExecutionConfig(engine=Engine.OPENVINO)))
     picture = Pixels(draw_scene(seed=1, index=0).image, RGB)
     with LocalPipeline(model, SETTINGS) as pipeline:

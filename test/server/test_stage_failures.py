@@ -86,7 +86,7 @@ def test_backbone_error_costs_one_batch(start: Start) -> None:
     assert len(pipeline.delivered) == 1
 
 
-def test_delivery_error_costs_the_rest_of_its_batch(start: Start) -> None:
+def test_delivery_error_costs_the_rest_of_its_batch(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = start(batch_size=3, batch_timeout_s=LONG_S)
 
     def deliver(handle: Handle, index: int, detections: Detections) -> None:
@@ -95,7 +95,7 @@ def test_delivery_error_costs_the_rest_of_its_batch(start: Start) -> None:
             raise RuntimeError("delivery failed")
         pipeline.delivered.append((origin, detections))
 
-    pipeline.head._deliver = deliver
+    monkeypatch.setattr(pipeline, "deliver", deliver)
     pipeline.send(1, 2, 3)
     pipeline.settle()
     assert pipeline.backbone.ledger.counts().dropped == {"head_error": 2}
@@ -142,7 +142,7 @@ def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections
     return TorchModel(replace(ENTRY, decode=function), Brightness(), CPU)
 
 
-def test_publishing_error_keeps_batches_that_a_head_has(start: Start) -> None:
+def test_publishing_error_keeps_batches_that_a_head_has(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first handle reaches the head before publishing fails, the second does not."""
     pipeline = start(batch_size=1, drop_policy=DropPolicy.BLOCK)
     arrived = threading.Event()
@@ -157,7 +157,7 @@ def test_publishing_error_keeps_batches_that_a_head_has(start: Start) -> None:
             assert arrived.wait(LONG_S)
         raise RuntimeError("sending failed")
 
-    pipeline.head._deliver = deliver
+    monkeypatch.setattr(pipeline, "deliver", deliver)
     pipeline.gate.clear()
     pipeline.transport.publish = publish
     pipeline.send(1)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from brightness_models import LONG_S, BrightModel
 from tenant_server import until
-from two_stages import RecordingHead, Start, frame
+from two_stages import RecordingHead, Start, brightness, frame
 
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.dispatcher import TICK_S
 from split_infer_ros.server.local_transport import LocalTransport
@@ -212,23 +213,26 @@ def test_frame_costs_three_turns_of_the_loop(start: Start, monkeypatch: pytest.M
     assert len(turns) <= 3 * 20 + ticks + 2
 
 
-def test_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
-    pipeline = start(batch_size=1)
+def test_handle_reaches_the_heads_queue_by_three_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = start()
     call_chains: list[list[str]] = []
-    queue = pipeline.head._head_thread
+    put_work = WorkerThread.put
 
-    class Queue:
-        def put(self, work: object) -> None:
-            call_chains.append([found.name for found in traceback.extract_stack()])
-            queue.put(work)  # type: ignore[arg-type]
+    def put(thread: WorkerThread[Any], work: object) -> None:
+        names = [found.name for found in traceback.extract_stack()]
+        if "hand_over" in names:  # the head's own threads put work as well
+            call_chains.append(names)
+        put_work(thread, work)
 
-    pipeline.head._head_thread = Queue()  # type: ignore[assignment]
-    instance = pipeline.backbone.instance
-    instance.connection = LocalTransport(pipeline.head).connect(instance._released, lambda: None)
-    pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2, batch_timeout_s=LONG_S))
-    pipeline.send(1, 2)
-    pipeline.settle()
-    pipeline.head._head_thread = queue
+    monkeypatch.setattr(WorkerThread, "put", put)
+    settings = StageSettings(batch_size=2, batch_timeout_s=LONG_S)
+    stage = BackboneStage(brightness(), settings, LocalTransport(pipeline.head), pytest.fail)
+    stage.start()
+    for value in (1, 2):
+        stage.submit(*frame(value), time.monotonic())
+    until(lambda: stage.ledger.counts().published == 2)
+    stage.stop(LONG_S)
+    stage.close()
     assert [chain[chain.index("hand_over") + 1 :] for chain in call_chains] == [["send", "submit", "put"]]
 
 

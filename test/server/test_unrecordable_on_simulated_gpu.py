@@ -42,7 +42,7 @@ class WaitingPart(EnginePart):
         current_fence(GPU).wait()
         return tuple(2 * tensor for tensor in tensors)
 
-    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def run_prepared(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
 

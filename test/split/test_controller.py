@@ -139,7 +139,7 @@ def test_a_pipeline_that_runs_as_profiled_stays():
     assert plan(profile()).split_point == "middle"
     pipeline = simulated().run_until(24)
     assert pipeline.moves == []
-    assert pipeline.controller._drift == pytest.approx((1, 1))
+    assert pipeline.controller.drift == pytest.approx((1, 1))
 
 
 @pytest.mark.parametrize("co_run", [CoRun(), CoRun(0.6, 0.9)])
@@ -167,7 +167,7 @@ def test_a_slower_gpu_sends_work_to_the_head():
 
     pipeline = simulated(stages).run_until(24)
     assert [split_point for _, split_point in pipeline.moves] == ["early"]
-    assert pipeline.controller._drift == pytest.approx((3, 1), rel=0.2)
+    assert pipeline.controller.drift == pytest.approx((3, 1), rel=0.2)
 
 
 def test_stages_that_slow_down_alike_cause_no_move():
@@ -189,7 +189,7 @@ def test_waiting_for_frames_is_no_drift():
     co_run = CoRun(0.5, 0.7)
     pipeline = simulated(split_point=plan(profile(co_run)).split_point, co_run=co_run, interval_s=0.2).run_until(24)
     assert pipeline.moves == []
-    assert pipeline.controller._drift == pytest.approx((1, 1))
+    assert pipeline.controller.drift == pytest.approx((1, 1))
 
 
 def test_a_split_point_that_disappoints_is_left_for_good():

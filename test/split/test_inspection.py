@@ -206,8 +206,8 @@ def test_memory_of_an_inspection_is_bounded(inspector: Inspector, tmp_path: Path
 def test_a_killed_process_is_made_again(inspector: Inspector, state: Path) -> None:
     spec, limits = ModelSpec("shapes", str(state)), InspectionLimits(2 << 30, 60)
     inspector.ask(spec, limits)
-    assert inspector._process is not None
-    os.kill(inspector._process._process.pid, signal.SIGKILL)
+    assert inspector.pid is not None
+    os.kill(inspector.pid, signal.SIGKILL)
     answer = inspector.ask(spec, limits)
     assert "files" in answer or answer["died"] == "SIGKILL"
     assert inspector.ask(spec, limits)["files"] == []

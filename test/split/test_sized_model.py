@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -127,14 +129,21 @@ def test_segments_follow_each_other(model: SizedModel) -> None:
             assert (values[0] - expected).abs().max() <= ROUNDING * expected.abs().max()
 
 
-def test_size_with_other_split_points_runs_in_pairs() -> None:
+def test_size_with_other_split_points_runs_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_model(entry(), module(differs_alone=True), ExecutionConfig())
     assert isinstance(made, SizedModel)
     assert made.for_size(3) is not None
-    made._sized[3] = None  # as if its graph had other split points
+    find, asked = made.for_size, Counter[int]()
+
+    def for_size(size: int) -> TorchModel | None:
+        asked[size] += 1
+        return find(size) if size != 3 else None  # as if its graph had other split points
+
+    monkeypatch.setattr(made, "for_size", for_size)
     for point in made.split_points:
         for count in (1, 3):
             assert_right(made, point.name, count, module(differs_alone=True))
+    assert asked[3]
 
 
 def test_other_placements_share_the_source(model: SizedModel) -> None:

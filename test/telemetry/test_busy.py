@@ -100,6 +100,6 @@ def test_settled_intervals_take_no_memory() -> None:
     for number in range(count):
         busy.begin(number, float(number))
         busy.end(number, number + 0.5)
-        assert len(busy._intervals) <= MAX_INTERVALS
+        assert busy.num_intervals <= MAX_INTERVALS
     assert busy.seconds(float(count)) == count / 2
-    assert len(busy._intervals) == 0
+    assert busy.num_intervals == 0

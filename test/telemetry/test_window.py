@@ -53,4 +53,4 @@ def test_old_samples_take_no_memory() -> None:
     window = Window(seconds=10.0)
     for second in range(1000):
         window.add(1.0, now=float(second))
-    assert len(window._samples) == 10
+    assert window.num_samples == 10

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from split_infer_ros.vision_ops import implementations as module
 from split_infer_ros.vision_ops.implementations import (
     CALLS_PER_GROUP,
     ImplementationChoice,
+    forget_choices,
     run_fastest,
     use_implementation,
 )
@@ -56,27 +57,21 @@ def database(tmp_path: Path) -> Database:
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Forgets what this process knows, as if another process went on."""
+def of_this_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "time", CLOCK)
-    monkeypatch.setattr(module, "_cache", {})
-    monkeypatch.setattr(module, "_warned", set())
-
-    def clear() -> None:
-        module._cache.clear()
-        module._warned.clear()
-
-    return clear
+    forget_choices()
+    yield
+    forget_choices()
 
 
-def test_the_fastest_is_measured_once_for_similar_sizes(database: Database, forget: Callable[[], None]) -> None:
+def test_the_fastest_is_measured_once_for_similar_sizes(database: Database) -> None:
     slow, fast = SimulatedImplementation(0.01), SimulatedImplementation(0.0)
     implementations = {PLAIN: slow, TRITON: fast}
     assert run_fastest("sum", VALUES, [100, 3], implementations, database=database) is fast
     measured = slow.calls
     assert measured == 1 + NUM_AGREEING * CALLS_PER_GROUP
     assert run_fastest("sum", VALUES, [128, 4], implementations, database=database) is fast
-    forget()
+    forget_choices()  # as if another process went on
     assert run_fastest("sum", VALUES, [100, 3], implementations, database=database) is fast
     assert slow.calls == measured
     run_fastest("sum", VALUES, [129, 3], implementations, database=database)
@@ -96,35 +91,33 @@ def test_a_forced_implementation_runs_unmeasured(database: Database) -> None:
     assert other.calls >= 1 + CALLS_PER_GROUP, "outside of the context it is measured"
 
 
-def test_a_failure_is_remembered_and_not_used(database: Database, forget: Callable[[], None]) -> None:
+def test_a_failure_is_remembered_and_not_used(database: Database) -> None:
     plain, broken = SimulatedImplementation(0.001), SimulatedImplementation(0.0, "does not compile")
     implementations = {PLAIN: plain, TRITON: broken}
     assert run_fastest("sum", VALUES, [5], implementations, database=database) is plain
-    forget()
+    forget_choices()  # as if another process went on
     assert run_fastest("sum", VALUES, [5], implementations, database=database) is plain
     assert broken.calls == 1
     (error,) = [record.error for record in database.records() if record.config["form"] == "triton"]
     assert error == "RuntimeError: does not compile"
 
 
-def test_each_process_warns_once_of_a_failure(
-    database: Database, forget: Callable[[], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_process_warns_once_of_a_failure(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     implementations = {PLAIN: SimulatedImplementation(0.001), TRITON: SimulatedImplementation(0.0, "does not compile")}
     for _ in range(2):  # the second process knows the failure only from the database
         for size in (5, 50):
             run_fastest("sum", VALUES, [size], implementations, database=database)
         assert caplog.text.count("sum: form triton fails (RuntimeError: does not compile) and is not used.") == 1
         caplog.clear()
-        forget()
+        forget_choices()  # as if another process went on
 
 
-def test_uncertain_times_are_not_used_but_measured_again(database: Database, forget: Callable[[], None]) -> None:
+def test_uncertain_times_are_not_used_but_measured_again(database: Database) -> None:
     plain, doubtful = SimulatedImplementation(1.0), SimulatedImplementation(1e-6, factor=1.1)
     implementations = {PLAIN: plain, TRITON: doubtful}
     assert run_fastest("sum", VALUES, [5], implementations, database=database) is plain
     assert [record.uncertain for record in database.records()] == [False, True]
-    forget()
+    forget_choices()  # as if another process went on
     doubtful.factor = 1.0
     assert run_fastest("sum", VALUES, [5], implementations, database=database) is doubtful
 

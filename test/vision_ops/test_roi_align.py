@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.vision_ops import roi_align as module
 from split_infer_ros.vision_ops.roi_align import roi_align
 
 
@@ -57,20 +56,24 @@ def test_features_are_0_far_outside_the_map() -> None:
     assert found.tolist() == [[[[0, 0], [0, 0]]]]
 
 
+@pytest.mark.usefixtures("gpu")
 def test_regions_are_prepared_alike_on_both_devices() -> None:
-    # the device's way runs on any device, and copies and comparisons are exact
     random = torch.Generator().manual_seed(0)
     for dtype in (torch.float16, torch.float32, torch.float64):
         regions = (torch.rand((50, 4), generator=random) * 40).to(dtype)  # half of them inverted
         images = torch.randint(0, 2, (50,), generator=random)
-        about = {"features": torch.ones(2, 3, 10, 12), "spatial_scale": 0.25}
-        on_device = module._rows_on_device(regions, images, **about)
-        on_host = module._rows_on_host(regions, images, **about)
+        features = torch.rand((2, 3, 10, 12), generator=random).to(dtype)
+        on_host, on_device = (
+            roi_align(features.to(device), regions.to(device), images.to(device), (3, 2), spatial_scale=0.25)
+            for device in ("cpu", "cuda")
+        )
+        assert on_device.is_cuda
         assert on_device.dtype == on_host.dtype
-        assert torch.equal(on_device, on_host)
+        assert torch.equal(on_device.cpu(), on_host)  # by the same kernel, which a simulated GPU runs as well
 
 
-@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
     ("features", "regions", "images", "size", "message"),
     [
@@ -90,10 +93,8 @@ def test_impossible_arguments_are_refused(
     images: list[int],
     size: tuple[int, int],
     message: str,
-    on_device: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    device: str,
 ) -> None:
-    if on_device:
-        monkeypatch.setattr(module, "_rows_on_host", module._rows_on_device)
+    arguments = [each.to(device) for each in (torch.ones(features), torch.tensor(regions), torch.tensor(images))]
     with pytest.raises(ConfigurationError, match=message):
-        roi_align(torch.ones(features), torch.tensor(regions), torch.tensor(images), size)
+        roi_align(*arguments, size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from split_infer_ros.vision_ops.schedules import (
     TRIAL_S,
     ConvolutionTemplate,
     best_schedule,
+    forget_schedules,
+    limit_search,
     samples_at_other_sizes,
     size_features,
 )
@@ -45,9 +48,16 @@ class SimulatedKernel:
             raise RuntimeError("out of shared memory")
 
 
-def test_schedules_are_searched_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache: dict[Any, Any] = {}
-    monkeypatch.setattr(module, "_cache", cache)
+@pytest.fixture(autouse=True)
+def of_this_test() -> Iterator[None]:
+    forget_schedules()
+    limit_search(SEARCH_S)
+    yield
+    forget_schedules()
+    limit_search(SEARCH_S)
+
+
+def test_schedules_are_searched_once_and_stored(tmp_path: Path) -> None:
     database, kernel, values = Database(tmp_path / "tuning.jsonl"), SimulatedKernel(), torch.zeros(1)
     best = best_schedule(POINTWISE, values, [50, 3], run=kernel, rule=no_rule, database=database)
     assert len(kernel.tried) == MAX_TRIALS
@@ -56,7 +66,7 @@ def test_schedules_are_searched_once_and_stored(tmp_path: Path, monkeypatch: pyt
     assert best_schedule(POINTWISE, values, [60, 4], run=kernel, rule=no_rule, database=database) == best, (
         "the sizes round up to the same powers of two"
     )
-    cache.clear()
+    forget_schedules()
     assert best_schedule(POINTWISE, values, [50, 3], run=kernel, rule=no_rule, database=database) == best, (
         "another process reads the records"
     )
@@ -98,8 +108,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
     clock = SimulatedClock()
     for each in (module, implementations):
         monkeypatch.setattr(each, "time", clock)
-    monkeypatch.setattr(module, "_cache", {})
-    monkeypatch.setattr(module, "_budget", module._SearchBudget())
     return clock
 
 
@@ -115,7 +123,7 @@ def test_searches_of_a_process_end_in_time(tmp_path: Path, clock: SimulatedClock
     )
     assert len(kernel.tried) == tried, "all searches of a process share its time"
     assert not module.has_search_time()
-    module.search_without_limit()
+    limit_search(math.inf)
     assert module.has_search_time()
 
 
@@ -134,7 +142,7 @@ def test_rejected_schedules_are_not_tried(tmp_path: Path, clock: SimulatedClock)
     database, kernel, values = Database(tmp_path / "tuning.jsonl"), SimulatedKernel(), torch.zeros(1)
     best_schedule(POINTWISE, values, [50, 3], run=kernel, rule=no_rule, database=database)
     assert {schedule["warps"] for schedule in kernel.tried} != {4}
-    module._cache.clear()
+    forget_schedules()
     best = best_schedule(POINTWISE, values, [50, 3], run=(again := SimulatedKernel()), rule=rule, database=database)
     assert {schedule["warps"] for schedule in again.tried} == {best["warps"]} == {4}
 
@@ -171,7 +179,7 @@ def test_other_sizes_teach_what_to_try(tmp_path: Path, clock: SimulatedClock) ->
     found = best_schedule(WINDOWED, values, [16384, 64], run=taught, rule=no_rule, database=database)
     assert len(taught.tried) == MAX_TRIALS_WITH_OTHERS
     assert taught.cost_s(found) < 1.05 * taught.best_s()
-    module._cache.clear()
+    forget_schedules()
     best_schedule(WINDOWED, values, [16384, 64], run=alone, rule=no_rule, database=Database(tmp_path / "empty.jsonl"))
     of_three = [min(map(kernel.cost_s, kernel.tried[:3])) for kernel in (taught, alone)]
     assert of_three[0] < 0.95 * of_three[1]
@@ -182,7 +190,7 @@ def test_without_time_other_sizes_choose(tmp_path: Path, clock: SimulatedClock) 
     database, values = Database(tmp_path / "tuning.jsonl"), torch.zeros(1)
     kernel = TiledKernel(clock, 4096, 64)
     best_schedule(WINDOWED, values, [4096, 64], run=kernel, rule=no_rule, database=database)
-    module._budget.left_s = 0.0
+    limit_search(0.0)
     late = TiledKernel(clock, 8192, 64)
     chosen = best_schedule(WINDOWED, values, [8192, 64], run=late, rule=no_rule, database=database)
     assert late.tried == []

@@ -20,7 +20,7 @@ def make(channels: int) -> BlockedLayout:
 
 def test_layout_is_identified_by_its_fields_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its fields, oneDNN's descriptor has bytes that differ from process to process."""
-    descriptor = bytearray(make(48)._descriptor)
+    descriptor = bytearray(make(48).descriptor)
     assert len(descriptor) == blocked_weights.DESCRIPTOR_BYTES, "oneDNN describes layouts in another way: PADDING too"
     for begin in blocked_weights.PADDING:
         descriptor[begin : begin + blocked_weights.PADDING_BYTES] = b"\xfc\x7f\x12\x34"

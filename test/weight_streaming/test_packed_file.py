@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_weights import START
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.weight_streaming import packed_file
 from split_infer_ros.weight_streaming.packed_file import MAGIC, VERSION, parse_header, read_header, write_packed
 from split_infer_ros.weight_streaming.packed_header import PAGE, PackedHeader, PackedTensor, Piece
 
@@ -28,7 +28,7 @@ def write(path: Path) -> PackedHeader:
 
 
 def start_of(text: bytes, end: int = 3 * PAGE, version: int = VERSION) -> bytes:
-    return packed_file._START.pack(MAGIC, version, end, len(text), hashlib.sha256(text).digest())
+    return START.pack(MAGIC, version, end, len(text), hashlib.sha256(text).digest())
 
 
 def parse(header: dict[str, Any], end: int = 4 * PAGE) -> PackedHeader:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -25,11 +26,12 @@ from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 @dataclass
 class SharedRing:
-    """A backbone and a head in one ring, with inputs and expected results."""
+    """A backbone and a head in one ring, with inputs and expected results, and the files that they read."""
 
     partitions: tuple[StreamedPartition, StreamedPartition]
     inputs: tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
     expected: tuple[Tensor, Tensor]
+    files: tuple[WeightsFile, ...]
 
     def agrees(self, index: int) -> bool:
         with torch.inference_mode():
@@ -46,8 +48,17 @@ def shared(packed_model: PackedModel, request: pytest.FixtureRequest) -> Iterato
     with torch.inference_mode():
         features = tuple(packed_model.model.backbone("default")(packed_model.images[:1]))
         expected = packed_model.resident(packed_model.images[:1]), packed_model.model.head("default")(*features)[0]
-    partitions = open_in(ring_memory, backbone), open_in(ring_memory, head)
-    yield SharedRing(partitions, ((packed_model.images[:1],), features), expected)
+    files, open_file = list[WeightsFile](), WeightsFile.open
+
+    def note(*arguments: Any, **options: Any) -> WeightsFile:
+        files.append(open_file(*arguments, **options))
+        return files[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WeightsFile, "open", note)
+        partitions = open_in(ring_memory, backbone), open_in(ring_memory, head)
+    assert len(files) == 2
+    yield SharedRing(partitions, ((packed_model.images[:1],), features), expected, tuple(files))
     for partition in partitions:
         partition.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "weight_prefetcher"]
@@ -97,7 +108,7 @@ def test_failing_or_closed_partition_does_not_affect_the_other(
     plain = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, memory: memoryview, layer: str) -> None:
-        if self is second._supply.reader.file:  # type: ignore[attr-defined]
+        if self is shared.files[1]:
             raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
         plain(self, offset, memory, layer)
 

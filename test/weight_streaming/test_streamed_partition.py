@@ -20,10 +20,12 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming import packed_partition
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_header import Piece
 from split_infer_ros.weight_streaming.packed_partition import open_packed
+from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory, plan_resident_blocks
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -242,11 +244,17 @@ def test_stalled_disk_ends_the_wait_and_keeps_the_ring_sound(
     monkeypatch.setattr(WeightsFile, "read", read)
     partition = packed_model.streamed(Residency.TWO_STAGE)
     run_once(partition, packed_model.images[:1])
-    monkeypatch.setattr(partition._supply, "_timeout_s", 0.1)  # not earlier: a busy machine may hold up the good pass
+    wait_for = WeightPrefetcher.wait_for
+
+    def wait_briefly(self: WeightPrefetcher, reader: ChunkReader, count: int, timeout_s: float) -> None:
+        wait_for(self, reader, count, 0.1)
+
     may_read.clear()
-    for _ in range(2):
-        with pytest.raises(StreamError, match=r"did not deliver layer '.+' within 0\.1 s") as caught:
-            run_passes(partition, packed_model.images[:1], 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(WeightPrefetcher, "wait_for", wait_briefly)  # not earlier: a busy machine may hold up a good pass
+        for _ in range(2):
+            with pytest.raises(StreamError, match=r"did not deliver layer '.+' within 0\.1 s") as caught:
+                run_passes(partition, packed_model.images[:1], 2)
     assert caught.value.reason == "weights_stalled"
     may_read.set()
     patient = packed_model.streamed(Residency.TWO_STAGE)

@@ -41,6 +41,7 @@ class Parameters(Generic[Table]):
     Attributes:
         values: the table in force.
         overrides: the parameters with which the node was started.
+        status_parameters: names, or patterns of names, of parameters that the node itself sets.
 
     Raises:
         ConfigurationError: the node was started with values that its table does not accept.
@@ -56,7 +57,7 @@ class Parameters(Generic[Table]):
         self._node = node
         self._rows = Rows(table)
         self._on_change = on_change
-        self._status_parameters = status_parameters
+        self.status_parameters = status_parameters
         self._lock = threading.RLock()
         self._is_declaring = False
         self.overrides = {name: override.value for name, override in node._parameter_overrides.items()}
@@ -95,7 +96,7 @@ class Parameters(Generic[Table]):
         return f"{self._node.get_name()} has no parameter '{name}' (value {value!r}).{self._rows.hint(name)}"
 
     def _is_status(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._status_parameters)
+        return any(fnmatchcase(name, pattern) for pattern in self.status_parameters)
 
     def _prepare(self, changes: list[Parameter[Any]]) -> list[Parameter[Any]]:
         """Converts values to the types of their rows. Refuses unknown parameters by name, which rclpy would not do."""

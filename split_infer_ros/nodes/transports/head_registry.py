@@ -23,6 +23,11 @@ class HeadRegistry:
         self._timeout_s = timeout_s
         self._heartbeats: dict[str, float] = {}  # the time of each head's last one, in the order in which heads came
 
+    @property
+    def num_heads(self) -> int:
+        """How many heads are registered, dead ones included until they are forgotten."""
+        return len(self._heartbeats)
+
     def heartbeat(self, head: str, now: float) -> None:
         """Registers a head, or notes that it is alive."""
         self._heartbeats[head] = now

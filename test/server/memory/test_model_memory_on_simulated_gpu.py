@@ -54,8 +54,8 @@ def allocations(gpu: Gpu) -> Iterator[Counter[str]]:
 
 
 def weights_of(model: TorchModel) -> dict[str, torch.Tensor]:
-    (backbone,) = model._backbones.partitions.values()
-    return state_of(backbone)
+    """Returns the weights of the backbone that a pipeline with ``SETTINGS`` runs: the model keeps it."""
+    return state_of(model.backbone(SETTINGS.split_point))
 
 
 def kind_of(gpu: Gpu, tensor: torch.Tensor) -> str:
@@ -100,7 +100,7 @@ def test_weights_are_there_twice_under_device_alone(gpu: Gpu, policy: Policy) ->
         names = [name for name in weights_of(model) if name in expected]
         host_bytes = sum(expected[name].nbytes for name in names)
         report = run.pipeline.backbone.report(0.0)
-        on_host = model._host_weight_bytes(model.split_point("parts.0"))
+        on_host = model.host_weight_bytes(model.split_point("parts.0"))
         assert on_host == (host_bytes if policy is Policy.DEVICE else 0)
         assert report.model_bytes >= host_bytes + on_host
         for name, tensor in model.state().items():
@@ -114,7 +114,7 @@ def test_partition_on_the_cpu_reads_weights_back(gpu: Gpu) -> None:
     images = torch.rand(2, 3, 4, 4)
     (expected,) = model.placed(torch.device("cpu")).backbone("output")(images)
     with BrightRun(replace(SETTINGS, memory_policy="managed"), model):
-        assert not model._host_weight_bytes(model.split_point("parts.0"))
+        assert not model.host_weight_bytes(model.split_point("parts.0"))
         (found,) = model.placed(torch.device("cpu")).backbone("output")(images)
         assert torch.equal(found, expected), "the same kernels on the same values"
 
@@ -149,9 +149,10 @@ def test_gpu_with_its_own_memory_keeps_weights_there(policy: str, absent: list[s
 def test_without_a_compiler_the_model_runs_and_says_so(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source = tmp_path / "other.c"  # no library was installed beside it, and none is in the cache folder
-    source.write_bytes(pool_allocators._SOURCE.read_bytes())
-    monkeypatch.setattr(pool_allocators, "_SOURCE", source)
+    def of_a_copy(source: Path) -> Path:  # no library was installed beside it, and none is in the cache folder
+        return native_library.native_library(Path(shutil.copy(source, tmp_path / "other.c")))
+
+    monkeypatch.setattr(pool_allocators, "native_library", of_a_copy)
     monkeypatch.setattr(native_library.shutil, "which", lambda _: None)  # type: ignore[attr-defined]
     with BrightRun(replace(SETTINGS, memory_policy="managed")) as run:
         run.feed(4)
