@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from blocked_torch import BLOCK_TORCH, PACKAGE
 
-import split_infer_ros
-
-PACKAGE = Path(split_infer_ros.__file__).parent
 CHILD_S = 60  # a bound on the process that a test starts
 PACKAGES = ("images", "measurements", "onnx_graphs", "runtime", "sources", "telemetry")
 MODULES = (
@@ -33,17 +30,6 @@ MODULES = (
     *("engines.agreement", "engines.compute", "engines.executable", "engines.execution_config"),
     *("engines.onnxruntime_part", "engines.openvino_part", "preprocessing.preprocessor"),
 )
-
-BLOCK_TORCH = """
-import importlib, sys
-
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "torchvision"):
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, NoTorch())
-"""
 
 PREPARE_BATCH = """
 from split_infer_ros.images.encodings import read_pixels

@@ -11,7 +11,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from test_without_torch import PACKAGE  # noqa: E402
+from blocked_torch import PACKAGE  # noqa: E402
 
 from split_infer_ros.models.shapes_file import DEFAULT_SPLIT_POINT, FILE, LABELS, NAME, as_shapes, is_shapes_file  # noqa: E402
 

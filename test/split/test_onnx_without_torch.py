@@ -11,8 +11,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
+from blocked_torch import BLOCK_TORCH, PACKAGE  # noqa: E402
 from onnx_files import network, ultralytics  # noqa: E402
-from test_without_torch import BLOCK_TORCH, PACKAGE  # noqa: E402
 
 CHILD_S = 100  # a bound on the process that a test starts
 
