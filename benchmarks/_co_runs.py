@@ -19,11 +19,11 @@ from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask, co_run_ms, device_ends_ms, release
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.cpu_microbenchmarks import read
 from split_infer_ros.memory_cost.gpu_microbenchmarks import reread
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
-from split_infer_ros.memory_cost.release import ReleasedTask, co_run_ms, device_ends_ms, release
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 

@@ -13,11 +13,11 @@ from _claim import Claim
 from _estimate import ratio
 from _turns import Contest, rotated
 
-from split_infer_ros.engines.agreement import difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import has_vnni
+from split_infer_ros.engines.result_difference import difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.turns import timed

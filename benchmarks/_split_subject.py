@@ -98,7 +98,7 @@ class Subject:
         """Returns a pipeline at a split point, in one process or in two."""
         point = self.profile.point(split_point, batch_size)
         assert point is not None
-        backbone_s, head_s = self.profile.co_run.busy_s(point.backbone_stage_s, point.head_stage_s)
+        backbone_s, head_s = self.profile.contention.busy_s(point.backbone_stage_s, point.head_stage_s)
         # If the head is slower, batches fill all slots. Otherwise, on a CPU, one batch is in the backbone.
         ahead = StageSettings().pool_slots if head_s > backbone_s or self.model.device.type == "cuda" else 1
         return SplitPipeline(

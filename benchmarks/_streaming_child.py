@@ -25,9 +25,9 @@ from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import set_state
-from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.weightless_model import weightless_model
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 from split_infer_ros.weight_streaming.residency import Residency, blocks_in_ring, plan_memory
@@ -109,7 +109,7 @@ def full_read(packed: PackedPartition) -> Callable[[], None]:
 def main() -> int:
     """Runs one residency. Each step waits for a line from the parent process."""
     name, path, residency, passes, *plan = sys.argv[1:]
-    model = hollow_model(find_model(name))
+    model = weightless_model(find_model(name))
     images = images_of(model)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -21,9 +21,9 @@ from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streaming import stream_backbone
+from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
 
 def warm_up() -> None:

@@ -16,7 +16,7 @@ import io
 from pathlib import Path
 
 from split_infer_ros.runtime.home import ensure_home
-from split_infer_ros.split.early_inspector import start_early
+from split_infer_ros.split.sandbox.early_inspector import start_early
 
 PACKAGE = "split_infer_ros"
 ROS = ("rclpy", "ament_index_python", "builtin_interfaces", "rcl_interfaces")

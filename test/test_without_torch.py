@@ -12,14 +12,19 @@ CHILD_S = 60  # a bound on the process that a test starts
 PACKAGES = ("images", "measurements", "onnx_graphs", "runtime", "sources", "telemetry")
 MODULES = (
     *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
-    *("split.controller", "split.early_inspector", "split.inspected_model", "split.inspector"),
-    "split.inspection_imports",
-    *("split.inspector_process", "split.load", "split.model_engines"),
+    *("split.controller", "split.sandbox.early_inspector", "split.sandbox.inspected_model", "split.sandbox.inspector"),
+    "split.sandbox.inspection_imports",
+    *("split.sandbox.inspector_process", "split.load", "split.model_engines"),
     *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
-    *("split.stage_timer", "split.verdict"),
+    *("split.stage_timer", "split.sandbox.verdict"),
     *("autotuning.opening", "autotuning.trials", "autotuning.tune", "memory_cost.machine"),
     *("memory_cost.memory_choice", "operator_placement.placed_backbone", "quantisation.quantise"),
-    *("vision_ops.box_nms", "vision_ops.schedules", "weight_streaming.hollow_loading", "weight_streaming.ring_memory"),
+    *(
+        "vision_ops.box_nms",
+        "vision_ops.schedules",
+        "weight_streaming.weightless_loading",
+        "weight_streaming.ring_memory",
+    ),
     *("weight_streaming.streamed_partition", "weight_streaming.streaming"),
     *("models.fitting", "models.host_pixels", "models.letterbox", "models.preprocess", "models.recipe"),
     *("buffers.cuda", "buffers.file_locks", "buffers.graph_input", "buffers.host_arrays", "buffers.layout"),
@@ -27,7 +32,7 @@ MODULES = (
     *("buffers.native_library", "buffers.policy", "buffers.pool", "buffers.pool_allocators"),
     *("buffers.segment", "buffers.shared_pool"),
     *("buffers.shared_reader", "buffers.slot_memory", "buffers.slot_table", "buffers.slots"),
-    *("engines.agreement", "engines.compute", "engines.executable", "engines.execution_config"),
+    *("engines.result_difference", "engines.compute", "engines.executable", "engines.execution_config"),
     *("engines.onnxruntime_part", "engines.openvino_part", "preprocessing.preprocessor"),
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from split_infer_ros.autotuning.layouts import Layout, layout_of, needs_conversion
+from split_infer_ros.autotuning.memory_formats import MemoryFormat, format_of, needs_conversion
 from split_infer_ros.autotuning.spaces import LAYOUTS, SEGMENTS, SEGMENTS_PARTS, WORK
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import Compiler, Convolutions
@@ -24,7 +24,7 @@ from split_infer_ros.search.dynamic_programming import best_chain
 from split_infer_ros.split.model import SplitModel
 
 MIN_PIECE_S = 1.0  # the least time for a segment with one kind of convolutions; oneDNN may compile that long
-LAYOUT = "layout"  # fact of a record: the layout of a segment's results
+LAYOUT = "layout"  # fact of a record: the memory format of a segment's results
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class SegmentTimes:
     """The times of all segments, in order, with one kind of convolutions. Uncertain times are infinite.
 
     Attributes:
-        work: the seconds that each segment takes if its inputs have the layout of that kind.
-        conversion: the seconds that it takes to convert each segment's inputs from the other layout to that one.
-        layouts: the layout of each segment's results.
+        work: the seconds that each segment takes if its inputs have the memory format of that kind.
+        conversion: the seconds that it takes to convert each segment's inputs from the other format to that one.
+        formats: the memory format of each segment's results.
     """
 
     work: Sequence[float]
     conversion: Sequence[float]
-    layouts: Sequence[Layout]
+    formats: Sequence[MemoryFormat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class GraphTuner:
         return SegmentTimes(
             work=seconds[: len(ends)],
             conversion=seconds[len(ends) :],
-            layouts=[Layout(record.facts.get(LAYOUT, Layout.MIXED.value)) for record in work],
+            formats=[MemoryFormat(record.facts.get(LAYOUT, MemoryFormat.MIXED.value)) for record in work],
         )
 
     def _stored(self, config: Mapping[str, Any], ends: Sequence[str], limit_s: float) -> list[Record] | None:
@@ -160,7 +160,7 @@ class GraphTuner:
     ) -> list[Record]:
         outcome = self.runner.run(SEGMENTS, config, about, limit_s)
         parts = {part: outcome.facts.get(part, [{"costs": []}] * len(ends)) for part in SEGMENTS_PARTS}
-        layouts = outcome.facts.get(LAYOUTS, [Layout.MIXED.value] * len(ends))
+        formats = outcome.facts.get(LAYOUTS, [MemoryFormat.MIXED.value] * len(ends))
         limit = {name: value for name, value in outcome.facts.items() if name == "limit_s"}
         now = time.time()
         return [
@@ -172,14 +172,14 @@ class GraphTuner:
                 error=outcome.error,
                 facts=limit
                 | ({"uncertain": True} if found.get("uncertain") else {})
-                | ({LAYOUT: layout} if part == WORK else {}),
+                | ({LAYOUT: kind} if part == WORK else {}),
             )
             for part in SEGMENTS_PARTS
-            for end, found, layout in zip(ends, parts[part], layouts, strict=True)
+            for end, found, kind in zip(ends, parts[part], formats, strict=True)
         ]
 
 
 def conversion_s(times: Mapping[str, SegmentTimes], index: int, before: str, after: str) -> float:
     """Returns the seconds of a conversion between two segments. Neighbours of one kind run as one part, without one."""
-    given, taken = times[before].layouts[index - 1], layout_of(Convolutions(after))
+    given, taken = times[before].formats[index - 1], format_of(Convolutions(after))
     return times[after].conversion[index] if before != after and needs_conversion(given, taken) else 0.0

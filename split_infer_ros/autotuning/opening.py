@@ -25,8 +25,8 @@ from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.settings import WeightsSettings
+from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
 
 @dataclass(frozen=True, slots=True)

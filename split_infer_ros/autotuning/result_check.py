@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import outputs_of
 from split_infer_ros.onnx_graphs.graph import OnnxGraph

@@ -1,4 +1,4 @@
-"""Times the segments of a network, and the conversions between the layouts in which they take and return features."""
+"""Times the segments of a network, and the conversions between the memory formats of their features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.autotuning.lane_run import WARM_UP
-from split_infer_ros.autotuning.layouts import Layout, layout_of
+from split_infer_ros.autotuning.memory_formats import MemoryFormat, format_of
 from split_infer_ros.autotuning.spaces import CONVERSION, LAYOUTS, WORK
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.steady import measure_steadily
@@ -21,11 +21,11 @@ from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
 
 SEGMENT_S = 0.01  # a sample of segments takes about this long
-FORMATS = {Layout.CONTIGUOUS: torch.contiguous_format, Layout.CHANNELS_LAST: torch.channels_last}
+FORMATS = {MemoryFormat.CONTIGUOUS: torch.contiguous_format, MemoryFormat.CHANNELS_LAST: torch.channels_last}
 
 
 def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions, end: float) -> dict[str, Any]:
-    """Times each segment with one kind of convolutions. The segment's inputs have the layout of that kind.
+    """Times each segment with one kind of convolutions. The segment's inputs have the memory format of that kind.
 
     Args:
         model: the model with that kind of convolutions.
@@ -35,14 +35,14 @@ def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions,
 
     Returns:
         Three lists with an entry for each segment. An entry of ``work`` (the segment itself) and of ``conversion`` (of
-        its inputs from the other layout to this one) has ``costs`` and whether they are ``uncertain``. ``layouts`` has
-        the layout of the segment's results.
+        its inputs from the other format to this one) has ``costs`` and whether they are ``uncertain``. ``layouts`` has
+        the memory format of the segment's results.
     """
     pieces, _ = model.segments()
-    own = layout_of(convolutions)
-    other = next(layout for layout in FORMATS if layout is not own)
+    own = format_of(convolutions)
+    other = next(each for each in FORMATS if each is not own)
     tensors: tuple[Tensor, ...] = (images,)
-    work, conversion, layouts = [], [], []
+    work, conversion, formats = [], [], []
     stream, watch = Stream(model.device), Stopwatch(model.device)
 
     def measured(run: Callable[[], object]) -> dict[str, Any]:
@@ -52,31 +52,31 @@ def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions,
 
     with torch.inference_mode(), stream.work("trial"):
         for piece in pieces:
-            inputs, other_inputs = in_layout(tensors, own), in_layout(tensors, other)
-            conversion.append(measured(functools.partial(in_layout, other_inputs, own)))
+            inputs, other_inputs = in_format(tensors, own), in_format(tensors, other)
+            conversion.append(measured(functools.partial(in_format, other_inputs, own)))
             work.append(measured(functools.partial(piece, *inputs)))
             tensors = piece(*inputs)
-            layouts.append(found_layout(tensors).value)
-    return {"costs": [], WORK: work, CONVERSION: conversion, LAYOUTS: layouts}
+            formats.append(found_format(tensors).value)
+    return {"costs": [], WORK: work, CONVERSION: conversion, LAYOUTS: formats}
 
 
-def in_layout(tensors: tuple[Tensor, ...], layout: Layout) -> tuple[Tensor, ...]:
-    """Returns the tensors in a layout. Tensors without four dimensions stay as they are."""
-    memory_format = FORMATS[layout]
-    return tuple(tensor.contiguous(memory_format=memory_format) if tensor.dim() == 4 else tensor for tensor in tensors)
+def in_format(tensors: tuple[Tensor, ...], memory_format: MemoryFormat) -> tuple[Tensor, ...]:
+    """Returns the tensors in a memory format. Tensors without four dimensions stay as they are."""
+    torch_format = FORMATS[memory_format]
+    return tuple(tensor.contiguous(memory_format=torch_format) if tensor.dim() == 4 else tensor for tensor in tensors)
 
 
-def found_layout(tensors: tuple[Tensor, ...]) -> Layout:
-    """Returns the layout of all tensors of four dimensions; ``ANY`` if they have both, or if no tensor has four."""
+def found_format(tensors: tuple[Tensor, ...]) -> MemoryFormat:
+    """Returns the memory format of all tensors of four dimensions; ``ANY`` if they have both, or if there are none."""
     maps = [tensor for tensor in tensors if tensor.dim() == 4]
     found = [
-        layout
-        for layout, memory_format in FORMATS.items()
-        if all(each.is_contiguous(memory_format=memory_format) for each in maps)
+        kind
+        for kind, torch_format in FORMATS.items()
+        if all(each.is_contiguous(memory_format=torch_format) for each in maps)
     ]
     if len(found) == len(FORMATS):
-        return Layout.ANY
-    return found[0] if found else Layout.MIXED
+        return MemoryFormat.ANY
+    return found[0] if found else MemoryFormat.MIXED
 
 
 def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:

@@ -32,13 +32,13 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.warm_up import count_lanes
-from split_infer_ros.split.inspection import inspect_files
 from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.result_agreement import ResultDifference
+from split_infer_ros.split.sandbox.inspection import inspect_files
 
 BATCH_TIMEOUT_S = 60.0
 LONG_WARM_UP_S = 1.0  # after a warm-up of this length, no further calls are needed

@@ -14,7 +14,7 @@ from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.other_models import samples_of_other_models
 from split_infer_ros.autotuning.progress import Progress
-from split_infer_ros.autotuning.repeats import uncertain_best
+from split_infer_ros.autotuning.retries import uncertain_best
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,

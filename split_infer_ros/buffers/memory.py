@@ -77,7 +77,7 @@ class Memory:
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.HOST)
 
-    def under(self, policy: Policy) -> Memory | None:
+    def with_policy(self, policy: Policy) -> Memory | None:
         """Returns the same memory under another policy; None if it does not support that policy."""
         return self if policy is self.policy else None
 
@@ -114,9 +114,9 @@ class SwitchableMemory(Memory):
         super().__init__(Policy.DEVICE, pinned.host, managed.device, managed._exclusive_address)
         self._halves = {half.policy: half for half in (managed, pinned)}
 
-    def under(self, policy: Policy) -> Memory | None:
+    def with_policy(self, policy: Policy) -> Memory | None:
         """Returns the same memory under another policy. Two batches must not use it at the same time."""
-        return self._halves.get(policy, super().under(policy))
+        return self._halves.get(policy, super().with_policy(policy))
 
     def give_to_device(self) -> None:
         """Lets all streams touch the device's half, because one stream computes features and another copies them."""

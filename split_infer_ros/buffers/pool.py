@@ -103,9 +103,9 @@ class SlotPool:
         """The kind of memory that holds the slots, as a text for users."""
         return self.slots.policy.value
 
-    def under(self, policy: Policy) -> SlotPool | None:
+    def with_policy(self, policy: Policy) -> SlotPool | None:
         """Returns a pool of the same slots and leases under another policy; None if the memory does not support it."""
-        slots = self.slots.under(policy)
+        slots = self.slots.with_policy(policy)
         return None if slots is None else SlotPool(self.layout, self.leases, slots, self._released)
 
     def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:

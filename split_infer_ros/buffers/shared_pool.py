@@ -86,7 +86,7 @@ class SharedSlotPool:
         policy = self.slots.policy
         return f"shared {policy.value}" if policy.needs_gpu else "shared"
 
-    def under(self, policy: Policy) -> None:
+    def with_policy(self, policy: Policy) -> None:
         """Returns None, because memory that another process maps serves only one policy."""
 
     def views(self, lease: Lease, batch: int) -> tuple[Values, ...]:

@@ -91,9 +91,9 @@ class SlotMemory:
         except OutOfMemory as error:
             raise _no_room(layout, num_slots, error) from error
 
-    def under(self, policy: Policy) -> SlotMemory | None:
+    def with_policy(self, policy: Policy) -> SlotMemory | None:
         """Returns the same slots under another policy; None if their memory does not support it."""
-        slots = [under for memory in self._slots if (under := memory.under(policy)) is not None]
+        slots = [under for memory in self._slots if (under := memory.with_policy(policy)) is not None]
         return SlotMemory(self._layout, slots) if len(slots) == len(self._slots) else None
 
     @property

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.agreement import (
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.engines.result_difference import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
     MAX_LOW_PRECISION_RATIO,
@@ -17,7 +18,6 @@ from split_infer_ros.engines.agreement import (
     MAX_ROUNDING_RATIO,
     difference,
 )
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.models.entry import outputs_of
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
 from split_infer_ros.engines.fusion import fuse_convolutions
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, difference
 
 MAX_COMPILED = 3  # a full batch, a single image, and one more; each has its own copy of the weights
 WARM_UP_CALLS = 3  # the first call records the shapes, the second compiles, the third packs the weights

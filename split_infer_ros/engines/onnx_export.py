@@ -14,16 +14,16 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.host_arrays import is_floating, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.agreement import (
-    MAX_DIFFERENCE,
-    MAX_LOW_PRECISION_DIFFERENCE,
-    difference,
-)
 from split_infer_ros.engines.allowed_difference import allowed_difference, allowed_in_precision
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.result_difference import (
+    MAX_DIFFERENCE,
+    MAX_LOW_PRECISION_DIFFERENCE,
+    difference,
+)
 from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.memory_cost.robust import Line, fit_bounded, fit_line
+from split_infer_ros.memory_cost.line_fits import Line, fit_bounded, fit_line
 from split_infer_ros.memory_cost.samples import Probe, Samples, Timings
 
 KIB = 2**10

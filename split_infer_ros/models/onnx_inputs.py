@@ -26,7 +26,7 @@ _COLOURS, _ONE_CHANNEL = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
-class ImageInput:
+class OnnxImageInput:
     """How a model takes images, and a graph that takes them in one way.
 
     Attributes:
@@ -74,7 +74,7 @@ class ImageInput:
         return levels
 
 
-def read_image_input(graph: OnnxGraph, input_size: str = "") -> ImageInput:
+def read_image_input(graph: OnnxGraph, input_size: str = "") -> OnnxImageInput:
     """Finds out how a graph takes images, and makes it take float32 (N, 3, height, width) alone.
 
     Args:
@@ -87,7 +87,7 @@ def read_image_input(graph: OnnxGraph, input_size: str = "") -> ImageInput:
     form, others = _told_apart(graph)
     height, width, note = _size(graph, form, others, input_size)
     edited, filled = _edited(graph, form, others, height, width)
-    return ImageInput(
+    return OnnxImageInput(
         edited,
         height,
         width,

@@ -16,10 +16,10 @@ from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.grids import read_anchors
 from split_infer_ros.models.decoders.layout import BoxEncoding, OutputLayout
 from split_infer_ros.models.decoders.queries import RF_DETR
-from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.decoders.recognition import OutputReading, recognise
 from split_infer_ros.models.decoders.shape_checks import count_boxes
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input
+from split_infer_ros.models.onnx_inputs import OnnxImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.plain_yaml import SUFFIXES
@@ -111,7 +111,7 @@ class OnnxFile:
             input_size=options.input_size or self._side.input_size,
             preprocessing=self._side.preprocessing or AUTO if options.preprocessing == AUTO else options.preprocessing,
         )
-        self.input: ImageInput = read_image_input(graph, self._options.input_size)
+        self.input: OnnxImageInput = read_image_input(graph, self._options.input_size)
         self._inputs = tuple(tensor.name for tensor in graph.inputs)
         self._names = self._read_names()
 
@@ -126,7 +126,7 @@ class OnnxFile:
         chosen = self._options.preprocessing
         return self._recipe(NEUTRAL if chosen == AUTO else chosen)
 
-    def recognise(self, trial: Mapping[str, npt.NDArray[Any]] | None = None) -> Reading:
+    def recognise(self, trial: Mapping[str, npt.NDArray[Any]] | None = None) -> OutputReading:
         """Returns how the outputs are read.
 
         Args:
@@ -144,9 +144,9 @@ class OnnxFile:
             found = recognise(facts, wanted, where)
         recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
         self._check_anchors(self._with_anchors(found.layout), facts)
-        return Reading(found.layout, str(self._recipe(recipe)))
+        return OutputReading(found.layout, str(self._recipe(recipe)))
 
-    def describe(self, reading: Reading) -> dict[str, Any]:
+    def describe(self, reading: OutputReading) -> dict[str, Any]:
         """Describes the model's entry in values that can be written as JSON. ``entry_of`` makes the entry of them.
 
         Args:
@@ -172,7 +172,7 @@ class OnnxFile:
             "notes": notes,
         }
 
-    def entry(self, reading: Reading) -> ModelEntry:
+    def entry(self, reading: OutputReading) -> ModelEntry:
         """Returns the entry of the model. Its decoder reads the outputs in this way.
 
         Raises:
@@ -254,16 +254,16 @@ def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
     )
 
 
-def write_reading(reading: Reading) -> dict[str, Any]:
+def write_reading(reading: OutputReading) -> dict[str, Any]:
     """Returns a reading in a form that can be written as JSON."""
     return {"layout": write_declaration(reading.layout), "recipe": reading.recipe}
 
 
-def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> Reading:
+def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> OutputReading:
     """Returns the reading that ``write_reading`` wrote.
 
     Raises:
         ConfigurationError: the reading names outputs that the model does not have.
     """
     names = [tensor.name for tensor in file.graph.outputs]
-    return Reading(read_declaration(written["layout"], names, "the cache of inspections"), str(written["recipe"]))
+    return OutputReading(read_declaration(written["layout"], names, "the cache of inspections"), str(written["recipe"]))

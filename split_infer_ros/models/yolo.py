@@ -28,7 +28,7 @@ Activation = Callable[..., nn.Module]
 LEAKY: Activation = partial(nn.LeakyReLU, SLOPE)
 
 
-class Level(NamedTuple):
+class FeatureLevel(NamedTuple):
     """A map of predictions.
 
     Attributes:
@@ -43,14 +43,14 @@ class Level(NamedTuple):
     scale: float = 1.0
 
 
-class Unit(nn.Sequential):
+class ConvUnit(nn.Sequential):
     """A convolution, a batch norm and an activation. No split point lies within it, because it is no plain chain."""
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, activation: Activation = LEAKY) -> nn.Sequential:
     """Builds a convolution with batch norm and an activation."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
-    return Unit(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
+    return ConvUnit(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
 
 
 class DarknetResidual(nn.Module):
@@ -78,7 +78,7 @@ def way_up(inputs: int) -> nn.Sequential:
     return nn.Sequential(conv(inputs, inputs // 2, 1), nn.Upsample(scale_factor=2.0))
 
 
-def head(inputs: int, level: Level) -> nn.Sequential:
+def head(inputs: int, level: FeatureLevel) -> nn.Sequential:
     """Builds the layers that predict ``NUMBERS`` numbers for each anchor of a level."""
     return nn.Sequential(conv(inputs, 2 * inputs, 3), nn.Conv2d(2 * inputs, len(level.anchors) * NUMBERS, 1))
 
@@ -104,7 +104,7 @@ class YoloBoxes:
         size: pixels of the input's sides.
     """
 
-    def __init__(self, levels: Sequence[Level], size: int = SIZE) -> None:
+    def __init__(self, levels: Sequence[FeatureLevel], size: int = SIZE) -> None:
         self._size = size
         cells, strides, anchors, scales = [], [], [], []
         for level in levels:

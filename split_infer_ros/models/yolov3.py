@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.yolo import (
     DarknetResidual,
-    Level,
+    FeatureLevel,
     YoloBoxes,
     conv,
     head,
@@ -21,9 +21,9 @@ from split_infer_ros.models.yolo import (
 )
 
 LEVELS = (
-    Level(32, ((116, 90), (156, 198), (373, 326))),
-    Level(16, ((30, 61), (62, 45), (59, 119))),
-    Level(8, ((10, 13), (16, 30), (33, 23))),
+    FeatureLevel(32, ((116, 90), (156, 198), (373, 326))),
+    FeatureLevel(16, ((30, 61), (62, 45), (59, 119))),
+    FeatureLevel(8, ((10, 13), (16, 30), (33, 23))),
 )
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.yolo import (
     DarknetResidual,
-    Level,
+    FeatureLevel,
     YoloBoxes,
     conv,
     head,
@@ -24,9 +24,9 @@ from split_infer_ros.models.yolo import (
 )
 
 LEVELS = (
-    Level(8, ((12, 16), (19, 36), (40, 28)), 1.2),
-    Level(16, ((36, 75), (76, 55), (72, 146)), 1.1),
-    Level(32, ((142, 110), (192, 243), (459, 401)), 1.05),
+    FeatureLevel(8, ((12, 16), (19, 36), (40, 28)), 1.2),
+    FeatureLevel(16, ((36, 75), (76, 55), (72, 146)), 1.1),
+    FeatureLevel(32, ((142, 110), (192, 243), (459, 401)), 1.05),
 )
 STEM = 32  # channels
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks

@@ -105,7 +105,7 @@ class DevicePreprocessor:
     def bytes(self) -> int:
         return self._staging.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
 
-    def under(self, policy: Policy) -> SwitchedPreprocessor:
+    def with_policy(self, policy: Policy) -> SwitchedPreprocessor:
         return SwitchedPreprocessor(self, policy)
 
     def load(
@@ -178,7 +178,7 @@ class SwitchedPreprocessor:
     def bytes(self) -> int:
         return self._base.bytes
 
-    def under(self, policy: Policy) -> SwitchedPreprocessor:
+    def with_policy(self, policy: Policy) -> SwitchedPreprocessor:
         return SwitchedPreprocessor(self._base, policy)
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:

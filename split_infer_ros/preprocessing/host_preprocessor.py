@@ -60,7 +60,7 @@ class HostPreprocessor:
     def bytes(self) -> int:
         return self._staging.nbytes
 
-    def under(self, policy: Policy) -> HostPreprocessor:
+    def with_policy(self, policy: Policy) -> HostPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:

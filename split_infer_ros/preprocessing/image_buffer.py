@@ -70,7 +70,7 @@ class ImageBuffer:
         total = sum(image.data.size for image in images)
         if self.memory.host.nbytes < total:
             self._grow(total, len(images))
-        memory = self.memory.under(policy or self.memory.policy)
+        memory = self.memory.with_policy(policy or self.memory.policy)
         assert memory is not None, f"{self.memory} does not serve {policy}, and was to switch"
         # If the GPU reads the memory in place, no earlier batch may still need it, whichever policy that batch had.
         (self.free if memory.needs_copy else self.unused).wait()

@@ -35,7 +35,7 @@ class PixelPreprocessor:
         """The bytes of one batch."""
         return self._bytes
 
-    def under(self, policy: Policy) -> PixelPreprocessor:
+    def with_policy(self, policy: Policy) -> PixelPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:

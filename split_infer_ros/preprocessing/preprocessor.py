@@ -24,7 +24,7 @@ class Preprocessor(Protocol):
     def bytes(self) -> int:
         """The bytes of the buffers, on host and GPU together. Memory that is allocated for each batch counts once."""
 
-    def under(self, policy: Policy) -> Preprocessor:
+    def with_policy(self, policy: Policy) -> Preprocessor:
         """Returns a pre-processor that shares all memory with this one and uses another memory policy for images."""
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:

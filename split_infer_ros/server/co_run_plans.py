@@ -32,7 +32,7 @@ class CoRunPlans:
         if policy is own.pool.slots.policy:
             return own
         if policy not in self.plans:
-            switched = own.under(policy)
+            switched = own.with_policy(policy)
             if switched is None:
                 return None
             self.plans[policy] = switched

@@ -106,16 +106,16 @@ class Plan:
         if self.streamed is not None:
             self.streamed.close()
 
-    def under(self, policy: Policy) -> Plan | None:
+    def with_policy(self, policy: Policy) -> Plan | None:
         """Returns the same plan with features and images under another memory policy, in the same memory.
 
         Returns None if the memory does not support the policy.
         """
-        pool = self.pool.under(policy)
+        pool = self.pool.with_policy(policy)
         if pool is None:
             return None
         settings = replace(self.settings, memory_policy=policy.value)
-        preprocessor = self.preprocessor.under(policy)
+        preprocessor = self.preprocessor.with_policy(policy)
         return replace(self, settings=settings, pool=pool, preprocessor=preprocessor, graphs=None)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:

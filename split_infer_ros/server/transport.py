@@ -35,7 +35,7 @@ class OwnedPool(Protocol):
     def bytes(self) -> int:
         """Bytes of all slots."""
 
-    def under(self, policy: Policy) -> OwnedPool | None:
+    def with_policy(self, policy: Policy) -> OwnedPool | None:
         """The same slots and leases under another memory policy; None if their memory does not support it."""
 
     def acquire(self) -> Lease | None:

@@ -162,7 +162,7 @@ class SplitController:
         """
         samples = list(self._batches)
         period_s = (samples[-1].time - samples[0].time) / sum(sample.share for sample in samples[1:])
-        stages_s = self._profile.co_run.alone_s(
+        stages_s = self._profile.contention.alone_s(
             statistics.median(sample.backbone_s for sample in samples),
             statistics.median(sample.head_s for sample in samples),
             period_s,

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
@@ -21,7 +21,6 @@ from split_infer_ros.models.shapes_file import NAME
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.inspection import Inspected, inspect_files
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
@@ -30,12 +29,13 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel, of_onnx
 from split_infer_ros.split.onnx_reading import read_file
 from split_infer_ros.split.quantised_model import place
+from split_infer_ros.split.sandbox.inspection import Inspected, inspect_files
 from split_infer_ros.split.torch_needs import AN_ONNX_FILE, num_gpus, require_torch
 
 if TYPE_CHECKING:
     from torch import nn
 
-MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
+MakeWeightless = Callable[[ModelSpec], "SplitModel | None"]
 """Makes a model on the CPU that reads its weights at need, or returns None if it must be loaded."""
 
 Built = Union["nn.Module", OnnxGraph]
@@ -50,7 +50,7 @@ _beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # inspected files,
 _loading = threading.Lock()
 
 
-def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitModel:
+def load_model(spec: ModelSpec, make_weightless: MakeWeightless | None = None) -> SplitModel:
     """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
 
     An ONNX file is inspected once for each engine that runs it. The first inspection also permits reading the file.
@@ -59,7 +59,7 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
 
     Args:
         spec: names the model and says how to run it.
-        make_hollow: is called first if the model was not loaded before; see ``MakeHollow``.
+        make_weightless: is called first if the model was not loaded before; see ``MakeWeightless``.
 
     Raises:
         ConfigurationError: the model or device is unknown, the model cannot be split or run in this way, or the weights
@@ -76,7 +76,7 @@ def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitM
         state = named + files_state(_beside.get(model, ()))
         source = _loaded.get((source_spec, state))
         if source is None:
-            source = make_hollow(source_spec) if make_hollow is not None else None
+            source = make_weightless(source_spec) if make_weightless is not None else None
             if source is None:
                 found = _inspect(spec)
                 _beside[model] = tuple(found.digests)
@@ -134,7 +134,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
     return build_uninspected(spec, _reader_of(_inspect(spec)))
 
 
-def _reader_of(found: Inspected) -> Callable[[OnnxFile], Reading]:
+def _reader_of(found: Inspected) -> Callable[[OnnxFile], OutputReading]:
     """Returns the function that reads outputs as the inspection found out."""
     return lambda file: parse_reading(file, found.reading)
 
@@ -162,7 +162,7 @@ def onnx_entry(
 
 def build_uninspected(
     spec: ModelSpec,
-    read_outputs: Callable[[OnnxFile], Reading],
+    read_outputs: Callable[[OnnxFile], OutputReading],
     manifest: Manifest | None = None,
     digests: Mapping[Path, str] | None = None,
 ) -> tuple[ModelEntry, Built]:

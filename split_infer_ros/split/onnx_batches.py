@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Array, Values, as_array
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_batch
 from split_infer_ros.onnx_graphs.cut import Cutter
@@ -20,8 +20,8 @@ from split_infer_ros.onnx_graphs.shapes import ValueShape
 from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition
+from split_infer_ros.split.sandbox.verdict import Verdict
 from split_infer_ros.split.stored_shapes import stored_shapes
-from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_models import OnnxFile, entry_of, read_onnx_file
 from split_infer_ros.models.shapes_file import as_shapes, is_shapes_file
@@ -19,7 +19,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 
 def read_file(
-    spec: ModelSpec, read_outputs: Callable[[OnnxFile], Reading], manifest: Manifest, digests: Mapping[Path, str]
+    spec: ModelSpec, read_outputs: Callable[[OnnxFile], OutputReading], manifest: Manifest, digests: Mapping[Path, str]
 ) -> tuple[ModelEntry, OnnxGraph]:
     """Returns the entry and the graph of an ONNX file. The file is read only when the graph's nodes are needed.
 

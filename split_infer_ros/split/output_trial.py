@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from split_infer_ros.buffers.host_arrays import Values, to_host
 from split_infer_ros.images.encodings import RGB, Pixels
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.recipe import Recipe
@@ -25,7 +25,7 @@ _OCTAVES = (2, 4, 8, 16, 32, 64)
 Image = npt.NDArray[np.uint8]
 
 
-def read_outputs(file: OnnxFile) -> Reading:
+def read_outputs(file: OnnxFile) -> OutputReading:
     """Finds out how a model's outputs are read, from their values for an image like a photograph.
 
     The usual pre-processing follows from the outputs. If the first trial used another one, the model is tried once

@@ -17,7 +17,7 @@ MIN_RATE = 0.05  # whatever a measurement says, no stage is slower than this par
 
 
 @dataclass(frozen=True, slots=True)
-class CoRun:
+class StageContention:
     """The rates at which both stages work while they run at the same time. A stage alone works at rate 1.
 
     If each stage has a processor of its own, both rates are 1. If the stages take turns on one processor, the sum of
@@ -54,7 +54,7 @@ class CoRun:
         return backbone_s - overlap_s * (1 - self.backbone), head_s - overlap_s * (1 - self.head)
 
     @classmethod
-    def from_times(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> CoRun:
+    def from_times(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> StageContention:
         """Returns the rates at which stages that take ``alone_s`` take ``busy_s`` in a saturated pipeline.
 
         Args:
@@ -140,13 +140,13 @@ class Profile:
         model: its name.
         device: where the backbone ran.
         points: ordered by batch size, then in the order of the split points.
-        co_run: how much the stages slow each other down.
+        contention: how much the stages slow each other down.
     """
 
     model: str
     device: str
     points: tuple[ProfilePoint, ...]
-    co_run: CoRun
+    contention: StageContention
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -190,7 +190,7 @@ class Profile:
 
         Both stages are busy, and no batch waits for a slot.
         """
-        return sum(self.co_run.busy_s(point.backbone_stage_s, point.head_stage_s))
+        return sum(self.contention.busy_s(point.backbone_stage_s, point.head_stage_s))
 
     def without_periods(self) -> Profile:
         """Returns a profile without measured periods that predicts the same as this one.
@@ -205,7 +205,7 @@ class Profile:
         return replace(self, points=tuple(map(rescaled, self.points)))
 
     def _modelled_s(self, point: ProfilePoint) -> float:
-        return max(self.co_run.busy_s(point.backbone_stage_s, point.head_stage_s))
+        return max(self.contention.busy_s(point.backbone_stage_s, point.head_stage_s))
 
     @cached_property
     def _points_by_key(self) -> dict[tuple[str, int], ProfilePoint]:
@@ -241,7 +241,7 @@ def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:
     columns = ("prep", "backbone", "handover", "head", "decode", "images/s", "latency")
     lines = [
         f"{profile.model} on {profile.device}; while both stages work, the backbone's runs at "
-        f"{profile.co_run.backbone:.2f} and the head's at {profile.co_run.head:.2f} of its speed alone.",
+        f"{profile.contention.backbone:.2f} and the head's at {profile.contention.head:.2f} of its speed alone.",
         f"{'batch':>5}  {'split_point':<{width}}  {'KB/image':>9}  " + "  ".join(f"{column:>9}" for column in columns),
     ]
     for point in profile.points:

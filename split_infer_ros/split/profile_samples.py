@@ -12,7 +12,7 @@ from typing import Any
 
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 from split_infer_ros.split.split_points import SplitPoint
 
 
@@ -94,17 +94,17 @@ def make_profile(
         for split_point in split_points
         if (size, split_point.name) in by_key
     ]
-    return Profile(model=model, device=device, points=tuple(points), co_run=_co_run(by_key, points))
+    return Profile(model=model, device=device, points=tuple(points), contention=_contention(by_key, points))
 
 
-def _co_run(by_key: Mapping[PointKey, PointSamples], points: Sequence[ProfilePoint]) -> CoRun:
+def _contention(by_key: Mapping[PointKey, PointSamples], points: Sequence[ProfilePoint]) -> StageContention:
     run = [point for point in points if by_key[point.batch_size, point.split_point].parts.get(ProfilePart.HEAD_BUSY)]
     if not run:
-        return CoRun()
+        return StageContention()
     balanced = min(run, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s)))
     parts = by_key[balanced.batch_size, balanced.split_point].parts
     busy_s = statistics.median(parts[ProfilePart.BACKBONE_BUSY]), statistics.median(parts[ProfilePart.HEAD_BUSY])
-    return CoRun.from_times((balanced.backbone_stage_s, balanced.head_stage_s), busy_s)
+    return StageContention.from_times((balanced.backbone_stage_s, balanced.head_stage_s), busy_s)
 
 
 def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any]) -> list[Record]:

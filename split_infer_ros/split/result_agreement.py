@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.host_arrays import Values
-from split_infer_ros.engines.agreement import difference
+from split_infer_ros.engines.result_difference import difference
 from split_infer_ros.models.detection_agreement import DetectionDifference, compare_detections
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
-from split_infer_ros.engines.agreement import (
+from split_infer_ros.engines.allowed_difference import allowed_difference
+from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import Compiler
+from split_infer_ros.engines.result_difference import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
     MAX_ROUNDING,
     difference,
 )
-from split_infer_ros.engines.allowed_difference import allowed_difference
-from split_infer_ros.engines.compute import Backbone
-from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.execution_config import Compiler
 from split_infer_ros.engines.traced_part import OperatorOverride, make_traced_part
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream, work_apart

@@ -18,7 +18,7 @@ from typing import Any
 WHOLE_BOARD = ("VDD_IN", "POM_5V_IN", "5V_IN")  # names, on several Jetson boards, of the rail that feeds all others
 
 
-class Unit(enum.Enum):
+class SensorUnit(enum.Enum):
     """The unit in which a sensor measures."""
 
     WATT = "W"
@@ -37,7 +37,7 @@ class Reading:
 
     name: str
     value: float
-    unit: Unit
+    unit: SensorUnit
 
 
 Sensor = Callable[[], Reading]
@@ -75,7 +75,7 @@ def total_watts(readings: Sequence[Reading]) -> float:
     If the board has a sensor at its input, that sensor's power is the total. Otherwise it is the sum of all GPUs and
     rails.
     """
-    watts = {reading.name: reading.value for reading in readings if reading.unit is Unit.WATT}
+    watts = {reading.name: reading.value for reading in readings if reading.unit is SensorUnit.WATT}
     whole_board = [value for name, value in watts.items() if name in WHOLE_BOARD]
     return sum(whole_board or watts.values()) if watts else math.nan
 
@@ -118,11 +118,11 @@ def _gpu_sensors(nvml: Any) -> Iterator[Sensor]:
 
 
 def _gpu_power(nvml: Any, name: str, handle: Any) -> Reading:
-    return Reading(name, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, Unit.WATT)
+    return Reading(name, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, SensorUnit.WATT)
 
 
 def _gpu_temperature(nvml: Any, name: str, handle: Any) -> Reading:
-    return Reading(name, float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), Unit.CELSIUS)
+    return Reading(name, float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), SensorUnit.CELSIUS)
 
 
 def _rails(system: Path) -> Iterator[Sensor]:
@@ -137,7 +137,7 @@ def _rails(system: Path) -> Iterator[Sensor]:
 
 
 def _rail_power(name: str, millivolts: Path, milliamperes: Path) -> Reading:
-    return Reading(name, _number(millivolts) * _number(milliamperes) / 1e6, Unit.WATT)
+    return Reading(name, _number(millivolts) * _number(milliamperes) / 1e6, SensorUnit.WATT)
 
 
 def _zones(system: Path) -> Iterator[Sensor]:
@@ -148,7 +148,7 @@ def _zones(system: Path) -> Iterator[Sensor]:
 
 
 def _zone_temperature(name: str, millidegrees: Path) -> Reading:
-    return Reading(name, _number(millidegrees) / 1e3, Unit.CELSIUS)
+    return Reading(name, _number(millidegrees) / 1e3, SensorUnit.CELSIUS)
 
 
 def _number(file: Path) -> float:

@@ -17,7 +17,7 @@ import torch
 import split_infer_ros
 from split_infer_ros.autotuning import result_check, segment_trials
 from split_infer_ros.autotuning import trials as trials_module
-from split_infer_ros.autotuning.layouts import Layout
+from split_infer_ros.autotuning.memory_formats import MemoryFormat
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.spaces import (
     CHAIN,
@@ -115,7 +115,7 @@ def test_results_that_are_not_finite_are_always_refused(
         trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
 
 
-def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
+def test_segments_are_timed_in_their_format(trials: Trials) -> None:
     model = trials.model(ExecutionConfig())
     for kind in (PACKED, CONTIGUOUS):
         answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
@@ -127,20 +127,22 @@ def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "layout"),
+    ("shapes", "memory_format"),
     [
-        ([(2, 3, 4, 4)], Layout.CONTIGUOUS),
-        ([(2, 3, 4, 4), (5,)], Layout.CONTIGUOUS),
-        ([(2, 3, 1, 1)], Layout.ANY),
-        ([(2, 7)], Layout.ANY),
+        ([(2, 3, 4, 4)], MemoryFormat.CONTIGUOUS),
+        ([(2, 3, 4, 4), (5,)], MemoryFormat.CONTIGUOUS),
+        ([(2, 3, 1, 1)], MemoryFormat.ANY),
+        ([(2, 7)], MemoryFormat.ANY),
     ],
 )
-def test_layouts_are_read_from_strides(shapes: list[tuple[int, ...]], layout: Layout) -> None:
+def test_formats_are_read_from_strides(shapes: list[tuple[int, ...]], memory_format: MemoryFormat) -> None:
     tensors = tuple(map(torch.zeros, shapes))
-    assert segment_trials.found_layout(tensors) is layout
-    converted = segment_trials.in_layout(tensors, Layout.CHANNELS_LAST)
-    assert segment_trials.found_layout(converted) is (Layout.ANY if layout is Layout.ANY else Layout.CHANNELS_LAST)
-    assert segment_trials.found_layout((torch.zeros(2, 3, 4, 4).transpose(2, 3),)) is Layout.MIXED
+    assert segment_trials.found_format(tensors) is memory_format
+    converted = segment_trials.in_format(tensors, MemoryFormat.CHANNELS_LAST)
+    assert segment_trials.found_format(converted) is (
+        MemoryFormat.ANY if memory_format is MemoryFormat.ANY else MemoryFormat.CHANNELS_LAST
+    )
+    assert segment_trials.found_format((torch.zeros(2, 3, 4, 4).transpose(2, 3),)) is MemoryFormat.MIXED
 
 
 def test_rivals_take_turns(trials: Trials) -> None:

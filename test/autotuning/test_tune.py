@@ -16,7 +16,7 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
-from split_infer_ros.autotuning.repeats import MAX_REPEATS
+from split_infer_ros.autotuning.retries import MAX_REPEATS
 from split_infer_ros.autotuning.spaces import (
     CHAIN,
     CONVERSION,

@@ -14,8 +14,8 @@ from assumed_boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.memory_cost.release import ReleasedTask
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.

@@ -196,7 +196,7 @@ def test_switchable_memory_serves_each_batch_by_its_policy(gpu: Gpu, absent: lis
     base = SlotPool.allocate(LAYOUT, 1, Place(Policy.DEVICE, GPU, switchable=True))
     assert base.bytes == 2 * LAYOUT.slot_bytes, "as much as device memory takes alone"
     assert gpu.allocator.reserved == 0
-    pools = {policy: base.under(policy) for policy in POLICIES}
+    pools = {policy: base.with_policy(policy) for policy in POLICIES}
     work, copies = Stream(GPU), Stream(GPU)
     for turn, policy in enumerate((Policy.DEVICE, Policy.MANAGED, Policy.DEVICE, Policy.PINNED, Policy.MANAGED)):
         pool = pools[policy]
@@ -225,8 +225,8 @@ def test_switchable_memory_serves_each_batch_by_its_policy(gpu: Gpu, absent: lis
 
 def test_memory_of_one_policy_serves_no_other(gpu: Gpu) -> None:
     pool = SlotPool.allocate(LAYOUT, 1, Place(Policy.DEVICE, GPU))
-    assert pool.under(Policy.MANAGED) is None
-    same = pool.under(Policy.DEVICE)
+    assert pool.with_policy(Policy.MANAGED) is None
+    same = pool.with_policy(Policy.DEVICE)
     assert same is not None
     assert same.leases is pool.leases
     pool.close()

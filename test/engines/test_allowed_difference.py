@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, MAX_ROUNDING, MAX_ROUNDING_RATIO
 from split_infer_ros.engines.allowed_difference import allowed_difference
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, MAX_ROUNDING, MAX_ROUNDING_RATIO
 
 
 class Cancelling(nn.Module):

@@ -19,9 +19,9 @@ from two_models_on_gpu import Neighbour, run_together
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy, legal_policies
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask, co_run_ms
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.machine import calibrate_machine
-from split_infer_ros.memory_cost.release import ReleasedTask, co_run_ms
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 

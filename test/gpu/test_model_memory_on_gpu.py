@@ -219,7 +219,7 @@ def test_switchable_memory_serves_each_policy() -> None:
     assert memory.bytes == 2 * MB
     stream = Stream(GPU)
     for number, policy in enumerate((Policy.DEVICE, Policy.MANAGED, Policy.PINNED, Policy.DEVICE, Policy.MANAGED)):
-        found = memory.under(policy)
+        found = memory.with_policy(policy)
         assert found is not None
         with stream.work("test"):
             found.give_to_device()

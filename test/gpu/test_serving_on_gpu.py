@@ -12,10 +12,10 @@ from real_gpu import GPU, free_bytes
 from stacked_nets import seeded_models
 
 from split_infer_ros.autotuning.opening import tenant_opener
-from split_infer_ros.engines.agreement import MAX_LOW_PRECISION_DIFFERENCE, MAX_ROUNDING, difference
 from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.result_difference import MAX_LOW_PRECISION_DIFFERENCE, MAX_ROUNDING, difference
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits

@@ -18,7 +18,7 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.profile_samples import ProfilePart
 from split_infer_ros.telemetry.machine import gpu_driver
-from split_infer_ros.telemetry.sensors import Sensors, Unit
+from split_infer_ros.telemetry.sensors import Sensors, SensorUnit
 
 LEAST = Effort(rounds=3, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1, max_s=0.0)
 KERNELS = 100
@@ -82,10 +82,10 @@ def test_power_sensors_answer() -> None:
     if importlib.util.find_spec("pynvml") is None and "ina3221" not in monitors:
         pytest.skip("neither nvidia-ml-py nor a power monitor is here")
     readings = Sensors.find().read()
-    watts = [reading.value for reading in readings if reading.unit == Unit.WATT]
+    watts = [reading.value for reading in readings if reading.unit == SensorUnit.WATT]
     assert watts, readings
     assert all(0 < value < 2000 for value in watts)
-    degrees = [reading.value for reading in readings if reading.unit == Unit.CELSIUS]
+    degrees = [reading.value for reading in readings if reading.unit == SensorUnit.CELSIUS]
     assert all(0 < value < 120 for value in degrees)
 
 

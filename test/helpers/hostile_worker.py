@@ -32,10 +32,10 @@ def main() -> int:
     from hostile_files import formats
 
     from split_infer_ros.split import load
-    from split_infer_ros.split.inspection import inspect_files
-    from split_infer_ros.split.inspection_limits import InspectionLimits
-    from split_infer_ros.split.inspector_process import Inspector
     from split_infer_ros.split.model_spec import ModelSpec
+    from split_infer_ros.split.sandbox.inspection import inspect_files
+    from split_infer_ros.split.sandbox.inspection_limits import InspectionLimits
+    from split_infer_ros.split.sandbox.inspector_process import Inspector
 
     torch.set_num_threads(1)
 

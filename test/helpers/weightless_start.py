@@ -2,7 +2,7 @@
 
 `weightless_start.py MODEL RESIDENCY` prints JSON: ``start_bytes``, the peak from loading the model to the first result,
 and ``steady_bytes``, the peak of later passes, both without what the process took before; ``weight_bytes`` of the
-model; and the ``logits`` of the first image. A line before says whether the model started whole or hollow.
+model; and the ``logits`` of the first image. A line before says whether the model started whole or weightless.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.streaming import stream_backbone
+from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
 BATCH, STEADY_PASSES = 16, 2
 
@@ -54,8 +54,8 @@ def start(name: str, residency: str) -> tuple[TorchModel, StreamedPartition]:
     settings = StageSettings(split_point="output", batch_size=BATCH, weights_residency=Residency(residency))
     model = load_streamable(ModelSpec(name, "none", "cpu"), settings)
     assert isinstance(model, TorchModel)
-    is_hollow = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
-    print(f"{name} is {'hollow' if is_hollow else 'whole'}", flush=True)
+    is_weightless = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
+    print(f"{name} is {'weightless' if is_weightless else 'whole'}", flush=True)
     partition = stream_backbone(model, model.split_point("output"), settings, batch_size=settings.batch_size)
     assert partition is not None
     return model, partition

@@ -17,7 +17,7 @@ from onnx_files import hollow
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.decode import LayoutDecoder
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.side_file import read_side_file
@@ -31,7 +31,7 @@ def described(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> OnnxFil
     return OnnxFile("m.onnx", hollow(shapes), OnnxOptions(decoder=decoder), folder=folder)
 
 
-def read(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> Reading:
+def read(folder: Path, decoder: str, **outputs: tuple[Any, ...]) -> OutputReading:
     return described(folder, decoder, **outputs).recognise()
 
 

@@ -15,7 +15,7 @@ from onnx_files import Shape, hollow, ultralytics  # noqa: E402
 
 from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
-from split_infer_ros.models.onnx_inputs import ImageInput, read_image_input  # noqa: E402
+from split_infer_ros.models.onnx_inputs import OnnxImageInput, read_image_input  # noqa: E402
 from split_infer_ros.models.recipe import Recipe  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
 
@@ -23,7 +23,7 @@ YOLOV8: dict[str, Shape] = {"output0": (1, 84, 8400)}
 FLOAT, UINT8, INT64, BOOL = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64, TensorProto.BOOL
 
 
-def read(shape: Shape, dtype: int = FLOAT, input_size: str = "", **metadata: str) -> ImageInput:
+def read(shape: Shape, dtype: int = FLOAT, input_size: str = "", **metadata: str) -> OnnxImageInput:
     graph = hollow(YOLOV8, inputs={"images": shape}, dtypes={"images": dtype}, metadata=metadata)
     return read_image_input(graph, input_size)
 

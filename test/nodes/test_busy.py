@@ -18,7 +18,7 @@ from split_infer_ros.nodes import stats as stats_node
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.head_partitions import HeadPartitions
 from split_infer_ros.server.plan import Plan
-from split_infer_ros.telemetry.sensors import Reading, Unit
+from split_infer_ros.telemetry.sensors import Reading, SensorUnit
 
 TRANSPORTS = ("intra_process", "shared_memory", "network")
 CAMERA = {"width": 64, "height": 48, "rate_hz": 30.0}
@@ -159,7 +159,7 @@ class SimulatedSensors:
     """The sensors of a board that takes 10 W."""
 
     def read(self) -> list[Reading]:
-        return [Reading("VDD_IN", 10.0, Unit.WATT)]
+        return [Reading("VDD_IN", 10.0, SensorUnit.WATT)]
 
 
 def test_energy_is_divided_among_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_batches_of_several_policies_share_a_preprocessor(gpu: Gpu, absent: list
     gpu.absent.update(absent)
     base = preprocessor_at(Place(Policy.DEVICE, GPU, switchable=True))
     assert base.bytes == preprocessor_at(Place(Policy.DEVICE, GPU)).bytes
-    by_policy = {policy: base.under(policy) for policy in (Policy.DEVICE, Policy.MANAGED, Policy.PINNED)}
+    by_policy = {policy: base.with_policy(policy) for policy in (Policy.DEVICE, Policy.MANAGED, Policy.PINNED)}
     order = [Policy.DEVICE, Policy.MANAGED, Policy.MANAGED, Policy.DEVICE, Policy.DEVICE, Policy.PINNED, Policy.MANAGED]
     for turn, policy in enumerate(order):
         loaded = by_policy[policy].load([grey(5 * turn, LARGE if turn == 4 else 4)])  # without waiting for it

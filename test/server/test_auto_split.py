@@ -19,7 +19,7 @@ from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.planner import Goal, Objective
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 # Seconds an image. The middle is best; once the head is four times slower, the late split point is.
 BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030}
@@ -43,7 +43,7 @@ def profile(sizes: Sequence[int]) -> Profile:
         for size in sizes
         for split_point in BACKBONE
     )
-    return Profile("m", "cpu", points=points, co_run=CoRun())
+    return Profile("m", "cpu", points=points, contention=StageContention())
 
 
 @dataclass

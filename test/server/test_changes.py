@@ -23,7 +23,7 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.planner import Goal
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 from split_infer_ros.split.torch_model import TorchModel
 
 SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
@@ -95,7 +95,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
             for size in sizes
             for split_point in model.split_points
         ]
-        return Profile("layers", "cpu", tuple(points), CoRun())
+        return Profile("layers", "cpu", tuple(points), StageContention())
 
     split = AutoSplit("cpu", find, lambda line: None, dwell_s=5.0)
     wanted, goal = StageSettings(drop_policy=DropPolicy.BLOCK, batch_timeout_s=0.002), Goal()

@@ -16,7 +16,7 @@ from simulated_settings import drawn
 from two_models_on_gpu import Neighbour, run_together
 
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.memory_cost.release import ReleasedTask
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask
 from split_infer_ros.split.torch_model import TorchModel
 
 pytestmark = pytest.mark.usefixtures("plain_operators")

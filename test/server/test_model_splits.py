@@ -26,7 +26,7 @@ from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Goal, Objective
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 A, C = Tenant("a", "one"), Tenant("c", "two")
 NAMES = "input", "parts.0", "parts.1", "parts.2", "output"  # split points
@@ -65,7 +65,7 @@ def profile(model: SplitModel, best: str, sizes: Sequence[int]) -> Profile:
         for size in sizes
         for split_point in model.split_points
     ]
-    return Profile(model.entry.name, "cpu", tuple(points), CoRun())
+    return Profile(model.entry.name, "cpu", tuple(points), StageContention())
 
 
 class Split(Running):

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Objective, plan
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 StageTimes = Callable[[str, float], tuple[float, float]]  # (split point, time) -> seconds of each stage alone
 
 BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030, "output": 0.040}
 HEAD = {"early": 0.040, "middle": 0.018, "late": 0.008, "output": 0.001}
 DWELL_S = 0.8
-SEPARATE = CoRun()  # each stage has a processor of its own
+SEPARATE = StageContention()  # each stage has a processor of its own
 
 
-def profile(co_run: CoRun = SEPARATE) -> Profile:
+def profile(contention: StageContention = SEPARATE) -> Profile:
     points = tuple(
         ProfilePoint(
             split_point=split_point,
@@ -38,7 +38,7 @@ def profile(co_run: CoRun = SEPARATE) -> Profile:
         )
         for split_point in BACKBONE
     )
-    return Profile("m", "cuda", points=points, co_run=co_run)
+    return Profile("m", "cuda", points=points, contention=contention)
 
 
 def halved(point: ProfilePoint) -> ProfilePoint:
@@ -57,7 +57,7 @@ class SimulatedPipeline:
         controller: proposes moves.
         stages: what a batch really takes.
         split_point: where the pipeline runs now.
-        co_run: how much the stages slow each other down.
+        contention: how much the stages slow each other down.
         interval_s: between batches, if that is longer than the pipeline's period.
         noise: standard deviation of the logarithm of each time.
         now: seconds.
@@ -67,7 +67,7 @@ class SimulatedPipeline:
     controller: SplitController
     stages: StageTimes
     split_point: str
-    co_run: CoRun = SEPARATE
+    contention: StageContention = SEPARATE
     interval_s: float = 0.0
     noise: float = 0.0
     now: float = 0.0
@@ -77,7 +77,7 @@ class SimulatedPipeline:
     def run_until(self, end: float) -> SimulatedPipeline:
         while self.now < end:
             alone = self.stages(self.split_point, self.now)
-            busy = self.co_run.busy_s(*alone)
+            busy = self.contention.busy_s(*alone)
             if self.interval_s > sum(alone):
                 busy = alone
             self.now += max(*busy, self.interval_s)
@@ -94,16 +94,16 @@ class SimulatedPipeline:
 def simulated(
     stages: StageTimes = as_profiled,
     split_point: str = "middle",
-    co_run: CoRun = SEPARATE,
+    contention: StageContention = SEPARATE,
     *,
     interval_s: float = 0.0,
     noise: float = 0.0,
 ) -> SimulatedPipeline:
     return SimulatedPipeline(
-        controller=SplitController(profile(co_run), dwell_s=DWELL_S),
+        controller=SplitController(profile(contention), dwell_s=DWELL_S),
         stages=stages,
         split_point=split_point,
-        co_run=co_run,
+        contention=contention,
         interval_s=interval_s,
         noise=noise,
     )
@@ -142,15 +142,15 @@ def test_a_pipeline_that_runs_as_profiled_stays():
     assert pipeline.controller.drift == pytest.approx((1, 1))
 
 
-@pytest.mark.parametrize("co_run", [CoRun(), CoRun(0.6, 0.9)])
+@pytest.mark.parametrize("contention", [StageContention(), StageContention(0.6, 0.9)])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_it_moves_once_under_load_and_back_after_it(co_run, noise):
+def test_it_moves_once_under_load_and_back_after_it(contention, noise):
     """Something else takes the CPU: heads take four times as long between 8 s and 16 s."""
 
     def stages(split_point: str, now: float) -> tuple[float, float]:
         return BACKBONE[split_point], HEAD[split_point] * (4 if 8 <= now < 16 else 1)
 
-    pipeline = simulated(stages, plan(profile(co_run)).split_point, co_run, noise=noise).run_until(8)
+    pipeline = simulated(stages, plan(profile(contention)).split_point, contention, noise=noise).run_until(8)
     assert pipeline.moves == []
     start = pipeline.split_point
     pipeline.run_until(16)
@@ -186,8 +186,10 @@ def test_a_short_disturbance_causes_no_move():
 
 def test_waiting_for_frames_is_no_drift():
     """Stages that seldom work at the same time do not slow each other down. That is no drift."""
-    co_run = CoRun(0.5, 0.7)
-    pipeline = simulated(split_point=plan(profile(co_run)).split_point, co_run=co_run, interval_s=0.2).run_until(24)
+    contention = StageContention(0.5, 0.7)
+    pipeline = simulated(
+        split_point=plan(profile(contention)).split_point, contention=contention, interval_s=0.2
+    ).run_until(24)
     assert pipeline.moves == []
     assert pipeline.controller.drift == pytest.approx((1, 1))
 
@@ -231,7 +233,7 @@ def test_only_allowed_batch_sizes_are_chosen():
         )
         for size, backbone_s in ((1, 0.01), (4, 0.02), (8, 0.03))
     )
-    fast = Profile("m", "cuda", points=points, co_run=CoRun())
+    fast = Profile("m", "cuda", points=points, contention=StageContention())
     times = [(0.0101 * number) for number in range(2000)]
 
     def proposals(controller: SplitController) -> set[tuple[str, int]]:
@@ -270,17 +272,17 @@ FACTORS = st.floats(0.3, 3)
 @given(
     st.fixed_dictionaries({split_point: st.tuples(FACTORS, FACTORS) for split_point in BACKBONE}),
     st.sampled_from(list(BACKBONE)),
-    st.sampled_from([CoRun(), CoRun(0.5, 0.8), CoRun(0.7, 0.7)]),
+    st.sampled_from([StageContention(), StageContention(0.5, 0.8), StageContention(0.7, 0.7)]),
     st.floats(0, 0.2),
     st.integers(0, 2**32),
 )
-def test_it_comes_to_rest_whatever_the_profile_got_wrong(errors, start, co_run, noise, seed):
+def test_it_comes_to_rest_whatever_the_profile_got_wrong(errors, start, contention, noise, seed):
     """The split points differ from their profile, but do not drift. So the controller stops moving."""
 
     def stages(split_point: str, now: float) -> tuple[float, float]:
         return BACKBONE[split_point] * errors[split_point][0], HEAD[split_point] * errors[split_point][1]
 
-    pipeline = simulated(stages, start, co_run, noise=noise)
+    pipeline = simulated(stages, start, contention, noise=noise)
     pipeline.random.seed(seed)
     pipeline.run_until(40)
     moves = len(pipeline.moves)
@@ -288,7 +290,7 @@ def test_it_comes_to_rest_whatever_the_profile_got_wrong(errors, start, co_run, 
     assert len(pipeline.moves) <= 2 * len(BACKBONE)
     assert len(pipeline.moves) == moves or noise > 0.05
     tried = {start, *(split_point for _, split_point in pipeline.moves)}
-    periods = {split_point: max(co_run.busy_s(*stages(split_point, 0))) for split_point in tried}
+    periods = {split_point: max(contention.busy_s(*stages(split_point, 0))) for split_point in tried}
     assert periods[pipeline.split_point] <= min(periods.values()) * 1.25
 
 

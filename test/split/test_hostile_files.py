@@ -19,8 +19,8 @@ from hostile_decoders import decoder_models
 from hostile_files import formats
 from hostile_worker import fuzz
 
-from split_infer_ros.split.inspected_model import inspect_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox.inspected_model import inspect_model
 
 WHOLE = -1
 

@@ -35,7 +35,7 @@ import numpy as np
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.split.inspected_model import inspect_model
+from split_infer_ros.split.sandbox.inspected_model import inspect_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.split_points import as_specified
@@ -96,7 +96,7 @@ import sys
 
 sys.modules["torch"] = None
 from split_infer_ros import ConfigurationError, ModelSpec
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
+from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 

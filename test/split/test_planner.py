@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.planner import Objective, SplitChoice, next_to_run, plan
-from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
-SEPARATE = CoRun()
+SEPARATE = StageContention()
 
 
-def profile(*rows: tuple[str, int, float, float], co_run: CoRun = SEPARATE) -> Profile:
+def profile(*rows: tuple[str, int, float, float], contention: StageContention = SEPARATE) -> Profile:
     points = tuple(
         ProfilePoint(
             split_point=split_point,
@@ -30,7 +30,7 @@ def profile(*rows: tuple[str, int, float, float], co_run: CoRun = SEPARATE) -> P
         )
         for split_point, batch_size, backbone_s, head_s in rows
     )
-    return Profile("m", "cuda", points=points, co_run=co_run)
+    return Profile("m", "cuda", points=points, contention=contention)
 
 
 HAND_MADE = profile(
@@ -82,7 +82,7 @@ def test_of_two_equally_quick_the_higher_throughput_wins():
 def test_stages_that_share_cores_are_not_split():
     rows = [("middle", 1, 2.0, 3.0), ("output", 1, 4.0, 0.1)]
     assert plan(profile(*rows)).split_point == "middle"
-    assert plan(profile(*rows, co_run=CoRun(0.5, 0.5))).split_point == "output"
+    assert plan(profile(*rows, contention=StageContention(0.5, 0.5))).split_point == "output"
 
 
 def test_unmeasured_batch_sizes_are_refused():
@@ -100,7 +100,7 @@ ROWS = st.tuples(st.sampled_from("abcdefgh"), st.sampled_from([1, 2, 4]), st.flo
     st.floats(0.5, 1),
 )
 def test_no_measured_point_beats_the_plan(rows, objective, bound_s, rate):
-    measured = profile(*rows, co_run=CoRun(rate, rate))
+    measured = profile(*rows, contention=StageContention(rate, rate))
     found = plan(measured, objective, bound_s)
     chosen = measured.point(found.split_point, found.batch_size)
     assert chosen is not None

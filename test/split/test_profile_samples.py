@@ -8,7 +8,7 @@ import pytest
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.split.profile import CoRun, Profile
+from split_infer_ros.split.profile import Profile, StageContention
 from split_infer_ros.split.profile_samples import (
     TIMED_ALONE,
     PointSamples,
@@ -59,11 +59,11 @@ def test_a_profile_has_medians_and_the_balanced_rates():
     assert (first.backbone_s, first.head_s, first.bytes_per_image) == (1.0, 3.0, 4)
     assert math.isnan(first.period_s)
     assert (second.period_s, second.bytes_per_image) == (3.0, 8)
-    assert profile.co_run == CoRun.from_times((2.0, 2.0), (3.0, 2.5))
+    assert profile.contention == StageContention.from_times((2.0, 2.0), (3.0, 2.5))
 
 
 def test_without_a_pipeline_stages_are_independent():
-    assert profile_of(ONE[:1]).co_run == CoRun(1, 1)
+    assert profile_of(ONE[:1]).contention == StageContention(1, 1)
 
 
 def test_samples_come_back_from_the_database():

@@ -11,11 +11,11 @@ from stacked_nets import CPU, seeded_model, seeded_models
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.host_arrays import bfloat16, torch_dtype
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, MAX_LOW_PRECISION_DIFFERENCE, difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, MAX_LOW_PRECISION_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split import stacked_model
 from split_infer_ros.split.stacked_model import StackedModel

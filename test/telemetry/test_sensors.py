@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, Unit, total_watts
+from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, SensorUnit, total_watts
 
 
 class Nvml:
@@ -68,17 +68,20 @@ def test_each_gpu_gives_the_readings_it_supports(tmp_path: Path) -> None:
     nvml = Nvml()
     sensors = Sensors.find(tmp_path, nvml)
     assert sensors.read() == [
-        Reading("GPU 0", 71.5, Unit.WATT),
-        Reading("GPU 0", 40.0, Unit.CELSIUS),
-        Reading("GPU 1", 41.0, Unit.CELSIUS),
+        Reading("GPU 0", 71.5, SensorUnit.WATT),
+        Reading("GPU 0", 40.0, SensorUnit.CELSIUS),
+        Reading("GPU 1", 41.0, SensorUnit.CELSIUS),
     ]
     nvml.silent = True  # a sensor that falls silent later is left out, not zero
-    assert sensors.read() == [Reading("GPU 0", 40.0, Unit.CELSIUS), Reading("GPU 1", 41.0, Unit.CELSIUS)]
+    assert sensors.read() == [Reading("GPU 0", 40.0, SensorUnit.CELSIUS), Reading("GPU 1", 41.0, SensorUnit.CELSIUS)]
 
 
 def test_a_board_gives_its_rails_and_zones(tmp_path: Path) -> None:
     sensors = Sensors.find(board(tmp_path), Nvml(broken=True))
-    assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, Unit.WATT), Reading("gpu-thermal", 48.5, Unit.CELSIUS)]
+    assert sensors.read() == [
+        Reading("VDD_GPU_SOC", 6.0, SensorUnit.WATT),
+        Reading("gpu-thermal", 48.5, SensorUnit.CELSIUS),
+    ]
 
 
 def test_a_machine_without_sensors_gives_no_readings(tmp_path: Path) -> None:
@@ -86,11 +89,11 @@ def test_a_machine_without_sensors_gives_no_readings(tmp_path: Path) -> None:
 
 
 def rails(**watts: float) -> list[Reading]:
-    return [Reading(name, value, Unit.WATT) for name, value in watts.items()]
+    return [Reading(name, value, SensorUnit.WATT) for name, value in watts.items()]
 
 
 def test_rails_and_gpus_are_added_up() -> None:
-    assert total_watts([*rails(CPU=3.0, SOC=2.0), Reading("GPU 0", 10.0, Unit.WATT)]) == 15.0
+    assert total_watts([*rails(CPU=3.0, SOC=2.0), Reading("GPU 0", 10.0, SensorUnit.WATT)]) == 15.0
 
 
 def test_a_boards_input_already_holds_its_other_rails() -> None:
@@ -98,7 +101,7 @@ def test_a_boards_input_already_holds_its_other_rails() -> None:
 
 
 def test_without_power_sensors_the_power_is_nan() -> None:
-    assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, Unit.CELSIUS)]))
+    assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, SensorUnit.CELSIUS)]))
 
 
 def test_power_is_averaged_over_time_not_over_readings() -> None:

@@ -16,8 +16,8 @@ from split_infer_ros.engines.execution_config import Convolutions, ExecutionConf
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.weightless_model import weightless_model
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
@@ -65,7 +65,7 @@ def test_model_with_released_weights_is_packed_the_same(model: TorchModel, path:
 
 def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"shapes has no weights to pack: 'stem\..*' was never loaded"):
-        pack_model(hollow_model(find_model("shapes")), tmp_path / "w", num_threads=1)
+        pack_model(weightless_model(find_model("shapes")), tmp_path / "w", num_threads=1)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,8 +17,8 @@ from comparisons import rounding
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.weightless_model import weightless_model
 from split_infer_ros.weight_streaming import packed_partition
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -149,14 +149,14 @@ def test_unpacked_weights_are_those_that_were_packed(packed_model: PackedModel) 
     assert all(torch.equal(found[name], state[name]) for name in state)
 
 
-def test_hollow_model_has_the_split_points_of_a_whole_one() -> None:
-    hollow = hollow_model(find_model("shapes"))
-    whole = TorchModel(hollow.entry, hollow.entry.build().eval(), torch.device("cpu"))
-    assert (hollow.split_points, hollow.fingerprint) == (whole.split_points, whole.fingerprint)
+def test_weightless_model_has_the_split_points_of_a_whole_one() -> None:
+    weightless = weightless_model(find_model("shapes"))
+    whole = TorchModel(weightless.entry, weightless.entry.build().eval(), torch.device("cpu"))
+    assert (weightless.split_points, weightless.fingerprint) == (whole.split_points, whole.fingerprint)
 
 
 def test_file_of_another_model_or_machine_is_refused(packed_model: PackedModel) -> None:
-    other = hollow_model(find_model("shapes"))
+    other = weightless_model(find_model("shapes"))
     with pytest.raises(WeightsError, match=r"holds the weights of odd .* not of shapes"):
         open_packed(other, other.graph, packed_model.path, num_threads=1)
     with pytest.raises(WeightsError, match="another machine"):

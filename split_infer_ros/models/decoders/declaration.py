@@ -12,6 +12,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.layout import (
     UNREAD,
     Activation,
+    Arrangement,
     Background,
     BoxEncoding,
     BoxRange,
@@ -19,7 +20,6 @@ from split_infer_ros.models.decoders.layout import (
     OutputLayout,
     Part,
     PerBox,
-    Rows,
     Suppression,
 )
 
@@ -37,7 +37,7 @@ _PARTS = {  # by key
     "counts": "counts",
 }
 _CHOICES: dict[str, tuple[str, type[Enum]]] = {
-    "rows": ("rows", Rows),
+    "rows": ("rows", Arrangement),
     "encoding": ("encoding", BoxEncoding),
     "range": ("range", BoxRange),
     "activation": ("activation", Activation),

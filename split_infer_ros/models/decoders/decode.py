@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
-from split_infer_ros.models.decoders.encodings import ENCODINGS, Geometry, softmax
+from split_infer_ros.models.decoders.encodings import ENCODINGS, BoxGeometry, softmax
 from split_infer_ros.models.decoders.grids import cells, read_anchors
 from split_infer_ros.models.decoders.layout import (
     CELL_ENCODINGS,
@@ -55,7 +55,7 @@ class LayoutDecoder:
         self._encode = ENCODINGS[layout.encoding]
         grid = layout.grid
         places_and_sides = cells(height, width, grid.strides) if layout.encoding in CELL_ENCODINGS else (None, None)
-        self._geometry = Geometry(
+        self._geometry = BoxGeometry(
             height,
             width,
             layout.range,

@@ -15,7 +15,7 @@ _MAX_LOGARITHM = 20.0  # of a size; with a larger one, the exponential is no rea
 
 
 @dataclass(frozen=True)
-class Geometry:
+class BoxGeometry:
     """What an encoding needs to know beside the numbers of the boxes.
 
     Attributes:
@@ -65,47 +65,47 @@ def corners_of_centres(boxes: Floats) -> Floats:
     return np.concatenate((centres - halves, centres + halves), -1)
 
 
-def _corners(numbers: Floats, _: Integers, geometry: Geometry) -> Floats:
+def _corners(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(numbers)
 
 
-def _corners_yx(numbers: Floats, _: Integers, geometry: Geometry) -> Floats:
+def _corners_yx(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(numbers[:, (1, 0, 3, 2)])
 
 
-def _centre_size(numbers: Floats, _: Integers, geometry: Geometry) -> Floats:
+def _centre_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(corners_of_centres(numbers))
 
 
-def _corner_size(numbers: Floats, _: Integers, geometry: Geometry) -> Floats:
+def _corner_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(np.concatenate((numbers[:, :2], numbers[:, :2] + numbers[:, 2:]), 1))
 
 
-def _cells(numbers: Floats, places: Integers, geometry: Geometry) -> Floats:
+def _cells(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
     centres = (numbers[:, :2] + corners + geometry.offset) * sides
     return corners_of_centres(np.concatenate((centres, _exp(numbers[:, 2:]) * sides), 1))
 
 
-def _sizes(numbers: Floats, places: Integers, geometry: Geometry) -> Floats:
+def _sizes(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
     distances = numbers[:, 2:] if numbers.shape[1] == 4 else geometry.offset
     return corners_of_centres(np.concatenate(((corners + distances) * sides, numbers[:, :2] * sides), 1))
 
 
-def _distances(numbers: Floats, places: Integers, geometry: Geometry) -> Floats:
+def _distances(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
     centres = corners + geometry.offset
     return np.concatenate((centres - numbers[:, :2], centres + numbers[:, 2:]), 1) * sides
 
 
-def _distributions(numbers: Floats, places: Integers, geometry: Geometry) -> Floats:
+def _distributions(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     """Generalized focal loss: a distance is the mean of whole numbers, weighted by a softmax."""
     weights = softmax(numbers.reshape(len(numbers), 4, geometry.bins), 2)
     return _distances(weights @ np.arange(geometry.bins, dtype=np.float32), places, geometry)
 
 
-def _anchors(numbers: Floats, places: Integers, geometry: Geometry) -> Floats:
+def _anchors(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     assert geometry.anchors is not None
     anchors, (of_centre, of_size) = geometry.anchors[places], geometry.variances
     centres = anchors[:, :2] + numbers[:, :2] * of_centre * anchors[:, 2:]
@@ -124,7 +124,7 @@ def _exp(values: Floats) -> Floats:
     return np.exp(np.minimum(values, _MAX_LOGARITHM))
 
 
-ENCODINGS: dict[BoxEncoding, Callable[[Floats, Integers, Geometry], Floats]] = {
+ENCODINGS: dict[BoxEncoding, Callable[[Floats, Integers, BoxGeometry], Floats]] = {
     BoxEncoding.CORNERS: _corners,
     BoxEncoding.CORNERS_YX: _corners_yx,
     BoxEncoding.CENTRE_SIZE: _centre_size,

@@ -11,7 +11,7 @@ from enum import Enum
 UNREAD = "none"  # the name of the layout that reads nothing
 
 
-class Rows(str, Enum):
+class Arrangement(str, Enum):
     """How the boxes of an image lie in an output."""
 
     ROWS = "rows"  # (N, n, numbers)
@@ -146,7 +146,7 @@ class OutputLayout:
     objectness: Part | None = None
     centres: Part | None = None
     counts: Part | None = None
-    rows: Rows = Rows.ROWS
+    rows: Arrangement = Arrangement.ROWS
     encoding: BoxEncoding = BoxEncoding.CORNERS
     range: BoxRange = BoxRange.PIXELS
     grid: Grid = Grid()

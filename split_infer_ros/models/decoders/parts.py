@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from split_infer_ros.models.decoders.layout import OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import Arrangement, OutputLayout, Part
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Outputs by name."""
@@ -20,7 +20,7 @@ def images_of(layout: OutputLayout, outputs: Arrays) -> list[dict[str, npt.NDArr
     Outputs without a batch in front, such as boxes (n, 4), belong to one image.
     """
     arrays = {name: outputs[name] for name in layout.outputs}
-    if layout.boxes is not None and layout.rows is Rows.ROWS and arrays[layout.boxes.outputs[0]].ndim == 2:
+    if layout.boxes is not None and layout.rows is Arrangement.ROWS and arrays[layout.boxes.outputs[0]].ndim == 2:
         arrays = {name: array[None] for name, array in arrays.items()}
     count = min(len(array) for array in arrays.values())
     return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
@@ -37,12 +37,12 @@ def _as_rows(array: npt.NDArray[Any], layout: OutputLayout) -> npt.NDArray[Any]:
     rows = array
     if layout.boxes is None:
         rows = array.reshape(1, -1)
-    elif layout.rows is Rows.MAPS and array.ndim == 3:
+    elif layout.rows is Arrangement.MAPS and array.ndim == 3:
         rows = array.reshape(len(array), -1).T
     elif array.ndim < 2:  # a number for each box, or one for all
         rows = array.reshape(-1, 1)
     elif array.ndim > 2:  # (n, 1, 4)
         rows = array.reshape(len(array), array.shape[-1])
-    elif layout.rows is Rows.COLUMNS:
+    elif layout.rows is Arrangement.COLUMNS:
         rows = array.T
     return rows

@@ -41,7 +41,7 @@ _ELSE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OutputReading:
     """How a model's outputs are read, and how its images are pre-processed.
 
     Attributes:
@@ -53,7 +53,7 @@ class Reading:
     recipe: str
 
 
-def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where: str = "decoder") -> Reading:
+def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where: str = "decoder") -> OutputReading:
     """Returns how the outputs are read.
 
     Args:
@@ -70,7 +70,7 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
         layout = read_declaration(declared, [output.name for output in facts.outputs], where)
         check_keys(declared, where)
         check_shapes(layout, facts, where)
-        return Reading(_with_range(layout, facts), DECLARED_RECIPE)
+        return OutputReading(_with_range(layout, facts), DECLARED_RECIPE)
     if wanted not in DECODERS:
         raise ConfigurationError(f"{where} '{wanted[:60]}' is unknown; it takes one of: {', '.join(DECODERS)}.")
     if wanted != AUTO:
@@ -80,7 +80,7 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
     families = {family.name: family for family, _ in found}
     if len(families) == 1:
         family, layout = found[0]
-        return Reading(_with_range(layout, facts), family.recipe(layout, facts))
+        return OutputReading(_with_range(layout, facts), family.recipe(layout, facts))
     if families:
         raise ConfigurationError(
             f"The outputs of {facts} can be those of {' or '.join(families)}; set decoder to the right one."
@@ -114,7 +114,7 @@ def _refuse_names(facts: OutputFacts) -> None:
         )
 
 
-def _named(family: Family, facts: OutputFacts) -> Reading:
+def _named(family: Family, facts: OutputFacts) -> OutputReading:
     """Returns the layout of the family that the user names. Values decide only between several layouts."""
     layouts = family.find(facts)
     if not layouts:
@@ -124,7 +124,7 @@ def _named(family: Family, facts: OutputFacts) -> Reading:
         )
     plausible = [each for each in layouts if is_plausible(each, facts)] or list(layouts)
     layout = next((each for each in plausible if family.speaks_for(each, facts)), plausible[0])
-    return Reading(_with_range(layout, facts), family.recipe(layout, facts))
+    return OutputReading(_with_range(layout, facts), family.recipe(layout, facts))
 
 
 def _with_range(layout: OutputLayout, facts: OutputFacts) -> OutputLayout:

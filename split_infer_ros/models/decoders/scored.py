@@ -9,6 +9,7 @@ from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_corne
 from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import (
     Activation,
+    Arrangement,
     Background,
     BoxEncoding,
     BoxRange,
@@ -16,7 +17,6 @@ from split_infer_ros.models.decoders.layout import (
     OutputLayout,
     Part,
     PerBox,
-    Rows,
     Suppression,
 )
 from split_infer_ros.models.decoders.selected import TENSORFLOW
@@ -84,15 +84,15 @@ def _find_levels(facts: OutputFacts) -> list[OutputLayout]:
     """Finds PicoDet's and NanoDet's outputs: scores and distributions for each level, as rows or as maps."""
     found = []
     for reg_max in REG_MAX:
-        for rows in (Rows.ROWS, Rows.MAPS):
+        for rows in (Arrangement.ROWS, Arrangement.MAPS):
             layout = _levels(facts, rows, reg_max + 1)
             if layout is not None:
                 found.append(layout)
     return found
 
 
-def _levels(facts: OutputFacts, rows: Rows, bins: int) -> OutputLayout | None:
-    axis, rank = (2, 3) if rows is Rows.ROWS else (1, 4)
+def _levels(facts: OutputFacts, rows: Arrangement, bins: int) -> OutputLayout | None:
+    axis, rank = (2, 3) if rows is Arrangement.ROWS else (1, 4)
     outputs = [output for output in facts.outputs if output.rank == rank and not output.is_integer]
     boxes = [output for output in outputs if output.shape[axis] == 4 * bins]
     scores = [output for output in outputs if output.shape[axis] not in (4 * bins, None)]
@@ -121,8 +121,8 @@ def _levels(facts: OutputFacts, rows: Rows, bins: int) -> OutputLayout | None:
     )
 
 
-def _cells(output: Output, rows: Rows) -> int | None:
-    lengths = output.shape[1:2] if rows is Rows.ROWS else output.shape[2:]
+def _cells(output: Output, rows: Arrangement) -> int | None:
+    lengths = output.shape[1:2] if rows is Arrangement.ROWS else output.shape[2:]
     count = 1
     for length in lengths:
         if length is None:
@@ -150,7 +150,7 @@ def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
             Part((sizes[0].name,)),
             Part((heat[0].name,)),
             centres=Part((distances[0].name,)) if distances else None,
-            rows=Rows.MAPS,
+            rows=Arrangement.MAPS,
             encoding=BoxEncoding.SIZES,
             grid=Grid((stride,), 0.0 if distances else 0.5),
             activation=Activation.NONE if are_probabilities(values) else Activation.SIGMOID,

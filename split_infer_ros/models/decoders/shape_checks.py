@@ -12,11 +12,11 @@ from split_infer_ros.models.decoders.grids import count_cells
 from split_infer_ros.models.decoders.layout import (
     CELL_ENCODINGS,
     Activation,
+    Arrangement,
     Background,
     BoxEncoding,
     OutputLayout,
     Part,
-    Rows,
 )
 
 Shapes = Mapping[str, tuple[int | None, ...]]
@@ -84,14 +84,14 @@ def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
 def _shapes(layout: OutputLayout, facts: OutputFacts) -> Shapes:
     """Returns the shapes of the outputs with a batch in front. Outputs without a batch belong to one image."""
     shapes = {output.name: output.shape for output in facts.outputs}
-    if layout.boxes is not None and layout.rows is Rows.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
+    if layout.boxes is not None and layout.rows is Arrangement.ROWS and len(shapes[layout.boxes.outputs[0]]) == 2:
         return {name: (1, *shape) for name, shape in shapes.items()}
     return shapes
 
 
 def _check_peaks(layout: OutputLayout, shapes: Shapes, where: str) -> None:
     """Checks that the scores are maps and are used as the outputs have them, because neighbours are compared there."""
-    if layout.rows is not Rows.MAPS:
+    if layout.rows is not Arrangement.MAPS:
         raise ConfigurationError(f"{where} has peaks true and rows {layout.rows.value}; peaks are found in rows maps.")
     others = {
         "objectness": layout.objectness is not None,
@@ -131,14 +131,14 @@ def _boxes_and_numbers(shape: tuple[int | None, ...], layout: OutputLayout) -> t
         return 1, None if None in shape[1:] else math.prod(length or 0 for length in shape[1:])
     if len(shape) < 2:
         return (shape[0] if shape else 1), 1
-    if layout.rows is Rows.MAPS and len(shape) == 4:
+    if layout.rows is Arrangement.MAPS and len(shape) == 4:
         _, numbers, height, width = shape
         return (None if height is None or width is None else height * width), numbers
     if len(shape) == 2:
         return shape[1], 1
     _, count, *others = shape
     numbers = others[-1]
-    return (numbers, count) if layout.rows is Rows.COLUMNS else (count, numbers)
+    return (numbers, count) if layout.rows is Arrangement.COLUMNS else (count, numbers)
 
 
 def _length(part: Part, numbers: int | None) -> int | None:

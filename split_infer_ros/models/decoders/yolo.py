@@ -6,7 +6,7 @@ import numpy as np
 
 from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities
 from split_infer_ros.models.decoders.family import Family, always
-from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Grid, OutputLayout, Part, Rows
+from split_infer_ros.models.decoders.layout import Arrangement, BoxEncoding, BoxRange, Grid, OutputLayout, Part
 
 COCO = 80  # classes; exports without names have this number most often
 ROTATED, POSED = 15 + 1, 1 + 17 * 3  # numbers of rotated boxes (DOTA) and of poses, which look like scores of classes
@@ -43,7 +43,7 @@ def _range_of(facts: OutputFacts) -> BoxRange:
 def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
     found = []
     for output in _boxes_of(facts):
-        for rows, length in ((Rows.COLUMNS, output.shape[1]), (Rows.ROWS, output.shape[2])):
+        for rows, length in ((Arrangement.COLUMNS, output.shape[1]), (Arrangement.ROWS, output.shape[2])):
             classes = _classes(length, 4, facts)
             if classes:
                 found.append(_layout("yolov8", output, classes, rows=rows, scores=4, range=_range_of(facts)))
@@ -53,11 +53,11 @@ def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
 def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
     output = _output_of(layout, facts)
     first, second = output.shape[1:]
-    count, length = (second, first) if layout.rows is Rows.COLUMNS else (first, second)
+    count, length = (second, first) if layout.rows is Arrangement.COLUMNS else (first, second)
     if facts.is_rtdetr or facts.suppresses_itself or (facts.classes is None and _has_angle(layout, facts)):
         return False
     is_detector = facts.task == "detect" and facts.classes is not None
-    if layout.rows is Rows.ROWS and not (is_detector and count is None):
+    if layout.rows is Arrangement.ROWS and not (is_detector and count is None):
         return _is_one_per_cell(count, length, facts) and not (facts.classes is None and _has_objectness(layout, facts))
     if is_detector:
         return count is None or length is None or count > length or bool(facts.strides_of(count))
@@ -73,7 +73,7 @@ def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
     values = _output_of(layout, facts).values
     if values is None or layout.classes == 1 or not values.size:
         return False
-    scores = values[0, 4:].T if layout.rows is Rows.COLUMNS else values[0, :, 4:]
+    scores = values[0, 4:].T if layout.rows is Arrangement.COLUMNS else values[0, :, 4:]
     *others, last = np.median(scores, 0)
     return bool(last > MIN_ANGLE and last > MIN_ANGLE_RATIO * max(others))
 
@@ -182,7 +182,7 @@ def _layout(
     classes: int,
     *,
     scores: int,
-    rows: Rows = Rows.ROWS,
+    rows: Arrangement = Arrangement.ROWS,
     encoding: BoxEncoding = BoxEncoding.CENTRE_SIZE,
     range: BoxRange = BoxRange.PIXELS,
     grid: Grid | None = None,

@@ -1,7 +1,7 @@
 """Finds two executions for a co-run among the requests that wait, each under its own memory policy (§IV-B).
 
-The executions that wait are the tasks of the paper's scheduler (``memory_cost.release``). A task may get another policy
-each time, because its neighbours in the queue decide.
+The executions that wait are the tasks of the paper's scheduler (``memory_cost.co_run_schedule``). A task may get
+another policy each time, because its neighbours in the queue decide.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.choose import choose
+from split_infer_ros.memory_cost.co_run_schedule import device_ends_ms, release
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import response_ms
-from split_infer_ros.memory_cost.release import device_ends_ms, release
 from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.request import Request

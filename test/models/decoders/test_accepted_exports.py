@@ -15,7 +15,7 @@ from export_values import Draw
 from onnx import TensorProto
 from onnx_files import COCO_SIZED, Shape, hollow, ultralytics
 
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.onnx_options import OnnxOptions
 
@@ -56,7 +56,7 @@ class Export:
         )
         return OnnxFile("model.onnx", graph, OnnxOptions())
 
-    def recognised(self, *, trained: bool, seed: int = 0) -> Reading:
+    def recognised(self, *, trained: bool, seed: int = 0) -> OutputReading:
         random = np.random.default_rng(seed)
         return self.file().recognise({name: draw(random, trained) for name, draw in self.draw.items()})
 

@@ -57,7 +57,7 @@ def layouts() -> st.SearchStrategy[OutputLayout]:
         objectness=maybe,
         centres=maybe,
         counts=maybe,
-        rows=st.sampled_from(words.Rows),
+        rows=st.sampled_from(words.Arrangement),
         encoding=st.sampled_from(BoxEncoding),
         range=st.sampled_from(words.BoxRange),
         grid=grids,

@@ -15,13 +15,13 @@ from plain_boxes import Found, best_first, check_equal, corners_of, suppressed
 from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.layout import (
     Activation,
+    Arrangement,
     Background,
     BoxEncoding,
     BoxRange,
     OutputLayout,
     Part,
     PerBox,
-    Rows,
     Suppression,
 )
 from split_infer_ros.models.decoders.selection import CANDIDATES_PER_DETECTION
@@ -52,7 +52,7 @@ def decoder(layout: OutputLayout, *names: str) -> LayoutDecoder:
 
 def check(layout: OutputLayout, raw: Array, plain: Callable[[list[float]], Found], limits: Limits) -> None:
     """Compares with a loop that reads one box's numbers."""
-    output = np.ascontiguousarray(raw.transpose(0, 2, 1)) if layout.rows is Rows.COLUMNS else raw
+    output = np.ascontiguousarray(raw.transpose(0, 2, 1)) if layout.rows is Arrangement.COLUMNS else raw
     found = decoder(layout)((output,), limits)
     keep = best_first if layout.suppression is Suppression.NONE else suppressed
     assert len(found) == IMAGES
@@ -70,7 +70,7 @@ def scaled(box: tuple[float, float, float, float]) -> tuple[float, float, float,
 
 YOLOV8 = OutputLayout("yolov8", Part(NUMBERS, 0, 4), Part(NUMBERS, 4), encoding=BoxEncoding.CENTRE_SIZE)
 COLUMNS = OutputLayout(
-    "yolov8", Part(NUMBERS, 0, 4), Part(NUMBERS, 4), encoding=BoxEncoding.CENTRE_SIZE, rows=Rows.COLUMNS
+    "yolov8", Part(NUMBERS, 0, 4), Part(NUMBERS, 4), encoding=BoxEncoding.CENTRE_SIZE, rows=Arrangement.COLUMNS
 )
 YOLOV5 = OutputLayout(
     "yolov5",
@@ -258,7 +258,7 @@ def test_padding_with_zeros_is_no_box(columns: int, is_stacked: bool) -> None:
 
 def test_maps_of_several_levels_follow_each_other() -> None:
     """A box lies in one cell of one map, whose numbers are its channels."""
-    layout = OutputLayout("declared", Part(("a", "b"), 0, 4), Part(("a", "b"), 4), rows=Rows.MAPS)
+    layout = OutputLayout("declared", Part(("a", "b"), 0, 4), Part(("a", "b"), 4), rows=Arrangement.MAPS)
     maps = [np.zeros((1, 6, height, height), np.float32) for height in (4, 2)]
     maps[0][0, :, 3, 2] = (1, 2, 30, 40, 0.1, 0.9)
     maps[1][0, :, 0, 1] = (5, 6, 70, 80, 0.8, 0.3)
@@ -345,7 +345,7 @@ def test_images_without_objects_give_empty_detections(
 def test_outputs_without_any_box_give_empty_detections(
     layout: OutputLayout, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    along = 2 if layout.rows is Rows.COLUMNS else 1
+    along = 2 if layout.rows is Arrangement.COLUMNS else 1
     outputs = [np.zeros((*shape[:along], 0, *shape[along + 1 :]), np.float32) for shape in shapes]
     assert [len(each) for each in decoder(layout, *names_of(layout))(outputs, Limits())] == [0, 0]
 

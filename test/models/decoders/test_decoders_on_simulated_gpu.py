@@ -11,13 +11,13 @@ from torch import Tensor
 from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.layout import (
     Activation,
+    Arrangement,
     BoxEncoding,
     BoxRange,
     Grid,
     OutputLayout,
     Part,
     PerBox,
-    Rows,
     Suppression,
 )
 from split_infer_ros.models.detections import Limits
@@ -29,7 +29,7 @@ CELLS = 126  # of strides 8, 16 and 32
 LIMITS = Limits(score_threshold=0.3, max_detections=20)
 ALL, PAIR = ("all",), ("boxes", "logits")
 
-YOLOV8 = OutputLayout("", Part(ALL, 0, 4), Part(ALL, 4), rows=Rows.COLUMNS, encoding=BoxEncoding.CENTRE_SIZE)
+YOLOV8 = OutputLayout("", Part(ALL, 0, 4), Part(ALL, 4), rows=Arrangement.COLUMNS, encoding=BoxEncoding.CENTRE_SIZE)
 YOLOX = OutputLayout(
     "", Part(ALL, 0, 4), Part(ALL, 5), objectness=Part(ALL, 4, 5), encoding=BoxEncoding.CELLS, grid=Grid((8, 16, 32))
 )

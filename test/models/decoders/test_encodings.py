@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from split_infer_ros.models.decoders.decode import LayoutDecoder
-from split_infer_ros.models.decoders.encodings import ENCODINGS, Geometry, is_unit, numbers_of_box, softmax
+from split_infer_ros.models.decoders.encodings import ENCODINGS, BoxGeometry, is_unit, numbers_of_box, softmax
 from split_infer_ros.models.decoders.grids import cells
 from split_infer_ros.models.decoders.layout import (
     Activation,
+    Arrangement,
     BoxEncoding,
     BoxRange,
     Grid,
     OutputLayout,
     Part,
     PerBox,
-    Rows,
     Suppression,
 )
 from split_infer_ros.models.detections import Limits
@@ -34,7 +34,7 @@ COUNT = 60  # cells of both maps
 ANCHORS = np.random.default_rng(9).uniform(1, 30, (COUNT, 4)).astype(np.float32)
 VARIANCES = (0.1, 0.2)
 PLACES, SIDES = cells(HEIGHT, WIDTH, STRIDES)
-GEOMETRY = Geometry(HEIGHT, WIDTH, BoxRange.PIXELS, PLACES, SIDES, OFFSET, BINS, ANCHORS, VARIANCES)
+GEOMETRY = BoxGeometry(HEIGHT, WIDTH, BoxRange.PIXELS, PLACES, SIDES, OFFSET, BINS, ANCHORS, VARIANCES)
 Box = tuple[float, float, float, float]
 
 
@@ -204,7 +204,7 @@ def test_peaks_of_heat_maps_equal_loops(has_distances: bool, activation: Activat
         Part(("wh",)),
         Part(("hm",)),
         centres=Part(("reg",)) if has_distances else None,
-        rows=Rows.MAPS,
+        rows=Arrangement.MAPS,
         encoding=BoxEncoding.SIZES,
         grid=Grid((4,), 0.0 if has_distances else 0.5),
         activation=activation,

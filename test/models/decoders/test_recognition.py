@@ -20,12 +20,12 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.layout import (
     Activation,
+    Arrangement,
     Background,
     BoxEncoding,
     BoxRange,
     OutputLayout,
     Part,
-    Rows,
 )
 from split_infer_ros.models.decoders.recognition import recognise
 from split_infer_ros.models.decoders.registry import FAMILIES
@@ -177,8 +177,8 @@ def test_a_wanted_decoder_ignores_other_outputs() -> None:
     assert read({"a": (1, 84, 8400), "b": (1, 2)}, wanted="yolov8").outputs == {"a"}
 
 
-@pytest.mark.parametrize(("rows", "shape"), [(Rows.COLUMNS, (1, 84, 8400)), (Rows.ROWS, (1, 8400, 84))])
-def test_a_named_decoder_finds_how_the_boxes_lie(rows: Rows, shape: Shape) -> None:
+@pytest.mark.parametrize(("rows", "shape"), [(Arrangement.COLUMNS, (1, 84, 8400)), (Arrangement.ROWS, (1, 8400, 84))])
+def test_a_named_decoder_finds_how_the_boxes_lie(rows: Arrangement, shape: Shape) -> None:
     """Both readings fit the shape. There are as many boxes as cells."""
     assert read({"x": shape}, wanted="yolov8").rows is rows
 
@@ -203,9 +203,9 @@ def test_cells_follow_from_the_size_of_the_input() -> None:
 def test_transposed_yolov8_is_recognised(name: str, classes: int, trained: bool) -> None:
     outputs = {name: values.yolov8(8400, classes, rows=True)(random(), trained)}
     layout = tried(outputs)
-    assert (layout.name, layout.rows, layout.classes) == ("yolov8", Rows.ROWS, classes)
+    assert (layout.name, layout.rows, layout.classes) == ("yolov8", Arrangement.ROWS, classes)
     metadata = ultralytics(names=str(dict.fromkeys(range(classes), "x")))
-    assert tried(outputs, metadata=metadata).rows is Rows.ROWS
+    assert tried(outputs, metadata=metadata).rows is Arrangement.ROWS
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])

@@ -17,7 +17,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.decode import LayoutDecoder
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Part
-from split_infer_ros.models.decoders.recognition import Reading, recognise
+from split_infer_ros.models.decoders.recognition import OutputReading, recognise
 from split_infer_ros.models.detections import Limits
 
 HEIGHT, WIDTH = 240, 320
@@ -34,7 +34,7 @@ def triple(names: tuple[str, ...] = NAMES, scale: float = 1.0) -> Outputs:
     return dict(zip(names, (boxes, scores, classes), strict=True))
 
 
-def read(outputs: Outputs, wanted: str = "auto") -> Reading:
+def read(outputs: Outputs, wanted: str = "auto") -> OutputReading:
     shapes: dict[str, Shape] = {name: ("batch", *array.shape[1:]) for name, array in outputs.items()}
     integers = {name: TensorProto.INT32 for name, array in outputs.items() if array.dtype.kind == "i"}
     graph = hollow(shapes, inputs={"images": ("batch", 3, HEIGHT, WIDTH)}, dtypes=integers)

@@ -19,13 +19,13 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.weight_streaming.hollow_loading import load_streamable
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_weights import find_packed
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.streaming import stream_head
+from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
 SPEC = ModelSpec("shapes", "default", "cpu")
 STREAMED = WeightsSettings(weights_residency=Residency.TWO_STAGE)
@@ -41,7 +41,7 @@ def own_process_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "_loaded", {})
 
 
-def is_hollow(model: SplitModel) -> bool:
+def is_weightless(model: SplitModel) -> bool:
     assert isinstance(model, TorchModel)
     return all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
 
@@ -54,7 +54,7 @@ def pack_here(monkeypatch: pytest.MonkeyPatch) -> TorchModel:
     """Packs the model's file in the cache folder as a node does at its first start. Returns the whole model."""
     model = load_streamable(SPEC, STREAMED)
     assert isinstance(model, TorchModel)
-    assert not is_hollow(model), "there was no file"
+    assert not is_weightless(model), "there was no file"
     find_packed(model, "", num_threads=1, batch_size=1)
     forget_models(monkeypatch)
     return model
@@ -67,19 +67,19 @@ def outputs(model: SplitModel, images: torch.Tensor) -> list[torch.Tensor]:
 
 def test_second_start_needs_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pack_here(monkeypatch)
-    hollow = load_streamable(SPEC, STREAMED)
-    assert is_hollow(hollow)
-    assert (hollow.fingerprint, hollow.split_points) == (whole.fingerprint, whole.split_points)
+    weightless = load_streamable(SPEC, STREAMED)
+    assert is_weightless(weightless)
+    assert (weightless.fingerprint, weightless.split_points) == (whole.fingerprint, whole.split_points)
     images = torch.rand(1, *whole.entry.image_shape).contiguous(memory_format=torch.channels_last)
     # The same graph with the same values, which were read back from the file.
-    assert all(map(torch.equal, outputs(hollow, images), outputs(whole, images)))
+    assert all(map(torch.equal, outputs(weightless, images), outputs(whole, images)))
 
 
-def test_head_streams_from_the_file_of_a_hollow_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_streams_from_the_file_of_a_weightless_model(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pack_here(monkeypatch)
-    hollow = load_streamable(SPEC, STREAMED)
-    split_point = hollow.split_point("default")
-    partition = stream_head(hollow, split_point, STREAMED, num_threads=1, batch_size=1)
+    weightless = load_streamable(SPEC, STREAMED)
+    split_point = weightless.split_point("default")
+    partition = stream_head(weightless, split_point, STREAMED, num_threads=1, batch_size=1)
     assert partition is not None
     features = [torch.rand(1, *spec.shape) for spec in split_point.tensors]
     with torch.inference_mode():
@@ -87,12 +87,12 @@ def test_head_streams_from_the_file_of_a_hollow_model(monkeypatch: pytest.Monkey
     partition.close()
     # A streamed layer may use another kernel than a resident one.
     torch.testing.assert_close(list(found), list(expected), rtol=1e-4, atol=1e-5)
-    assert is_hollow(hollow)
+    assert is_weightless(weightless)
 
 
 def test_resident_partition_loads_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     pack_here(monkeypatch)
-    assert not is_hollow(load_streamable(SPEC, WeightsSettings()))
+    assert not is_weightless(load_streamable(SPEC, WeightsSettings()))
 
 
 def test_model_that_is_loaded_already_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_users_file_is_used_if_its_weights_are_those_asked_for(tmp_path: Path, m
     assert pack_model(model, path, num_threads=1).source == weights_source("shapes", "default")
     forget_models(monkeypatch)
     settings = WeightsSettings(weights_residency=Residency.TWO_STAGE, weights_file=str(path))
-    assert is_hollow(load_streamable(SPEC, settings))
+    assert is_weightless(load_streamable(SPEC, settings))
     other = load_streamable(ModelSpec("shapes", "none", "cpu"), settings)
-    assert not is_hollow(other), "the file has other weights, so streaming can name the difference"
+    assert not is_weightless(other), "the file has other weights, so streaming can name the difference"
 
 
 def test_file_without_a_source_does_not_replace_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_file_without_a_source_does_not_replace_weights(monkeypatch: pytest.Monk
     path = find_packed(model, "", num_threads=1, batch_size=1)
     assert read_header(path).source == ""
     forget_models(monkeypatch)
-    assert not is_hollow(load_streamable(SPEC, STREAMED))
+    assert not is_weightless(load_streamable(SPEC, STREAMED))
 
 
 def test_damaged_and_foreign_files_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_damaged_and_foreign_files_are_passed_over(monkeypatch: pytest.MonkeyPat
     (path,) = (tmp_path / "split_infer_ros" / "weights").iterdir()
     path.with_name("a.weights").write_bytes(path.read_bytes()[:5000])
     path.with_name("b.weights").write_text("something else")
-    assert is_hollow(load_streamable(SPEC, STREAMED))
+    assert is_weightless(load_streamable(SPEC, STREAMED))
 
 
 def test_source_of_a_file_is_its_content(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_model_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     Features of a batch take some 30 MB, so the bound is far below the model's 244 MB.
     """
     first, second = run_alone(tmp_path), run_alone(tmp_path)
-    assert (first["kind"], second["kind"]) == ("alexnet is whole", "alexnet is hollow")
+    assert (first["kind"], second["kind"]) == ("alexnet is whole", "alexnet is weightless")
     assert first["start_bytes"] > first["weight_bytes"]
     assert second["start_bytes"] <= MAX_START * second["steady_bytes"]
     assert second["start_bytes"] < second["weight_bytes"] / 4, "else the bound above would mean little"

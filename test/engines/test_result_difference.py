@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from split_infer_ros.buffers.host_arrays import Values, as_tensor, bfloat16
-from split_infer_ros.engines.agreement import difference
+from split_infer_ros.engines.result_difference import difference
 
 NAN, INF = math.nan, math.inf
 

@@ -27,10 +27,10 @@ from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular, user_path
-from split_infer_ros.split.early_inspector import file_digits
-from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
-from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox.early_inspector import file_digits
+from split_infer_ros.split.sandbox.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
+from split_infer_ros.split.sandbox.inspector_process import Inspector
 from split_infer_ros.telemetry.machine import engine_version, package_version
 
 FORMAT = 4  # of the inspection; a change of what it does raises it, and files are then inspected again

@@ -12,7 +12,7 @@ from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.torch_model import TorchModel
 
 
-def hollow_model(entry: ModelEntry, execution_config: ExecutionConfig | None = None) -> TorchModel:
+def weightless_model(entry: ModelEntry, execution_config: ExecutionConfig | None = None) -> TorchModel:
     """Builds a model on the CPU with stand-ins for all weights. Stand-ins need no memory.
 
     Its split points and fingerprint are those of the whole model.
@@ -29,5 +29,5 @@ def hollow_model(entry: ModelEntry, execution_config: ExecutionConfig | None = N
     with torch.device("meta"):
         module = entry.build()
     if isinstance(module, OnnxGraph):
-        raise ConfigurationError(f"{entry.name} is an ONNX file, which holds its weights: it has no hollow model.")
+        raise ConfigurationError(f"{entry.name} is an ONNX file, which holds its weights: it has no weightless model.")
     return TorchModel(entry, module.eval(), CPU, execution_config=execution_config)

@@ -9,7 +9,7 @@ from split_infer_ros import errors
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, SplitInferError
-from split_infer_ros.models.decoders.recognition import Reading
+from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
@@ -59,7 +59,7 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
 
-    def read(file: OnnxFile) -> Reading:
+    def read(file: OnnxFile) -> OutputReading:
         reading = read_outputs(file)
         found.update(write_reading(reading))
         return reading

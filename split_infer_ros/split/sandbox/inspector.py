@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.runtime.child_process import describe_status
-from split_infer_ros.split.inspection_imports import ENGINES, READERS, modules_for, preload
-from split_infer_ros.split.inspection_limits import BYTES_PER_BYTE
+from split_infer_ros.split.sandbox.inspection_imports import ENGINES, READERS, modules_for, preload
+from split_infer_ros.split.sandbox.inspection_limits import BYTES_PER_BYTE
 
 PROGRAMS = ("torch._dynamo", "torch.export", "torchvision")  # for programs of torch.export and their operators
 PRELOADED = (*READERS, "onnx.reference.ops._op_list", "numpy.random", *ENGINES)
@@ -35,7 +35,7 @@ def main() -> int:
         from split_infer_ros.models.user_names import PROGRAM_SUFFIX
         from split_infer_ros.runtime.num_threads import use_one_thread
 
-        importlib.import_module("split_infer_ros.split.inspected_model")
+        importlib.import_module("split_infer_ros.split.sandbox.inspected_model")
         use_one_thread()
     except Exception as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
@@ -93,7 +93,12 @@ def _read_until(descriptor: int, end: float) -> tuple[bytes, bool]:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     """Inspects files in this process, whose memory is limited."""
     from split_infer_ros.runtime.num_threads import use_engine_threads
-    from split_infer_ros.split.inspected_model import describe_objection, files_beside, inspect_model, parse_spec
+    from split_infer_ros.split.sandbox.inspected_model import (
+        describe_objection,
+        files_beside,
+        inspect_model,
+        parse_spec,
+    )
 
     use_engine_threads(NUM_THREADS)
     spec = parse_spec(request["spec"])

@@ -7,10 +7,10 @@ from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.child_process import ChildProcess
-from split_infer_ros.split.early_inspector import take_process
-from split_infer_ros.split.inspection_imports import modules_for, preload
-from split_infer_ros.split.inspection_limits import InspectionLimits
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox.early_inspector import take_process
+from split_infer_ros.split.sandbox.inspection_imports import modules_for, preload
+from split_infer_ros.split.sandbox.inspection_limits import InspectionLimits
 
 MAX_START_S, MAX_EXIT_S = 120.0, 2.0
 

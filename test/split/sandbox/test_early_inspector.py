@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from split_infer_ros.split import early_inspector
-from split_infer_ros.split.early_inspector import start_early, take_process, was_inspected
-from split_infer_ros.split.inspection import inspect_files
-from split_infer_ros.split.inspection_limits import InspectionLimits
-from split_infer_ros.split.inspector_process import Inspector
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox.early_inspector import start_early, take_process, was_inspected
+from split_infer_ros.split.sandbox.inspection import inspect_files
+from split_infer_ros.split.sandbox.inspection_limits import InspectionLimits
+from split_infer_ros.split.sandbox.inspector_process import Inspector
 
 
 class Process:

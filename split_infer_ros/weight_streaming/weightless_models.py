@@ -12,9 +12,9 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.runtime.user_files import user_path
-from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.weightless_model import weightless_model
 from split_infer_ros.weight_streaming.pack import packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_header import PackedHeader
@@ -23,7 +23,7 @@ from split_infer_ros.weight_streaming.packed_weights import packed_folder, read_
 _log = logging.getLogger(__name__)
 
 
-def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
+def make_weightless(weights_file: str, spec: ModelSpec) -> TorchModel | None:
     """Returns the model on the CPU without weights, or None if no packed file fits or it cannot be built so."""
     tell_torch()  # this thread may be the first that imports torch
     source = weights_source(spec.name, spec.weights)
@@ -31,7 +31,7 @@ def make_hollow(weights_file: str, spec: ModelSpec) -> TorchModel | None:
     if not packed:
         return None
     try:
-        model = hollow_model(find_model(spec.name), spec.execution_config)
+        model = weightless_model(find_model(spec.name), spec.execution_config)
     except Exception as error:  # models of other libraries may compute with weights while they are built
         _log.info("%s is loaded with its weights, because it cannot be built without: %s", spec.name, error)
         return None

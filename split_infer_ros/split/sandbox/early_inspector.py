@@ -18,7 +18,7 @@ from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.runtime.user_files import is_regular, read_regular, user_path
 
-PROGRAM = "split_infer_ros.split.inspector"
+PROGRAM = "split_infer_ros.split.sandbox.inspector"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # no threads: it forks
 PARAMETERS = "--params-file"
 MAX_PARAMETERS_BYTES = 2**16

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.assignment import recovers
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask, co_run_ms, device_ends_ms, release
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
-from split_infer_ros.memory_cost.release import ReleasedTask, co_run_ms, device_ends_ms, release
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.

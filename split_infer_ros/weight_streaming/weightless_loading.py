@@ -28,6 +28,6 @@ def load_streamable(spec: ModelSpec, settings: WeightsSettings) -> SplitModel:
     if settings.weights_residency is Residency.RESIDENT:
         return load_model(spec)
     require_torch(f"{spec.name} with streamed weights", instead=f"weights_residency {Residency.RESIDENT.value}")
-    from split_infer_ros.weight_streaming.hollow_models import make_hollow  # only here: it imports torch
+    from split_infer_ros.weight_streaming.weightless_models import make_weightless  # only here: it imports torch
 
-    return load_model(spec, partial(make_hollow, settings.weights_file))
+    return load_model(spec, partial(make_weightless, settings.weights_file))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.memory_cost.robust import Line, fit_bounded, fit_line, weighted_median
+from split_infer_ros.memory_cost.line_fits import Line, fit_bounded, fit_line, weighted_median
 
 SIZES = [4096 << power for power in range(13)]
 
