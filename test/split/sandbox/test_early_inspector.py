@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from split_infer_ros.split import early_inspector
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox import early_inspector
 from split_infer_ros.split.sandbox.early_inspector import start_early, take_process, was_inspected
 from split_infer_ros.split.sandbox.inspection import inspect_files
 from split_infer_ros.split.sandbox.inspection_limits import InspectionLimits

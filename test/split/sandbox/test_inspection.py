@@ -20,9 +20,10 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split import inspection_limits, load
+from split_infer_ros.split import load
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.sandbox import inspection_limits
 from split_infer_ros.split.sandbox.inspection import Inspected, inspect_files, inspected_paths
 from split_infer_ros.split.sandbox.inspection_limits import InspectionLimits
 from split_infer_ros.split.sandbox.inspector_process import Inspector
