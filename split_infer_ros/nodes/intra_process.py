@@ -128,6 +128,7 @@ class IntraProcessSubscription:
         message: type,
         topic: str,
         qos: QoSProfile,
+        *,
         receive: Callable[[Any], None],
         receive_remote: Callable[[Any], None] | None = None,
         on_lost: Callable[[int], None] | None = None,

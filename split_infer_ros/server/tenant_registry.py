@@ -51,6 +51,7 @@ class TenantRegistry:
 
     def __init__(
         self,
+        *,
         changed: threading.Condition,
         changing: threading.RLock,
         tenants: dict[str, TenantState],

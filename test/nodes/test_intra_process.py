@@ -60,7 +60,7 @@ class LocalSubscriber(Received):
             message,
             topic,
             QoSProfile(depth=depth),
-            self._receive,
+            receive=self._receive,
             receive_remote=self._receive if receive_remote else None,
             on_lost=self._count,
         )
@@ -175,7 +175,7 @@ def test_failing_subscriber_does_not_affect_others(client: Client) -> None:
     def fail(thing: Any) -> None:
         raise ValueError("a fault")
 
-    IntraProcessSubscription(client.node, String, "topic", RELIABLE, fail)
+    IntraProcessSubscription(client.node, String, "topic", RELIABLE, receive=fail)
     subscriber, publisher = LocalSubscriber(client, String, "topic"), CountingPublisher(client)
     publisher.publish("one")
     assert subscriber == ["one"]
