@@ -150,6 +150,11 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
     )
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Returns whether the operators' own kernels run on a device: a GPU, and Triton is installed."""
+    return device.type == GPU and importlib.util.find_spec("triton") is not None
+
+
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:
     """Returns the questions about all cases on a device. CPU and GPU have different questions."""
     if device.type == GPU:
@@ -161,7 +166,7 @@ def questions_of(device: torch.device, extent: Extent) -> list[Question]:
             ),
             *(
                 Question(f"{name}, GPU, 1,000 and more, times torch's, least", partial(_has, name, MANY), 1.0)
-                for name in KERNELS
+                for name in (KERNELS if has_kernels(device) else ())
             ),
         ]
     heads = [
@@ -189,8 +194,7 @@ def _has_fewer(operator: str, values: int, case: Case) -> bool:
 
 def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
     """Makes the cases of all operators at all sizes, and on a GPU with Triton those of kernels."""
-    has_kernels = device.type == GPU and importlib.util.find_spec("triton") is not None
-    makers = MAKERS | KERNEL_MAKERS if has_kernels else MAKERS
+    makers = MAKERS | KERNEL_MAKERS if has_kernels(device) else MAKERS
     random = torch.Generator().manual_seed(0)
     for heavy in (False, True):
         yield head(device, random, extent.head_images, heavy)

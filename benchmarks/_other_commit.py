@@ -29,12 +29,12 @@ class OtherCommit:
         commit: any name that git has for the commit.
         folder: the folder that keeps worktrees.
 
-        Attributes:
-            sha: the commit's full name.
-            tree: the folder of its worktree. It need not exist yet.
+    Attributes:
+        sha: the commit's full name.
+        tree: the folder of its worktree. It need not exist yet.
 
-        Raises:
-            CompareError: the commit does not exist, git is not installed, or ``root`` is not a checkout.
+    Raises:
+        CompareError: the commit does not exist, git is not installed, or ``root`` is not a checkout.
     """
 
     def __init__(self, root: Path, commit: str, folder: Path) -> None:

@@ -91,9 +91,9 @@ class PolicyRuns:
         legal: the policies that this GPU allows.
         give: allocates memory of a policy.
 
-        Attributes:
-            choices: the model's choice and predictions for each case and size.
-            usage: the memory and processor time of each figure's runs.
+    Attributes:
+        choices: the model's choice and predictions for each case and size.
+        usage: the memory and processor time of each figure's runs.
     """
 
     def __init__(

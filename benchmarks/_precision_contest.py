@@ -52,10 +52,10 @@ class PrecisionRivals:
         quantise: returns the model in int8, or raises ConfigurationError.
         group_s: how many seconds the network is called in each precision in a turn.
 
-        Attributes:
-            contests: one contest if this machine has a lower precision with a goal, else none.
-            models: the model in each precision that this machine has.
-            refused: why other precisions are not available.
+    Attributes:
+        contests: one contest if this machine has a lower precision with a goal, else none.
+        models: the model in each precision that this machine has.
+        refused: why other precisions are not available.
     """
 
     def __init__(

@@ -42,8 +42,8 @@ class RivalTurns:
         processes: the process ids of each rival.
         set_rate: sets a rival's images per second; 0 stops its camera.
 
-        Attributes:
-            rivals: the names of the rivals.
+    Attributes:
+        rivals: the names of the rivals.
         usage: the usage of each rival's process, at saturation and at the moderate rate.
     """
 

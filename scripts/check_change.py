@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tests:
         workers = ["--numprocesses", str(WORKERS), "--dist", "loadfile"] if len(tests) > 1 else []
         passed.append(run("tests", "pytest", "-q", "--no-cov", *workers, *(each.path for each in tests)))
-    else:
+    elif not near:
         print("No test file depends on what has changed.")
     say_left_out(left_out)
     return 0 if all(passed) else 1

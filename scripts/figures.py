@@ -71,13 +71,24 @@ class Figures:
             raise SystemExit(f"{stem}.json has no claim {name!r}: a block of figures shows it (scripts/figures.py).")
         return found
 
+    def claim(self, stem: str, name: str) -> Mapping[str, Any]:
+        """The one claim whose name contains ``name``.
+
+        Raises:
+            SystemExit: there is none, or more than one.
+        """
+        found = self.claims(stem, name)
+        if len(found) > 1:
+            raise SystemExit(f"{stem}.json has {len(found)} claims {name!r}: a block of figures shows one.")
+        return found[0]
+
     def ratio(self, stem: str, name: str) -> str:
         """A claim's ratio, such as ``1.10``."""
-        return ratio(self.claims(stem, name)[0]["value"])
+        return ratio(self.claim(stem, name)["value"])
 
     def interval(self, stem: str, name: str) -> str:
         """A claim's ratio and its interval, such as ``1.10 (1.08 to 1.35)``; says so where it shows no difference."""
-        claim = self.claims(stem, name)[0]
+        claim = self.claim(stem, name)
         shown = f"{ratio(claim['value'])} ({ratio(claim['low'])} to {ratio(claim['high'])})"
         return f"{shown}: no difference shown" if claim["low"] <= 1 <= claim["high"] else shown
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 IMPORTABLE = ("split_infer_ros", "test", "benchmarks", "scripts")  # folders whose files are looked at
 FLAT = ("test/helpers", "test", "benchmarks", "scripts")  # their modules are imported by their bare names
+RUN_BY_NAME = re.compile(r"\bsplit_infer_ros(?:\.\w+)+")
 UNKNOWN_S = 10.0  # of a file that has no recorded duration
-# Code in strings counts as well: tests have other processes run it.
+# Code in strings counts as well: tests have other processes run it. So do names of modules that are run by name.
 IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n(]+)|import ([\w.]+))", re.MULTILINE)
 
 
@@ -47,6 +48,9 @@ class Imports:
                 found = by_name.get(name) or by_name.get(name.rpartition(".")[0])
                 if found is not None:
                     self._importers.setdefault(found, set()).add(path)
+            for conftest in (folder / "conftest.py" for folder in Path(path).parents):
+                if is_test(path) and str(conftest) in self._text:
+                    self._importers.setdefault(str(conftest), set()).add(path)
 
     def distances(self, changed: Collection[str]) -> dict[str, int]:
         """Returns the distance of each test file that depends on one of these paths, relative to the checkout."""
@@ -113,6 +117,7 @@ def imported_names(text: str) -> Iterator[str]:
         if module:
             yield module
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
+    yield from RUN_BY_NAME.findall(text)
 
 
 def is_test(path: str) -> bool:

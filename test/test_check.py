@@ -22,6 +22,9 @@ FILES = {
     "test/part/test_helper.py": "from helper import high\n",
     "test/benchmarks/test_bench.py": "import _bench\n",
     "test/test_pages.py": 'PAGES = "docs"\n',
+    "test/part/conftest.py": "",
+    "test/part/test_program.py": 'PROGRAM = "split_infer_ros.run"\n',
+    "split_infer_ros/run.py": "",
 }
 
 
@@ -48,6 +51,17 @@ def test_tests_are_as_far_as_there_are_imports_between(checkout: Path) -> None:
     ]
     assert found(checkout, "test/helpers/helper.py") == [("test/part/test_helper.py", 1)]
     assert found(checkout, "test/test_low.py") == [("test/test_low.py", 0)]
+
+
+def test_modules_that_are_run_by_name_count(checkout: Path) -> None:
+    assert found(checkout, "split_infer_ros/run.py") == [("test/part/test_program.py", 1)]
+
+
+def test_all_tests_of_a_folder_depend_on_its_fixtures(checkout: Path) -> None:
+    assert found(checkout, "test/part/conftest.py") == [
+        ("test/part/test_helper.py", 1),
+        ("test/part/test_program.py", 1),
+    ]
 
 
 def test_pages_are_near_to_tests_that_name_their_folder(checkout: Path) -> None:

@@ -20,7 +20,7 @@ from split_infer_ros.vision_ops.implementations import ImplementationChoice
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner's trials: all segments alone, and the chain made of them
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # times of the segment, and of converting its inputs
-LAYOUTS = "layouts"  # the layouts of the segments' results
+LAYOUTS = "layouts"  # the memory formats of the segments' results
 RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # trials of one engine and of all in turns; their times
 UNIFORM = "uniform"  # the best configuration without segments; a chain takes turns with it
 BATCH_SIZES = (1, 2, 4, 8, 16)

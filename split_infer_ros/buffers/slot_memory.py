@@ -93,7 +93,7 @@ class SlotMemory:
 
     def with_policy(self, policy: Policy) -> SlotMemory | None:
         """Returns the same slots under another policy; None if their memory does not support it."""
-        slots = [under for memory in self._slots if (under := memory.with_policy(policy)) is not None]
+        slots = [found for memory in self._slots if (found := memory.with_policy(policy)) is not None]
         return SlotMemory(self._layout, slots) if len(slots) == len(self._slots) else None
 
     @property

@@ -83,8 +83,8 @@ class MemoryAdvisor:
             shared: whether another process maps the slots as well.
             kernels: returns the traffic of the backbone's kernels. A call takes a moment.
 
-            Raises:
-                ConfigurationError: no policy has that name, this GPU does not allow it, or it has no room for a slot.
+        Raises:
+            ConfigurationError: no policy has that name, this GPU does not allow it, or it has no room for a slot.
         """
         attributes = self._attributes()
         if name != AUTO:

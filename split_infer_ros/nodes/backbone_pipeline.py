@@ -34,9 +34,9 @@ class BackbonePipeline:
         auto_split: chooses the split point while the parameter ``split_point`` is ``auto``.
         reports: publishes reports on ``report``.
 
-        Attributes:
-            stage: runs the backbone.
-            limiter: limits how many frames per second each camera may send.
+    Attributes:
+        stage: runs the backbone.
+        limiter: limits how many frames per second each camera may send.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ class TenantTopics:
         intake: takes its frames.
         enable: while it is off, frames are dropped as ``paused``.
 
-        Attributes:
-            limiter: limits the tenant's frames per second.
+    Attributes:
+        limiter: limits the tenant's frames per second.
     """
 
     def __init__(

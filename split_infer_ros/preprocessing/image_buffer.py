@@ -60,11 +60,11 @@ class ImageBuffer:
             images: images of any sizes.
             policy: the memory policy by which the GPU gets the images; None means the memory's own.
 
-            Returns:
-                The memory under that policy, and the number of bytes.
+        Returns:
+            The memory under that policy, and the number of bytes.
 
-            Raises:
-                ConfigurationError: the images do not fit into the budget.
+        Raises:
+            ConfigurationError: the images do not fit into the budget.
             OutOfMemory: the memory cannot be allocated.
         """
         total = sum(image.data.size for image in images)

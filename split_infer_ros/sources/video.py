@@ -93,9 +93,9 @@ class V4l2Source(_CaptureSource):
             width: the width to ask for, in pixels. The device may choose the nearest one that it has.
             height: the height to ask for, in pixels. The device may choose the nearest one that it has.
 
-            Raises:
-                SourceError: the device does not exist (the error lists the existing ones) or cannot be opened. Reading
-                    raises it when the camera gives no more pictures.
+        Raises:
+            SourceError: the device does not exist (the error lists the existing ones) or cannot be opened. Reading
+                raises it when the camera gives no more pictures.
         """
         path = Path(f"/dev/video{device}" if device.isdecimal() else device)
         if not exists(path):

@@ -292,7 +292,7 @@ for _ in range(20):
 
 def test_processes_write_at_the_same_time(folder: Path) -> None:
     """Nobody reads half a file, and nothing is left behind under a temporary name."""
-    code = WRITER.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    code = WRITER.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")])
     writers = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(2)]
     complaints = [writer.communicate(timeout=100)[1].decode() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], complaints

@@ -25,7 +25,9 @@ class RecordedDurations:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return  # the run was cut short
         from split_infer_ros.telemetry.machine import describe_machine  # most runs do without
 
         machine = describe_machine()

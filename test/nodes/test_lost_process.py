@@ -19,7 +19,7 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT
 
-SCRIPT = Path(__file__).parents[1] / "lost_device.py"
+SCRIPT = Path(__file__).parents[1] / "helpers" / "lost_device.py"
 IN_TIME_S = 40.0  # alone on a machine it takes 3 s at most; a hang would last for ever
 END_S = 2 * START_S  # of a whole process: it imports all that a node needs first
 MAX_RUNS = 3  # of a process whose last report is missing

@@ -55,7 +55,11 @@ class Launch:
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": before(ROOT / "test", "PYTHONPATH"), "PATH": before(PYTHON, "PATH")},
+            env={
+                **os.environ,
+                "PYTHONPATH": before(ROOT / "test" / "helpers", "PYTHONPATH"),
+                "PATH": before(PYTHON, "PATH"),
+            },
             start_new_session=True,
         )
 

@@ -229,7 +229,7 @@ def test_handle_reaches_the_heads_queue_by_three_calls(start: Start, monkeypatch
     stage = BackboneStage(brightness(), settings, LocalTransport(pipeline.head), pytest.fail)
     stage.start()
     for value in (1, 2):
-        stage.submit(*frame(value), time.monotonic())
+        stage.intake.submit(*frame(value), time.monotonic())
     until(lambda: stage.ledger.counts().published == 2)
     stage.stop(LONG_S)
     stage.close()

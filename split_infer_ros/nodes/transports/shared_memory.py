@@ -96,7 +96,7 @@ class SharedMemoryConnection:
         sender: publishes handles.
         collect: checks the slots for outcomes.
 
-        Attributes:
+    Attributes:
         collect: checks the slots for outcomes.
     """
 
