@@ -56,10 +56,17 @@ class Imports:
         """Returns the distance of each test file that depends on one of these paths, relative to the checkout."""
         reached = dict.fromkeys(changed, 0) | dict.fromkeys(self._that_name(changed), 1)
         ring = reached.copy()
+        # Fixtures import much of the package. Through them, each of its modules would be near to every test.
+        is_in_tests = any(path.startswith("test/") for path in changed)
+
+        def spreads(path: str) -> bool:
+            return is_in_tests or Path(path).name != "conftest.py"
+
         while ring:
             further = {
                 importer: steps + 1
                 for path, steps in sorted(ring.items(), key=lambda item: -item[1])  # the nearest decides
+                if spreads(path)
                 for importer in self._importers.get(path, ())
                 if importer not in reached
             }
