@@ -64,21 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     durations = json.loads(DURATIONS.read_text())["seconds"] if DURATIONS.exists() else {}
     near = nearest(ROOT, changed_since(chosen.since), durations)
-    if chosen.list:
-        budget_s = chosen.seconds
-    else:
+    passed = []
+    if not chosen.list:
         passed = [
             run("ruff", "ruff", "check", "."),
             run("ruff format", "ruff", "format", "--check", "--quiet", "."),
             run("mypy", "mypy"),
         ]
-        budget_s = chosen.seconds - (time.monotonic() - begin)
-    tests, left_out = choose(near, max(0.0, budget_s - START_S) * WORKERS)
+    budget_s = chosen.seconds - START_S - (time.monotonic() - begin)
+    tests, left_out = choose(near, max(0.0, budget_s) * WORKERS)
     if chosen.list:
         print(*(f"{each.distance}  {each.path}, {each.seconds:.0f} s" for each in tests), sep="\n")
-        say_left_out(left_out)
-        return 0
-    if tests:
+    elif tests:
         workers = ["--numprocesses", str(WORKERS), "--dist", "loadfile"] if len(tests) > 1 else []
         passed.append(run("tests", "pytest", "-q", "--no-cov", *workers, *(each.path for each in tests)))
     elif not near:

@@ -34,9 +34,9 @@ def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions,
         end: an uncertain measurement is not repeated after this time of ``time.monotonic``.
 
     Returns:
-        Three lists with an entry for each segment. An entry of ``work`` (the segment itself) and of ``conversion`` (of
-        its inputs from the other format to this one) has ``costs`` and whether they are ``uncertain``. ``layouts`` has
-        the memory format of the segment's results.
+        Three lists with an entry for each segment. ``work`` is about the segment itself. ``conversion`` is about its
+        inputs, which are converted from the other format to this one. Their entries have ``costs`` and whether these
+        are ``uncertain``. ``layouts`` has the memory format of the segment's results.
     """
     pieces, _ = model.segments()
     own = format_of(convolutions)

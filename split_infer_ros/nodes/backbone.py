@@ -12,7 +12,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
-from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.runtime.cache_pruning import limit_cache
@@ -42,9 +42,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         Raises:
             ConfigurationError: the node is not configured.
         """
-        if self._model is None:
-            raise ConfigurationError("The backbone is not configured yet.")
-        return self._model
+        return configured(self._model, "The backbone")
 
     @property
     def pipeline(self) -> BackbonePipeline:
@@ -53,9 +51,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         Raises:
             ConfigurationError: the node is not configured.
         """
-        if self._pipeline is None:
-            raise ConfigurationError("The backbone is not configured yet.")
-        return self._pipeline
+        return configured(self._pipeline, "The backbone")
 
     @property
     def stage(self) -> BackboneStage:

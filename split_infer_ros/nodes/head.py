@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
-from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.common import ONE_MODEL, ModelParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.process import run
@@ -90,9 +89,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         Raises:
             ConfigurationError: the node is not configured.
         """
-        if self._model is None:
-            raise ConfigurationError("The head is not configured yet.")
-        return self._model
+        return configured(self._model, "The head")
 
     @property
     def stage(self) -> HeadStage:
@@ -101,9 +98,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         Raises:
             ConfigurationError: the node is not configured.
         """
-        if self._stage is None:
-            raise ConfigurationError("The head is not configured yet.")
-        return self._stage
+        return configured(self._stage, "The head")
 
     def configure(self) -> None:
         values = self.values

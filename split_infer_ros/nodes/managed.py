@@ -24,6 +24,7 @@ from split_infer_ros.telemetry.trace import TraceFile
 LOG_PERIOD_S = 5.0
 
 Table = TypeVar("Table", bound=NodeParameters)
+Made = TypeVar("Made")
 
 
 class ManagedNode(LifecycleNode, Generic[Table]):
@@ -227,6 +228,21 @@ def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
     configured = [node for node in reversed(starting) if node.attempt_start(node.trigger_configure)]
     for node in reversed(configured):
         node.attempt_start(node.trigger_activate)
+
+
+def configured(made: Made | None, node: str) -> Made:
+    """Returns what a node makes when it is configured.
+
+    Args:
+        made: it, or None before that.
+        node: the node, as a sentence begins with it.
+
+    Raises:
+        ConfigurationError: the node is not configured.
+    """
+    if made is None:
+        raise ConfigurationError(f"{node} is not configured yet.")
+    return made
 
 
 def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:

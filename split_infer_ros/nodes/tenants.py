@@ -15,7 +15,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, open_trace
+from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, configured, open_trace
 from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_changes import AppliedTenants, TenantChanges
@@ -66,9 +66,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         Raises:
             ConfigurationError: the node is not configured.
         """
-        if self._pipeline is None:
-            raise ConfigurationError("The node tenants is not configured yet.")
-        return self._pipeline
+        return configured(self._pipeline, "The node tenants")
 
     @property
     def running(self) -> Collection[str]:
