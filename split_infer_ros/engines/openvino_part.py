@@ -113,7 +113,7 @@ class OpenVinoPart(EnginePart):
             for index, output in enumerate(outputs):
                 if output is not None:
                     request.set_output_tensor(index, self._shared(output))
-            request.infer()
+            request.infer(share_outputs=True)  # by default, it returns copies of all results, which nothing reads
             return tuple(
                 request.get_output_tensor(index).data.copy() if output is None else output
                 for index, output in enumerate(outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -127,6 +128,18 @@ def test_results_are_written_into_arrays(make: MakePart) -> None:
     places = [np.full(each.shape, np.nan, np.float32) for each in expected]
     part.run_into(places, given)
     assert all(np.array_equal(one, other) for one, other in zip(places, expected, strict=True))
+
+
+def test_results_in_given_arrays_are_not_copied(make: MakePart) -> None:
+    part, given = make(small_graph()), as_array(images(64))
+    places = [np.empty_like(each) for each in part(given)]
+    tracemalloc.start()  # NumPy reports its memory to it
+    try:
+        part.run_into(places, given)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < places[0].nbytes
 
 
 def test_read_only_arrays_are_read_in_place(make: MakePart) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from ros_pipeline import Pipeline
@@ -25,6 +28,22 @@ def test_stats_have_the_memory_of_the_process(context: Context, tmp_path: Path) 
     report = stats[-1].report
     assert 20 * MIB < report.anonymous_bytes < report.resident_bytes
     assert report.pool_bytes + report.model_bytes < report.resident_bytes
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's")
+def test_all_threads_of_a_node_share_one_heap() -> None:
+    """Memory that one thread freed serves the others. ROS starts threads as it is imported."""
+    code = """
+import ctypes, sys, split_infer_ros.nodes.pipeline, split_infer_ros.nodes.tenants
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=START_S
+    ).stdout
+    assert told.count("<heap nr=") == 1
 
 
 def test_diagnostics_name_the_memory_of_the_process() -> None:

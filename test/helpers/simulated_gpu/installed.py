@@ -48,7 +48,6 @@ def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
     torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
     with _patched(gpu, runtime), Simulation(gpu):
         gc.collect()
-        gc.freeze()
         try:
             yield gpu
             gpu.processor.finish_all()
@@ -57,7 +56,6 @@ def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
             raise
         finally:
             runtime.end()
-            gc.unfreeze()
     gpu.assert_clean()
 
 
