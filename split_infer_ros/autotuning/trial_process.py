@@ -12,14 +12,13 @@ from typing import Any, Protocol
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.runtime.child_process import ChildProcess
+from split_infer_ros.runtime.child_process import ChildError, ChildProcess
 from split_infer_ros.runtime.python_child import python_command
 from split_infer_ros.split.model_files import files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
 
 MIN_TRIAL_S = 5.0  # each trial gets as much, however late: after a trial is ended, a new process takes longer to start
 MAX_START_S = 180.0  # for the imports and the model's weights
-MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
 WORKER = "split_infer_ros.autotuning.worker"
 
 
@@ -86,11 +85,10 @@ class TrialProcess:
 
     def __init__(self, spec: ModelSpec, worker: Sequence[str] | None = None) -> None:
         model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code", "on_torch")}
-        self._model = json.dumps(model | asdict(spec.onnx_options))
         self._files = named_files(spec)
         self._state = files_state(self._files)
-        self._worker = worker or python_command(WORKER)
-        self._process: ChildProcess | None = None
+        arguments = [json.dumps(model | asdict(spec.onnx_options))]
+        self._process = ChildProcess(worker or python_command(WORKER), arguments, max_start_s=MAX_START_S)
 
     def __enter__(self) -> TrialProcess:
         return self
@@ -98,15 +96,21 @@ class TrialProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._process.end()
 
     def start(self) -> None:
-        """Starts the process, unless it already runs.
+        """Starts the process, unless it already runs, and waits until it is ready.
 
         Raises:
             ConfigurationError: the process cannot be started, or cannot load this model.
         """
-        self._started()
+        if not self._process.is_running and files_state(self._files) != self._state:  # trials must not mix two models
+            raise ConfigurationError("The model cannot be tuned further: one of its files changed; tune it anew.")
+        try:
+            self._process.start()
+            self._process.wait_until_ready()
+        except ChildError as error:
+            raise ConfigurationError(f"The model cannot be tuned: {error}.") from error
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         """Runs one trial. A crash or a hang is an outcome too.
@@ -114,48 +118,15 @@ class TrialProcess:
         Raises:
             ConfigurationError: the process cannot be started, or cannot load this model.
         """
-        process = self._started()
+        self.start()
         request = {"stage": stage, "config": dict(config), "about": dict(about), "limit_s": limit_s}
-        try:
-            answer = process.ask(request, limit_s)
-        except TimeoutError:
-            self._end()
+        answer = self._process.ask(request, limit_s)
+        if "late" in answer:
             return TrialOutcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s}, True)
-        except BaseException:  # Ctrl-C: the next trial would read this trial's answer
-            self._end()
-            raise
-        if answer is None:
-            error = f"It crashed: its process ended with {self._end(MAX_EXIT_S)}."
+        if "died" in answer:
+            error = f"It crashed: its process ended with {answer['died']}."
             return TrialOutcome((), error, is_process_gone=True)
         if "error" in answer:
             return TrialOutcome((), answer["error"])
         facts = {name: value for name, value in answer.items() if name != "costs" and value is not False}
         return TrialOutcome(tuple(answer["costs"]), None, facts)
-
-    def _started(self) -> ChildProcess:
-        if self._process is not None and self._process.is_running:
-            return self._process
-        self._end()
-        if files_state(self._files) != self._state:  # trials must not mix two models
-            raise ConfigurationError("The model cannot be tuned further: one of its files changed; tune it anew.")
-        try:
-            self._process = ChildProcess(self._worker, [self._model])
-        except OSError as error:
-            raise ConfigurationError(f"No process for trials can be started ({error}).") from error
-        try:
-            answer = self._process.next_answer(MAX_START_S)
-        except TimeoutError:
-            answer = {"error": f"it was not ready within {MAX_START_S:g} s"}
-        if answer is None or "error" in answer:
-            status = self._end(MAX_EXIT_S)
-            reason = f"its process ended with {status}" if answer is None else answer["error"]
-            raise ConfigurationError(f"The model cannot be tuned: {reason}.")
-        return self._process
-
-    def _end(self, wait_s: float = 0.0) -> str:
-        """Ends the process, if there is one, and returns how it ended.
-
-        Waits up to ``wait_s`` for it to exit by itself.
-        """
-        process, self._process = self._process, None
-        return "nothing" if process is None else process.end(wait_s)

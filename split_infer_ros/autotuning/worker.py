@@ -1,4 +1,4 @@
-"""The process in which trials run. Requests are lines of JSON on standard input; answers go to a file descriptor.
+"""The process in which trials run. ``ChildProcess`` starts it.
 
 The process ends at the end of its input. It also ends itself if a trial takes more than twice its limit.
 """
@@ -8,45 +8,35 @@ from __future__ import annotations
 import faulthandler
 import json
 import math
-import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-READY = "ready"
+from split_infer_ros.runtime.child_process import describe_error, serve
 
 
-def main() -> int:
-    """Answers requests until there are no more. Arguments are the answers' file descriptor and the model as JSON."""
-    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    try:
-        from split_infer_ros.autotuning.trials import Trials
-        from split_infer_ros.runtime.process import prepare_process
-        from split_infer_ros.split.model_spec import ModelSpec
-        from split_infer_ros.vision_ops.schedules import limit_search
+def _prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Loads the model, which the argument describes as JSON, and returns what runs a trial of it."""
+    from split_infer_ros.autotuning.trials import Trials
+    from split_infer_ros.runtime.process import prepare_process
+    from split_infer_ros.split.model_spec import ModelSpec
+    from split_infer_ros.vision_ops.schedules import limit_search
 
-        prepare_process()
-        limit_search(math.inf)
-        trials = Trials(ModelSpec(**json.loads(sys.argv[2])))
-    except Exception as error:
-        print(json.dumps({"error": _sentence(error)}), file=answers)
-        return 1
-    print(json.dumps({READY: True}), file=answers)
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
+    prepare_process()
+    limit_search(math.inf)
+    trials = Trials(ModelSpec(**json.loads(arguments[0])))
+
+    def run(request: dict[str, Any]) -> dict[str, Any]:
         faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # needed if the parent is gone
         try:
-            answer = trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
+            return trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
         except Exception as error:  # a configuration that fails must not end the others
-            answer = {"error": _sentence(error)}
-        faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(answer), file=answers)
-    return 0
+            return {"error": describe_error(error)}
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
-
-def _sentence(error: Exception) -> str:
-    words = str(error).strip()
-    return f"{type(error).__name__}: {words.splitlines()[0][:500]}" if words else type(error).__name__
+    return run
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(_prepare))

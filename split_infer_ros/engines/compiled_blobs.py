@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.engines.engine import CPU, Engine, import_for
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, mark_used
+from split_infer_ros.runtime.cache import cache_path, mark_used, warn_if_not_kept, warn_once
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.checked_files import HEADER_BYTES, header_of, read_checked
 from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
@@ -25,9 +23,6 @@ FORMAT = 2  # raise it if the file's format changes, or how graphs are prepared 
 FOLDER = "blobs"
 PRIVATE = 0o700
 DEVICE_FACTS = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE")
-
-_log = logging.getLogger(__name__)
-_said: set[str] = set()  # files and folders that this process already warned about
 
 
 class CompiledBlob:
@@ -71,7 +66,7 @@ class CompiledBlob:
         device = [str(self._core.get_property(self._device, name)) for name in DEVICE_FACTS]
         machine = [cpu_name(), sorted(cpu_extensions()), onednn_limit()]
         facts = json.dumps([*self._facts, self._runtime.get_version(), device, machine], sort_keys=True)
-        return cache_folder() / FOLDER / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.blob"
+        return cache_path(FOLDER, facts, ".blob")
 
     def load(self) -> Any:
         """Returns the compiled model; None if there is no usable file."""
@@ -84,15 +79,15 @@ class CompiledBlob:
         except FileNotFoundError:
             return None
         except OSError as error:
-            _warn(str(path.parent), f"{path} cannot be read ({error}), so {self._name} is compiled.")
+            warn_once(path.parent, f"{path} cannot be read ({error}), so {self._name} is compiled.")
             return None
         if blob is None:
-            _warn(str(path), f"{path} is not as it was written, so {self._name} is compiled again.")
+            warn_once(path, f"{path} is not as it was written, so {self._name} is compiled again.")
             return None
         try:
             compiled = self._core.import_model(blob, self._device, self._properties)
         except Exception as error:  # OpenVINO raises RuntimeError and others
-            _warn(str(path), f"OpenVINO does not take {path}, so {self._name} is compiled again: {error}")
+            warn_once(path, f"OpenVINO does not take {path}, so {self._name} is compiled again: {error}")
             return None
         mark_used(path)
         return compiled
@@ -102,13 +97,12 @@ class CompiledBlob:
         if self._device != CPU or not self.are_kept:
             return
         path = self.path
-        try:
+        # OpenVINO raises RuntimeError and others.
+        with warn_if_not_kept(path, f"{self._name} is compiled at each start", Exception):
             path.parent.parent.mkdir(parents=True, exist_ok=True)
             path.parent.mkdir(mode=PRIVATE, exist_ok=True)
             _check_private(path.parent)
             write_cached(path, _exported(compiled))
-        except Exception as error:  # OpenVINO raises RuntimeError and others
-            _warn(str(path.parent), f"{path} cannot be kept, so {self._name} is compiled at each start: {error}.")
 
     def _read(self, path: Path) -> Any:
         """Returns the exported model in memory that OpenVINO owns; None if the file has changed since it was written.
@@ -146,10 +140,3 @@ def _check_private(folder: Path) -> None:
     facts = folder.stat()
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o777 != PRIVATE:
         raise PermissionError(f"{folder} must belong to this user, and have mode {PRIVATE:o}")
-
-
-def _warn(about: str, sentence: str) -> None:
-    """Warns once about a file or a folder."""
-    if about not in _said:
-        _said.add(about)
-        _log.warning(sentence)

@@ -6,20 +6,17 @@ of its sessions.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, hold
-from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.cache import cache_folder, hold, warn_if_not_kept
+from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.runtime.files import content_digest
 
 INTACT = ".sha256"  # suffix of the file with the digest of the written files
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,13 @@ class StoredExport:
 
     def has_passed(self, comparison: str) -> bool:
         """Returns whether exactly this content passed a comparison before."""
-        return bool(self.digest) and _read(self._passed(comparison)) == self.digest.encode()
+        return bool(self.digest) and read_json(self._passed(comparison)) == self.digest
 
     def note_passed(self, comparison: str) -> None:
         """Notes that this content passed a comparison."""
         if self.digest:
-            _write(self._passed(comparison), self.digest)
+            with warn_if_not_kept(self.path, "the engines are compared again at each start"):
+                write_json(self._passed(comparison), self.digest)
 
     def _passed(self, comparison: str) -> Path:
         return self.path.with_suffix(f".{comparison}.agreed")
@@ -70,7 +68,7 @@ def load(path: Path, name: str) -> StoredExport | None:
         digest = _digest(path)
     except OSError:
         return None
-    if _read(path.with_suffix(INTACT)) != digest.encode():
+    if read_json(path.with_suffix(INTACT)) != digest:
         return None
     import onnx
 
@@ -87,17 +85,14 @@ def store(path: Path, name: str, program: Any) -> StoredExport:
         name: the network's name, for messages.
         program: a ``torch.onnx.ONNXProgram``.
     """
-    try:
+    stored = None
+    with warn_if_not_kept(path, "the network is exported again at each start"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.stem) as folder:
             program.save(Path(folder, path.name), external_data=True)
             for new in sorted(Path(folder).iterdir(), reverse=True):  # the weights first
                 new.replace(path.parent / new.name)
-        write_cached(path.with_suffix(INTACT), _digest(path).encode())
-    except OSError as error:
-        _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
-        stored = None
-    else:
+        write_json(path.with_suffix(INTACT), _digest(path))
         stored = load(path, name)
     return stored or StoredExport(OnnxGraph(name, program.model_proto), path, "")
 
@@ -110,18 +105,3 @@ def _digest(path: Path) -> str:
     """
     weights = path.with_name(f"{path.name}.data")  # torch chooses the name
     return " ".join(map(content_digest, (path, weights) if weights.exists() else (path,)))
-
-
-def _read(path: Path) -> bytes:
-    """Returns the content of a file; empty if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_cached(path, text.encode())
-    except OSError as error:
-        _log.warning("%s cannot be kept, so the engines are compared again at each start: %s.", path, error)

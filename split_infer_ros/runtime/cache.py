@@ -6,18 +6,23 @@ Each kind of thing has a folder there. All files of one thing have the same name
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import logging
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from split_infer_ros.runtime.user_files import open_regular
 
 RENEW_S = 86_400  # a thing is marked as used at most once a day
 
+_log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _held: dict[Path, int] = {}  # the locked descriptor of each file that this process needs until it ends
+_warned: set[Path] = set()  # files and folders that this process already warned about
 
 
 def cache_folder() -> Path:
@@ -25,6 +30,46 @@ def cache_folder() -> Path:
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = named if named.is_absolute() else Path.home() / ".cache"  # the XDG specification ignores relative paths
     return folder / "split_infer_ros"
+
+
+def cache_path(kind: str, facts: str, suffix: str) -> Path:
+    """Returns where a thing is kept in the cache.
+
+    Args:
+        kind: the folder of things of this kind.
+        facts: all that decides the thing's content. The file's name depends on it.
+        suffix: the end of the file's name, which begins with a dot.
+    """
+    return cache_folder() / kind / f"{digits_of(facts)}{suffix}"
+
+
+def digits_of(facts: str) -> str:
+    """Returns hexadecimal digits that stand for a text."""
+    return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def warn_if_not_kept(path: Path, otherwise: str, errors: type[Exception] = OSError) -> Iterator[None]:
+    """Logs a warning if what runs inside cannot write a file of the cache, for example because the disk is full.
+
+    Then the rest of the block is left out. There is one warning for each folder.
+
+    Args:
+        path: the file.
+        otherwise: a clause that says what happens without the file.
+        errors: the errors that count as a failure to write.
+    """
+    try:
+        yield
+    except errors as error:
+        warn_once(path.parent, f"{path} cannot be kept, so {otherwise}: {error}.")
+
+
+def warn_once(about: Path, sentence: str) -> None:
+    """Logs a warning about a file or folder of the cache, unless this process already did."""
+    if about not in _warned:
+        _warned.add(about)
+        _log.warning(sentence)
 
 
 def mark_used(path: Path) -> None:

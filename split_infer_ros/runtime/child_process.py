@@ -1,4 +1,8 @@
-"""A child process that answers requests. It reads lines of JSON from standard input and writes answers to a pipe."""
+"""A child process that answers requests: how it is started, asked and ended here, and what it runs itself.
+
+The child gets requests as lines of JSON on standard input, and writes answers to a pipe. Its first line says that it is
+ready, or why it cannot be.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,23 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.runtime.search_path import child_environment
 
+READY = "ready"
+MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
+
+
+class ChildError(Exception):
+    """A child process cannot be started, or does not become ready. The text says why, without a full stop."""
+
 
 class ChildProcess:
-    """A child process. ``end`` also ends all processes that it started.
+    """A child process, which takes one request at a time. After its end, it can be started again.
 
     Neither the child nor any Python that it starts searches the working folder for modules.
 
@@ -25,90 +37,194 @@ class ChildProcess:
             ``arguments``.
         arguments: further arguments of the command.
         environment: variables that the child has in addition to those of this process.
-
-    Raises:
-        OSError: the process cannot be started.
+        max_start_s: how long the child may take until it is ready.
     """
 
     def __init__(
-        self, command: Sequence[str], arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        *,
+        max_start_s: float,
     ) -> None:
-        self._text = b""
-        self._answers, write_end = os.pipe()
+        self._command, self._arguments, self._environment = command, arguments, environment or {}
+        self._max_start_s = max_start_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers, self._text, self._is_ready = -1, b"", False
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None before the start and after ``end``."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has started and not ended yet."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts the process, unless it runs. Does not wait until it is ready.
+
+        Raises:
+            ChildError: the process cannot be started.
+        """
+        if self.is_running:
+            return
+        self.end()
+        answers, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [*command, str(write_end), *arguments],
+                [*self._command, str(write_end), *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(write_end,),
-                env={**os.environ, **child_environment(), **(environment or {})},
+                env={**os.environ, **child_environment(), **self._environment},
                 start_new_session=True,  # Ctrl-C reaches only this process, and the child's own processes can be ended
             )
-        except OSError:
-            os.close(self._answers)
-            raise
+        except OSError as error:
+            os.close(answers)
+            raise ChildError(f"no process can be started ({error})") from error
         finally:
             os.close(write_end)
+        self._answers, self._text, self._is_ready = answers, b"", False
 
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process has not ended yet."""
-        return self._process.poll() is None
-
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
-        """Sends a request and returns the answer, or None if the process ended.
+    def wait_until_ready(self) -> None:
+        """Waits until the process, which was started, is ready for requests. If it cannot be, ends it.
 
         Raises:
-            TimeoutError: there was no answer within ``limit_s``.
+            ChildError: the process ended, says that it cannot be ready, or takes too long.
         """
-        self.send(request)
-        return self.next_answer(limit_s)
+        if self._is_ready:
+            return
+        try:
+            answer = self._next_answer(self._max_start_s)
+        except TimeoutError:
+            answer = {"error": f"it was not ready within {self._max_start_s:g} s"}
+        if answer is None or "error" in answer:
+            status = self.end(MAX_EXIT_S)
+            raise ChildError(f"its process ended with {status}" if answer is None else answer["error"])
+        self._is_ready = True
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """Sends a request without waiting for its answer. If the process has ended, raises nothing; no answer comes."""
+    def ask(
+        self, request: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], object] = lambda: None
+    ) -> dict[str, Any]:
+        """Sends a request to the process, which was started, and returns the answer. It need not be ready yet.
+
+        Args:
+            request: the request, which can be written as JSON.
+            limit_s: how long the answer may take, once the process is ready.
+            meanwhile: called while the process works. Its time does not count.
+
+        Returns:
+            The answer. Without one the process is ended, and the result says how: ``late`` is True if the answer took
+            too long, or ``died`` has the words of ``describe_status``.
+
+        Raises:
+            ChildError: the process does not become ready.
+        """
+        try:
+            self._send(request)
+            meanwhile()
+            self.wait_until_ready()
+            answer = self._next_answer(limit_s)
+        except TimeoutError:
+            self.end()
+            return {"late": True}
+        except BaseException:  # Ctrl-C too: the next request would get this answer
+            self.end()
+            raise
+        return {"died": self.end(MAX_EXIT_S)} if answer is None else answer
+
+    def end(self, wait_s: float = 0.0) -> str:
+        """Ends the process if there is one, and returns how it ended.
+
+        Gives it ``wait_s`` to end by itself, then kills it and all that it started.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return "nothing"
+        if wait_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+        with contextlib.suppress(ProcessLookupError):  # its group has all processes that it started, such as compilers
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        os.close(self._answers)
+        return describe_status(status)
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        """Sends a request. If the process has ended, raises nothing, and no answer comes."""
+        assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
-    def next_answer(self, limit_s: float) -> dict[str, Any] | None:
+    def _next_answer(self, limit_s: float) -> dict[str, Any] | None:
         """Returns the next answer, or None if the process ended.
 
         Raises:
             TimeoutError: there was no answer within ``limit_s``.
         """
-        end = time.monotonic() + limit_s
-        while b"\n" not in self._text:
-            left_s = end - time.monotonic()
-            if left_s <= 0 or not select.select([self._answers], [], [], left_s)[0]:
-                raise TimeoutError
-            more = os.read(self._answers, 65536)
-            if not more:
-                return None
-            self._text += more
-        line, _, self._text = self._text.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        line, newline, self._text = read_line(self._answers, limit_s, self._text).partition(b"\n")
+        answer: dict[str, Any] | None = json.loads(line) if newline else None
         return answer
 
-    def end(self, wait_s: float = 0.0) -> str:
-        """Gives the process ``wait_s`` to end, kills it and all that it started, and returns how it ended."""
-        if wait_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(wait_s)
-        with contextlib.suppress(ProcessLookupError):  # its group has all processes that it started, such as compilers
-            os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        os.close(self._answers)
-        return describe_status(status)
+
+def serve(
+    prepare: Callable[[Sequence[str]], Callable[[dict[str, Any]], dict[str, Any]]], max_idle_s: float | None = None
+) -> int:
+    """Answers the requests of a ``ChildProcess`` until there are no more. Returns the exit code of this process.
+
+    Args:
+        prepare: gets ready. It takes the further arguments of the command, and returns what answers a request.
+        max_idle_s: the longest wait for the first request; None waits for ever.
+    """
+    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    try:
+        answer = prepare(sys.argv[2:])
+    except Exception as error:
+        print(json.dumps({"error": describe_error(error)}), file=answers)
+        return 1
+    print(json.dumps({READY: True}), file=answers)
+    if select.select([sys.stdin], [], [], max_idle_s)[0]:
+        for line in sys.stdin:
+            print(json.dumps(answer(json.loads(line))), file=answers)
+    return 0
+
+
+def read_line(descriptor: int, limit_s: float, text: bytes = b"") -> bytes:
+    """Reads until the text has a whole line, or until its end. Returns the text.
+
+    Args:
+        descriptor: the descriptor to read.
+        limit_s: how long reading may take.
+        text: what was read before.
+
+    Raises:
+        TimeoutError: neither came within ``limit_s``.
+    """
+    end = time.monotonic() + limit_s
+    while b"\n" not in text:
+        left_s = end - time.monotonic()
+        if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+            raise TimeoutError
+        more = os.read(descriptor, 65536)
+        if not more:
+            break
+        text += more
+    return text
+
+
+def describe_error(error: Exception) -> str:
+    """Returns an error's type, and the first line of its text."""
+    words = str(error).strip()
+    return f"{type(error).__name__}: {words.splitlines()[0][:500]}" if words else type(error).__name__
 
 
 def describe_status(status: int) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import hashlib
 import json
-import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.engines.model_source import num_weight_bytes
 from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, hold
+from split_infer_ros.runtime.cache import cache_path, hold, warn_if_not_kept
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.runtime.checked_files import header_of
@@ -25,9 +23,8 @@ from split_infer_ros.telemetry.machine import package_version
 FOLDER = "manifests"
 FORMAT = 1  # of the facts and of how they are found out; a change of either raises it, and all are found out again
 MAX_CONTENT_BYTES = 2**28  # of the weights of a kept graph; writing them takes three times as much memory
+_OTHERWISE = "the model is read at each start"
 _PACKAGES = ("split_infer_ros", "onnx")
-
-_log = logging.getLogger(__name__)
 
 
 class Manifest:
@@ -56,7 +53,7 @@ class Manifest:
         if not identity:
             return cls()
         facts = [FORMAT, *map(package_version, _PACKAGES), identity, name, str(user_path(name).absolute())]
-        return cls(cache_folder() / FOLDER / f"{_digits(facts)}.json")
+        return cls(cache_path(FOLDER, json.dumps(facts), ".json"))
 
     def known(self, name: str) -> Any:
         """Returns a fact, or None if it is not known."""
@@ -98,35 +95,26 @@ class Manifest:
         """Returns the file with the serialised graph, and writes it if it is missing; None if it cannot be kept."""
         if self.find(f"bytes {key}", lambda: num_weight_bytes(make())) >= MAX_CONTENT_BYTES:
             return None
-        path = cache_folder() / FOLDER / f"{_digits([FORMAT, digest])}.onnx"
-        try:
+        path = cache_path(FOLDER, json.dumps([FORMAT, digest]), ".onnx")
+        with warn_if_not_kept(path, _OTHERWISE):
             if not path.exists():
                 content = make().proto.SerializeToString()
                 write_cached(path, header_of(content) + content)
             hold(path)
-        except OSError as error:
-            self._warn(path, error)
-            return None
-        return path
+            return path
+        self._path = None
+        return None
 
     def _keep(self) -> None:
         path = self._path
         if path is None:
             return
-        try:
+        with warn_if_not_kept(path, _OTHERWISE):
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.parent):
                 write_json(path, (read_json(path) or {}) | self._facts)  # another process may have written others
-        except OSError as error:
-            self._warn(path, error)
-
-    def _warn(self, path: Path, error: Exception) -> None:
-        _log.warning("%s cannot be kept, so the model is read at each start: %s.", path, error)
+            return
         self._path = None
-
-
-def _digits(facts: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder
+from split_infer_ros.runtime.cache import cache_path
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
@@ -44,7 +44,7 @@ def quantised_path(model: SplitModel) -> Path:
     weights = "8 bits" if has_vnni() else "7 bits"
     version = str(engine_version(Engine.OPENVINO.value))
     facts = (str(FORMAT), model.content, str(model.entry.image_shape), version, weights)
-    return cache_folder() / "int8" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}.onnx"
+    return cache_path("int8", " ".join(facts), ".onnx")
 
 
 def find_quantised(model: SplitModel) -> Path:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
-from split_infer_ros.runtime.cache import cache_folder
+from split_infer_ros.runtime.cache import cache_path, warn_if_not_kept
 from split_infer_ros.runtime.cached_json import read_json, write_json
 
 FORMAT = 1  # of the file and of the inference; a change of either raises it, and shapes are then inferred again
-
-_log = logging.getLogger(__name__)
 
 
 def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, ValueShape]:
@@ -30,15 +25,15 @@ def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, V
     found = _read(path)
     if found is None:
         found = dict(infer_shapes(graph, image_shape))
-        _keep(path, found)
+        with warn_if_not_kept(path, "shapes are inferred again at each start"):
+            write_json(path, {name: (value.dimensions, value.element_type) for name, value in found.items()})
     return found
 
 
 def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
     import onnx
 
-    facts = f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}"
-    return cache_folder() / "shapes" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.json"
+    return cache_path("shapes", f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}", ".json")
 
 
 def _read(path: Path) -> dict[str, ValueShape] | None:
@@ -46,11 +41,3 @@ def _read(path: Path) -> dict[str, ValueShape] | None:
     if values is None:
         return None
     return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values.items()}
-
-
-def _keep(path: Path, shapes: Mapping[str, ValueShape]) -> None:
-    values = {name: (value.dimensions, value.element_type) for name, value in shapes.items()}
-    try:
-        write_json(path, values)
-    except OSError as error:
-        _log.warning("%s cannot be kept, so shapes are inferred again at each start: %s.", path, error)

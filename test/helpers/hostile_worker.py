@@ -6,7 +6,6 @@ refused. As each file has its own seed, any of them can be made again alone.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
@@ -14,19 +13,21 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+from split_infer_ros.runtime.child_process import ChildProcess, serve
 
 MAX_START_S = 100.0
 MAX_S = 60.0  # for one file; what takes longer hangs
 INSPECTION_S = "4"
 
 
-def main() -> int:
-    """Serves files until there are no more requests. Arguments: the answers' file descriptor, and a folder."""
-    answers, folder = os.fdopen(int(sys.argv[1]), "w", buffering=1), Path(sys.argv[2])
+def prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Returns what serves a file. The argument is a folder."""
+    folder = Path(arguments[0])
     os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "SPLIT_INFER_ROS_INSPECTION_S": INSPECTION_S}
     import torch
     from hostile_files import formats
@@ -50,15 +51,15 @@ def main() -> int:
 
     load.inspect_files = partial(inspect_files, inspector=Watched())  # one process for all files
     known = formats(folder)
-    print(json.dumps({"ready": True}), file=answers)
-    for line in sys.stdin:
-        name, number = json.loads(line)["file"]
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        name, number = request["file"]
         Watched.found = {}
         answer = _try(known[name], folder, name, number)
         answer |= {"inspection": Watched.found, "ran": (folder / "ran").exists()}
-        answer["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps(answer), file=answers)
-    return 0
+        return answer | {"peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+
+    return answer
 
 
 def _try(known: Any, folder: Path, name: str, number: int) -> dict[str, Any]:
@@ -98,27 +99,18 @@ def fuzz(files: Iterable[tuple[str, int]], folder: Path) -> Iterator[dict[str, A
         files: the format and the number of each. The number is a seed; -1 is a file without damage.
         folder: for files; it may be used again.
     """
-    from split_infer_ros.runtime.child_process import ChildProcess
-
-    process: ChildProcess | None = None
+    process = ChildProcess((sys.executable, __file__), [str(folder)], max_start_s=MAX_START_S)
     try:
         for name, number in files:
-            if process is None:
-                process = ChildProcess((sys.executable, __file__), [str(folder)])
-                assert process.next_answer(MAX_START_S) == {"ready": True}
-            try:
-                answer = process.ask({"file": [name, number]}, MAX_S)
-                outcome = "" if answer is not None else f"death ({process.end(2.0)})"
-            except TimeoutError:
-                answer, outcome = None, f"hang ({process.end()})"
-            if answer is None:
-                process = None
+            process.start()
+            answer = process.ask({"file": [name, number]}, MAX_S)
+            if "late" in answer or "died" in answer:
+                outcome = f"death ({answer['died']})" if "died" in answer else "hang"
                 answer = {"kind": "", "outcome": outcome, "sentence": "", "inspection": {}, "ran": False}
             yield {"format": name, "number": number, **answer}
     finally:
-        if process is not None:
-            process.end()
+        process.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(prepare))

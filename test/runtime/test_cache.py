@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.runtime.cache import RENEW_S, cache_folder, hold, is_held, mark_used
+from split_infer_ros.runtime.cache import (
+    RENEW_S,
+    cache_folder,
+    cache_path,
+    hold,
+    is_held,
+    mark_used,
+    warn_if_not_kept,
+    warn_once,
+)
 
 HOLDER = """
 import sys
@@ -46,6 +55,34 @@ def test_the_folder_is_the_users(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     for value in ("", "not/absolute"):  # the XDG specification ignores relative paths
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert cache_folder() == tmp_path / "home" / ".cache" / "split_infer_ros"
+
+
+def test_the_name_of_a_thing_depends_on_its_facts(folder: Path) -> None:
+    path = cache_path("onnx", "one", ".x.y")
+    assert (path.parent, path.name.partition(".")[2], len(path.name)) == (folder / "onnx", "x.y", 36)
+    assert path == cache_path("onnx", "one", ".x.y") != cache_path("onnx", "other", ".x.y")
+
+
+def test_what_cannot_be_kept_is_said_once_for_a_folder(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("onnx/a", "onnx/b", "blobs/c"):
+        with warn_if_not_kept(folder / name, "it is made again"):
+            raise OSError("the disk is full")
+    assert caplog.messages == [
+        f"{folder / name} cannot be kept, so it is made again: the disk is full." for name in ("onnx/a", "blobs/c")
+    ]
+    caplog.clear()
+    warn_once(folder / "onnx", "100% of it is damaged.")
+    warn_once(folder / "onnx" / "a", "100% of it is damaged.")
+    assert caplog.messages == ["100% of it is damaged."]
+
+
+def test_only_failures_to_write_become_warnings(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError), warn_if_not_kept(folder / "onnx" / "a", "it is made again"):
+        raise RuntimeError
+    assert not caplog.messages
+    with warn_if_not_kept(folder / "onnx" / "a", "it is made again", Exception):
+        raise RuntimeError("no")
+    assert len(caplog.messages) == 1
 
 
 def test_use_is_marked_once_a_day(folder: Path) -> None:

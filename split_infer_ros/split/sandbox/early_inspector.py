@@ -22,6 +22,7 @@ PROGRAM = "split_infer_ros.split.sandbox.inspector"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # no threads: it forks
 PARAMETERS = "--params-file"
 MAX_PARAMETERS_BYTES = 2**16
+MAX_START_S = 120.0
 MAX_AGE_S = 30.0  # of a process that got no request. It ends by itself a while later.
 
 _MODEL = re.compile(r"[^\s:='\"]+\.onnx(?![^\s'\"])", re.IGNORECASE)
@@ -47,16 +48,18 @@ def start_process() -> ChildProcess:
     """Starts a process that inspects files. It reports when it is ready, and takes requests even before.
 
     Raises:
-        OSError: the process cannot be started.
+        ChildError: the process cannot be started.
     """
-    return ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT)
+    process = ChildProcess(python_command(PROGRAM), environment=ENVIRONMENT, max_start_s=MAX_START_S)
+    process.start()
+    return process
 
 
 def take_process() -> ChildProcess:
     """Returns the process that was started early, or one that is started now. It belongs to the caller.
 
     Raises:
-        OSError: no process can be started.
+        ChildError: no process can be started.
     """
     while _early:
         begin, process = _early.pop()

@@ -7,7 +7,6 @@ kept in the user's cache, and the file is not inspected again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -22,8 +21,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.named_weights import SAFETENSORS_SUFFIX, NamedWeights
 from split_infer_ros.models.onnx_models import description_files, is_onnx_file
 from split_infer_ros.models.user_names import PROGRAM_SUFFIX
-from split_infer_ros.runtime.cache import cache_folder, mark_used
-from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.cache import cache_folder, digits_of, warn_if_not_kept
+from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular, user_path
@@ -80,7 +79,6 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     known = _known_path(spec, paths)
     folder = paths[0].absolute().parent
     if (found := _read_known(known, paths[0])) is not None:
-        mark_used(known)
         return found
     limits, begin = InspectionLimits.of(nbytes), time.monotonic()
     if inspector is None:
@@ -94,10 +92,8 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
     _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
     beside = [Path(file) for file in answer["files"]]
     digests = {os.path.relpath(file, folder): content_digest(file) for file in beside}
-    try:
-        write_cached(known, json.dumps({"beside": digests, "reading": answer["reading"]}).encode())
-    except OSError as error:
-        _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
+    with warn_if_not_kept(known, f"{paths[-1]} is inspected at each start"):
+        write_json(known, {"beside": digests, "reading": answer["reading"]})
     return _inspected(known, paths[0], digests, answer["reading"])
 
 
@@ -154,7 +150,7 @@ def _key(spec: ModelSpec, paths: list[Path]) -> str:
     facts += [*map(package_version, _PACKAGES), *map(engine_version, _ENGINES)]
     facts += [content_digest(path) for path in paths]
     facts += [content_digest(path) for path in _descriptions(spec)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    return digits_of(json.dumps(facts))
 
 
 def _descriptions(spec: ModelSpec) -> list[Path]:
@@ -168,7 +164,7 @@ def _descriptions(spec: ModelSpec) -> list[Path]:
 def _read_known(known: Path, model: Path) -> Inspected | None:
     """Returns what an earlier inspection found; None if there was none, or a file beside the model has changed."""
     try:
-        found = json.loads(known.read_bytes())
+        found = read_json(known)
         folder = model.absolute().parent
         is_same = all(content_digest(folder / name) == digest for name, digest in found["beside"].items())
         return _inspected(known, model, found["beside"], dict(found["reading"])) if is_same else None

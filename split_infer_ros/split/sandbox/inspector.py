@@ -1,6 +1,6 @@
 """The process that inspects model files. It imports what they need once, and forks itself for each file.
 
-Requests are lines of JSON on standard input; answers go to a file descriptor. The process ends with its input.
+``ChildProcess`` starts it. It ends with its input.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import importlib
 import json
 import os
 import resource
-import select
 import signal
 import sys
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.runtime.child_process import describe_status
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX
+from split_infer_ros.runtime.child_process import describe_status, read_line, serve
 from split_infer_ros.split.sandbox.inspection_imports import ENGINES, READERS, modules_for, preload
 from split_infer_ros.split.sandbox.inspection_limits import BYTES_PER_BYTE
 
@@ -27,34 +27,22 @@ MAX_IDLE_S = 60.0  # the longest wait of a ready process for its first request; 
 NUM_THREADS = 2  # for an engine that runs a file
 
 
-def main() -> int:
-    """Serves until there are no more requests. The argument is the answers' file descriptor."""
-    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    try:
-        from split_infer_ros.engines.compiled_blobs import CompiledBlob
-        from split_infer_ros.models.user_names import PROGRAM_SUFFIX
-        from split_infer_ros.runtime.num_threads import use_one_thread
+def _prepare(_: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Imports what inspections need, and returns what inspects files."""
+    from split_infer_ros.engines.compiled_blobs import CompiledBlob
+    from split_infer_ros.runtime.num_threads import use_one_thread
 
-        importlib.import_module("split_infer_ros.split.sandbox.inspected_model")
-        use_one_thread()
-    except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
-        return 1
+    importlib.import_module("split_infer_ros.split.sandbox.inspected_model")
+    use_one_thread()
     CompiledBlob.are_kept = False  # a node could not use them: it has other batch sizes and numbers of threads
     preload(PRELOADED)
-    print(json.dumps({"ready": True}), file=answers)
-    if not select.select([sys.stdin], [], [], MAX_IDLE_S)[0]:
-        return 0
-    for line in sys.stdin:
-        request = json.loads(line)
-        preload(modules_for(request["spec"]))
-        preload(PROGRAMS if request["spec"]["name"].endswith(PROGRAM_SUFFIX) else ())
-        print(json.dumps(_inspect_in_fork(request)), file=answers)
-    return 0
+    return _inspect
 
 
-def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:
+def _inspect(request: dict[str, Any]) -> dict[str, Any]:
     """Inspects files in a forked process, which is killed after ``request['seconds']``."""
+    preload(modules_for(request["spec"]))
+    preload(PROGRAMS if request["spec"]["name"].endswith(PROGRAM_SUFFIX) else ())
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -62,32 +50,18 @@ def _inspect_in_fork(request: dict[str, Any]) -> dict[str, Any]:
         os.write(write_end, json.dumps(_answer(request)).encode())
         os._exit(0)
     os.close(write_end)
-    text, late = _read_until(read_end, time.monotonic() + request["seconds"])
-    os.close(read_end)
-    if late:
+    found: dict[str, Any] | None = None
+    try:
+        if text := read_line(read_end, request["seconds"]):
+            found = json.loads(text)
+    except TimeoutError:
         os.kill(child, signal.SIGKILL)
-    _, status, usage = os.wait4(child, 0)
-    found: dict[str, Any]
-    if late:
         found = {"late": True}
-    elif text:
-        found = json.loads(text)
-    else:
+    os.close(read_end)
+    _, status, usage = os.wait4(child, 0)
+    if found is None:
         found = {"died": describe_status(os.waitstatus_to_exitcode(status))}
     return found | {"peak_bytes": 1024 * usage.ru_maxrss}
-
-
-def _read_until(descriptor: int, end: float) -> tuple[bytes, bool]:
-    """Returns what was written until the other end was closed, and whether that took too long."""
-    text = b""
-    while True:
-        left_s = end - time.monotonic()
-        if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-            return text, True
-        more = os.read(descriptor, 65536)
-        if not more:
-            return text, False
-        text += more
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -123,4 +97,4 @@ def _limit_memory(nbytes: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(_prepare, MAX_IDLE_S))

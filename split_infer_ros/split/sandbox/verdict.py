@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +9,12 @@ from pathlib import Path
 from split_infer_ros.engines.engine import engine_text
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.cache import cache_folder, mark_used
-from split_infer_ros.runtime.cache_pruning import write_cached
+from split_infer_ros.runtime.cache import cache_path, warn_if_not_kept
+from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
 
+FOLDER = "onnx"
 FORMAT = 4  # of how graphs are changed and compared; a change of that raises it, and graphs are then compared again
-YES, NO = b"yes", b"no"
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ class Verdict:
             image_shape: (C, H, W).
             config: names the engine.
         """
-        return cls(_path(_facts(graph, image_shape, config), "batches"))
+        return cls(cache_path(FOLDER, _facts(graph, image_shape, config), ".batches"))
 
     @classmethod
     def on_torch(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
@@ -60,24 +56,17 @@ class Verdict:
         from split_infer_ros.engines.onnx_import import LIBRARY
 
         facts = (torch.__version__, version(LIBRARY), instruction_set())
-        return cls(_path(" ".join((_facts(graph, image_shape, config), *facts)), "torch"))
+        return cls(cache_path(FOLDER, " ".join((_facts(graph, image_shape, config), *facts)), ".torch"))
 
     def read(self) -> bool | None:
         """Returns whether the results are right; None if that is not known."""
-        if self.known is not None:
-            return self.known
-        mark_used(self.path)
-        try:
-            return {YES: True, NO: False}.get(self.path.read_bytes())
-        except OSError:
-            return None
+        found = read_json(self.path) if self.known is None else self.known
+        return found if isinstance(found, bool) else None
 
     def keep(self, is_right: bool) -> None:
         """Writes the verdict. If it cannot be written, the log says why."""
-        try:
-            write_cached(self.path, YES if is_right else NO)
-        except OSError as error:
-            _log.warning("%s cannot be kept, so the model is compared again at each start: %s.", self.path, error)
+        with warn_if_not_kept(self.path, "the model is compared again at each start"):
+            write_json(self.path, is_right)
 
 
 def _facts(graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> str:
@@ -85,7 +74,3 @@ def _facts(graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConf
 
     engine = f"{engine_text(config.engine, config.provider)} {engine_version(config.engine.value)}"
     return f"{FORMAT} {onnx.__version__} {engine} {image_shape} {graph.digest}"
-
-
-def _path(facts: str, suffix: str) -> Path:
-    return cache_folder() / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.{suffix}"

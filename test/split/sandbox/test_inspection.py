@@ -20,6 +20,8 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.runtime.cached_json import read_json
+from split_infer_ros.runtime.checked_files import header_of
 from split_infer_ros.split import load
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -169,13 +171,20 @@ def test_a_file_larger_than_the_memory_is_not_read(state: Path) -> None:
         inspect_files(ModelSpec("shapes", str(state)), Answers({}))
 
 
+def as_written(value: object) -> bytes:
+    """A file of the cache with a value."""
+    content = json.dumps(value).encode()
+    return header_of(content) + content
+
+
 def test_damaged_memory_of_inspections_costs_one_inspection(state: Path, cache: Path) -> None:
     good, spec = Answers({"files": []}), ModelSpec("shapes", str(state))
     inspect_files(spec, good)
     (known,) = cache.iterdir()
-    assert json.loads(known.read_text()) == {"beside": {}, "reading": {}}
-    for damaged in ("", "[]", '{"beside": 3}', '{"beside": {"gone": "0"}}'):
-        known.write_text(damaged)
+    values = ([], {"beside": 3}, {"beside": {"gone": "0"}})
+    assert read_json(known) == {"beside": {}, "reading": {}}
+    for damaged in (b"", known.read_bytes()[:-1], *map(as_written, values)):
+        known.write_bytes(damaged)
         asked = good.asked
         inspect_files(spec, good)
         assert good.asked == asked + 1

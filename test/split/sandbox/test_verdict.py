@@ -23,6 +23,7 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.runtime.checked_files import header_of  # noqa: E402
 from split_infer_ros.split import onnx_to_torch  # noqa: E402
 from split_infer_ros.split.onnx_batches import PreparedGraph, prepare_batches  # noqa: E402
 from split_infer_ros.split.sample_images import sample_images  # noqa: E402
@@ -66,7 +67,7 @@ def test_a_graph_is_compared_once(make: Callable[[], OnnxGraph], takes_batches: 
         assert_near(OnnxRuntimePart(prepared.whole())(images(3)), run_each(make(), images(3)))
 
 
-@pytest.mark.parametrize("content", [b"", b"perhaps"])
+@pytest.mark.parametrize("content", [b"", b"perhaps", header_of(b'"perhaps"') + b'"perhaps"'])
 def test_a_damaged_verdict_counts_for_nothing(content: bytes, folder: Path) -> None:
     load = Loads()
     load(sized())
