@@ -29,7 +29,7 @@ PACKAGES = (
     "engines",
     "preprocessing",
     "models",
-    "onnx_graphs",
+    "onnx",
     "sources",
     "images",
     "memory_cost",

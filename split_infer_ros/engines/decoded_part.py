@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.precision import Precision
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.layers import find_layers
-from split_infer_ros.onnx_graphs.nodes import used_values
-from split_infer_ros.onnx_graphs.shapes import without_weights
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.layers import find_layers
+from split_infer_ros.onnx.nodes import used_values
+from split_infer_ros.onnx.shapes import without_weights
 
 if TYPE_CHECKING:
     import onnx

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 MAX_BYTES = 2**31 - 2**24  # of weights; protobuf serialises less than 2 GiB, and a model is mostly weights
 

@@ -26,7 +26,7 @@ from split_infer_ros.engines.result_difference import (
 )
 from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.telemetry.machine import package_version
 
 FORMAT = 2  # raise it if the content or the way of exports changes; they are then made again

@@ -12,10 +12,10 @@ from split_infer_ros.engines.engine import Engine, import_package
 from split_infer_ros.engines.onnx_grid_sample import add_missing_operators
 from split_infer_ros.engines.onnx_inlining import OUTPUT, Inliner
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import small_integers
-from split_infer_ros.onnx_graphs.opset import with_opset
-from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import small_integers
+from split_infer_ros.onnx.opset import with_opset
+from split_infer_ros.onnx.shapes import ValueShape
 
 LIBRARY = "onnx2torch"
 OPSET = 17  # onnx2torch 1.5.15 knows no newer version of Split, Resize, Pad and others

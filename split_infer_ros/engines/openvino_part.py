@@ -18,8 +18,8 @@ from split_infer_ros.engines.openvino_device import taken_properties
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
-from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
-from split_infer_ros.onnx_graphs.quantised_operators import with_plain_operators
+from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx.quantised_operators import with_plain_operators
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
 # In int8, the graph says which values are quantised. The rest is float32.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, hold
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.files import content_digest

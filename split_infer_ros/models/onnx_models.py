@@ -25,7 +25,7 @@ from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.plain_yaml import SUFFIXES
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.side_file import SideFile, anchors_in, read_side_file
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.user_files import user_path
 
 SUFFIX = ".onnx"
@@ -48,7 +48,7 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
     Raises:
         ConfigurationError: a file cannot be read, or its inputs are no image.
     """
-    from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+    from split_infer_ros.onnx.file import read_onnx  # here, because onnx is optional
 
     path = user_path(name)
     return OnnxFile(name, read_onnx(path), options, read_side_file(path), path.parent)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.host_arrays import is_floating
-from split_infer_ros.onnx_graphs.graph import OnnxTensor
-from split_infer_ros.onnx_graphs.inputs import ImageForm
+from split_infer_ros.onnx.graph import OnnxTensor
+from split_infer_ros.onnx.inputs import ImageForm
 
 SCORE_THRESHOLD = 0.05  # in the graph. The parameter score_threshold is applied afterwards.
 IOU_THRESHOLD = 0.5  # the default of the parameter nms_threshold

@@ -12,11 +12,11 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, Values, as_array
 from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_batch
-from split_infer_ros.onnx_graphs.cut import Cutter
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.onnx.batch import with_batch_of_one, with_symbolic_batch
+from split_infer_ros.onnx.cut import Cutter
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import ValueShape
 from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition

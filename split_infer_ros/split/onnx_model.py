@@ -15,7 +15,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.graph_model import TAKES_BATCHES, GraphModel
 from split_infer_ros.split.manifest import Manifest

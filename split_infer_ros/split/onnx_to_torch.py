@@ -15,8 +15,8 @@ from split_infer_ros.engines.onnx_import import import_graph
 from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry, outputs_of
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import with_constant_shapes
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import tidy
 from split_infer_ros.split.onnx_batches import difference_of_rows

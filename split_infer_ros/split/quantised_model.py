@@ -12,8 +12,8 @@ from split_infer_ros.engines.engine import Engine, check_device
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import check_precision
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.manifest import Manifest

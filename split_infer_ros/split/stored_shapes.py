@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import ValueShape, infer_shapes
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.cached_json import read_json, write_json
 

@@ -23,7 +23,7 @@ from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.precision import Precision
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 CELLS = IMAGE_SHAPE[1] * IMAGE_SHAPE[2]
 BINS = 16

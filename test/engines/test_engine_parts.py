@@ -24,7 +24,7 @@ from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, SplitInferError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import run_with_threads, use_engine_threads
 
 pytest.importorskip("onnx")

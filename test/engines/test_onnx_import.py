@@ -20,8 +20,8 @@ from small_graphs import graph_of  # noqa: E402
 from split_infer_ros.engines.onnx_grid_sample import add_missing_operators  # noqa: E402
 from split_infer_ros.engines.onnx_import import import_graph  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx_graphs.shapes import infer_shapes, with_constant_shapes  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.shapes import infer_shapes, with_constant_shapes  # noqa: E402
 
 
 def imported(graph: OnnxGraph) -> fx.GraphModule:

@@ -17,7 +17,7 @@ from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.onnx_inputs import OnnxImageInput, read_image_input  # noqa: E402
 from split_infer_ros.models.recipe import Recipe  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 
 YOLOV8: dict[str, Shape] = {"output0": (1, 84, 8400)}
 FLOAT, UINT8, INT64, BOOL = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64, TensorProto.BOOL

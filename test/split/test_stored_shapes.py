@@ -8,8 +8,8 @@ pytest.importorskip("onnx")
 
 from onnx_files import network
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import infer_shapes
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import infer_shapes
 from split_infer_ros.split import stored_shapes as module
 from split_infer_ros.split.stored_shapes import stored_shapes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from split_infer_ros.engines.engine import engine_text
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, mark_used
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.telemetry.machine import engine_version, instruction_set

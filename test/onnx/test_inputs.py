@@ -14,8 +14,8 @@ runtime = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx_graphs.inputs import GraphEnds, ImageForm, needs_float32  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.inputs import GraphEnds, ImageForm, needs_float32  # noqa: E402
 
 HEIGHT, WIDTH = 6, 9
 Array = np.ndarray

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import is_shape, used_values
-from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import is_shape, used_values
+from split_infer_ros.onnx.shapes import ValueShape
 
 if TYPE_CHECKING:
     import onnx

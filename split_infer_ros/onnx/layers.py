@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.nodes import has_plain_domain, num_elements, used_values
+from split_infer_ros.onnx.nodes import has_plain_domain, num_elements, used_values
 
 if TYPE_CHECKING:
     import onnx

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import has_plain_domain, small_integers
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import has_plain_domain, small_integers
 
 if TYPE_CHECKING:
     import onnx

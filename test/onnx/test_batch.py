@@ -24,8 +24,8 @@ from onnx_nets import (  # noqa: E402
 )
 from small_graphs import graph_of  # noqa: E402
 
-from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_batch  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.batch import with_batch_of_one, with_symbolic_batch  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 
 
 @pytest.mark.parametrize("make", [attention, resized])

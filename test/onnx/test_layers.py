@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("onnx")
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from split_infer_ros.onnx_graphs.layers import find_layers
+from split_infer_ros.onnx.layers import find_layers
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = {"w1": (8, 3, 3, 3), "w2": (64, 8, 1, 1), "w3": (4, 8, 1, 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node
+from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node
 
 if TYPE_CHECKING:
     import onnx

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.constants import find_external, load_constants, structure_of
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import subgraphs
-from split_infer_ros.onnx_graphs.unify import unify
+from split_infer_ros.onnx.constants import find_external, load_constants, structure_of
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import subgraphs
+from split_infer_ros.onnx.unify import unify
 from split_infer_ros.runtime.user_files import is_regular, read_regular
 
 if TYPE_CHECKING:

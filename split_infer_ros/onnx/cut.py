@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.dataflow import Dataflow, Dependence
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node, is_shape, used_values
-from split_infer_ros.onnx_graphs.shapes import BATCH, Dimension, ValueShape
+from split_infer_ros.onnx.dataflow import Dataflow, Dependence
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node, is_shape, used_values
+from split_infer_ros.onnx.shapes import BATCH, Dimension, ValueShape
 
 if TYPE_CHECKING:
     import onnx

@@ -23,11 +23,11 @@ from onnx_nets import (
     sized,
 )
 
-from split_infer_ros.onnx_graphs.batch import with_symbolic_batch
-from split_infer_ros.onnx_graphs.cut import Cutter
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import infer_shapes
+from split_infer_ros.onnx.batch import with_symbolic_batch
+from split_infer_ros.onnx.cut import Cutter
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import infer_shapes
 
 
 def cuttable(graph: OnnxGraph) -> tuple[Cutter, Dataflow, list[int]]:

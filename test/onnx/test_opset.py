@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx_graphs.opset import with_opset  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.opset import with_opset  # noqa: E402
 
 IMAGES = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.nodes import num_elements, subgraphs
+from split_infer_ros.onnx.nodes import num_elements, subgraphs
 from split_infer_ros.runtime.beside import folders_of, lies_in
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.runtime.user_files import is_regular

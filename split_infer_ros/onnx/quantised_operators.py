@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 if TYPE_CHECKING:
     import onnx

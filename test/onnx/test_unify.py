@@ -25,9 +25,9 @@ from onnx_nets import (  # noqa: E402
 )
 
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
-from split_infer_ros.onnx_graphs.batch import with_symbolic_batch  # noqa: E402
-from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.batch import with_symbolic_batch  # noqa: E402
+from split_infer_ros.onnx.file import read_onnx  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 
 
 def read(proto: onnx.ModelProto, folder: Path) -> OnnxGraph:

@@ -12,9 +12,9 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx_graphs.quantised_operators import with_plain_operators  # noqa: E402
-from split_infer_ros.onnx_graphs.shapes import BATCH, infer_shapes  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.quantised_operators import with_plain_operators  # noqa: E402
+from split_infer_ros.onnx.shapes import BATCH, infer_shapes  # noqa: E402
 
 SHAPE = (4, 5, 6)  # of one image
 X = ("x", "scale_x", "zero_x")

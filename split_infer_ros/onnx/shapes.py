@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import DType
-from split_infer_ros.onnx_graphs.graph import OnnxGraph, dtype_of, shape_of
-from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
-from split_infer_ros.onnx_graphs.quantised_operators import plain_nodes
-from split_infer_ros.onnx_graphs.shape_values import MAX_ELEMENTS, ShapeValues
+from split_infer_ros.onnx.graph import OnnxGraph, dtype_of, shape_of
+from split_infer_ros.onnx.nodes import num_elements, used_values
+from split_infer_ros.onnx.quantised_operators import plain_nodes
+from split_infer_ros.onnx.shape_values import MAX_ELEMENTS, ShapeValues
 
 if TYPE_CHECKING:
     import onnx

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.batch_edits import (
+from split_infer_ros.onnx.batch_edits import (
     Edit,
     expand_by_one,
     extend_slice,
@@ -22,9 +22,9 @@ from split_infer_ros.onnx_graphs.batch_edits import (
     set_resized,
     take_first_rows,
 )
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import has_plain_domain, small_integers, used_values
-from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape, infer_for
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import has_plain_domain, small_integers, used_values
+from split_infer_ros.onnx.shapes import BATCH, ValueShape, infer_for
 
 if TYPE_CHECKING:
     import onnx

@@ -7,7 +7,7 @@ import pytest
 
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
 
 onnx = pytest.importorskip("onnx")
 helper, TensorProto = onnx.helper, onnx.TensorProto

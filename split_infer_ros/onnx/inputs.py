@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, is_floating
-from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
-from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node, subgraphs
+from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node, subgraphs
 
 if TYPE_CHECKING:
     import onnx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from split_infer_ros.onnx_graphs.nodes import is_shape, subgraphs
+from split_infer_ros.onnx.nodes import is_shape, subgraphs
 
 if TYPE_CHECKING:
     import onnx

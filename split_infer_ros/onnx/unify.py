@@ -9,8 +9,8 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.nodes import has_plain_domain, used_values
-from split_infer_ros.onnx_graphs.shapes import infer_outputs
+from split_infer_ros.onnx.nodes import has_plain_domain, used_values
+from split_infer_ros.onnx.shapes import infer_outputs
 
 if TYPE_CHECKING:
     import onnx

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs import constants
-from split_infer_ros.onnx_graphs import file as file_module
-from split_infer_ros.onnx_graphs.file import read_onnx, weights_beside
+from split_infer_ros.onnx import constants
+from split_infer_ros.onnx import file as file_module
+from split_infer_ros.onnx.file import read_onnx, weights_beside
 
 onnx = pytest.importorskip("onnx")
 
