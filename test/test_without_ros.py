@@ -30,6 +30,7 @@ PACKAGES = (
     "preprocessing",
     "models",
     "onnx",
+    "torch_graphs",
     "sources",
     "images",
     "memory_cost",

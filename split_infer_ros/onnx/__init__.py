@@ -1,1 +1,1 @@
-"""Reads, checks, describes and cuts ONNX models as graphs. No engine is needed."""
+"""Reads, checks, describes, cuts and converts ONNX models as graphs. No engine is needed."""

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from split_infer_ros.buffers.host_arrays import dtype_of
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
+from split_infer_ros.onnx.conversion.inlining import ONNX_VALUE
 from split_infer_ros.split.blocks import ends_of_blocks
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names
 from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of

@@ -57,7 +57,7 @@ class Verdict:
         """
         import torch  # only here: only models of torch need it
 
-        from split_infer_ros.engines.onnx_import import LIBRARY
+        from split_infer_ros.onnx.conversion.to_torch import LIBRARY
 
         facts = (torch.__version__, version(LIBRARY), instruction_set())
         return cls(_path(" ".join((_facts(graph, image_shape, config), *facts)), "torch"))

@@ -16,14 +16,14 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, Values
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines import onnx_export
+from split_infer_ros.engines import exported_part as module
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.engines.model_source import model_source
-from split_infer_ros.engines.onnx_export import export_key, exported_part
+from split_infer_ros.engines.exported_part import exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.split.graph import prepare
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -70,13 +70,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counted(name: str) -> None:
-        original: Callable[..., Any] = getattr(onnx_export, name)
+        original: Callable[..., Any] = getattr(module, name)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             counts[name] += 1
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(onnx_export, name, run)
+        monkeypatch.setattr(module, name, run)
 
     counted("export_program")
     counted("_compare")
@@ -173,16 +173,6 @@ def test_a_folder_that_cannot_be_written_is_said(
     with caplog.at_level(logging.WARNING):
         assert_right(made(traced()), traced())
     assert any("so the network is exported again at each start" in message for message in caplog.messages)
-
-
-def test_the_key_tells_weights_operations_and_inputs_apart() -> None:
-    part, same, other_weights, other_shape = traced(), traced(), traced(seed=1), traced()
-    assert export_key(part, IMAGES) == export_key(same, IMAGES)
-    assert export_key(part, IMAGES) != export_key(other_weights, IMAGES)
-    assert export_key(part, IMAGES) != export_key(other_shape, (TensorSpec("images", (3, 8, 8), FLOAT32),))
-    with torch.no_grad():
-        next(same.parameters()).mul_(1.0001)
-    assert export_key(part, IMAGES) != export_key(same, IMAGES)
 
 
 class Wrong(OnnxRuntimePart):

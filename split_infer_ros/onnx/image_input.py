@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.onnx_options import MAX_SIDE, parse_size
-from split_infer_ros.models.onnx_second_inputs import SUPPLIED, Filling, filling_of, is_known, is_width_first
-from split_infer_ros.models.recipe import GREY, Recipe
-from split_infer_ros.models.recipe_words import Geometry, Order, Range, Resizing
 from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx.image_size import MAX_SIDE, parse_size
 from split_infer_ros.onnx.inputs import GraphEnds, ImageForm, needs_float32
 from split_infer_ros.onnx.nodes import used_values
+from split_infer_ros.onnx.second_inputs import SUPPLIED, Filling, filling_of, is_known, is_width_first
 from split_infer_ros.onnx.shapes import accepts, without_weights
 
 DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order if nobody names a size
@@ -47,31 +45,6 @@ class OnnxImageInput:
     is_grey: bool = False
     is_stretched: bool = False
     filled: tuple[str, ...] = ()
-
-    def fitted(self, recipe: Recipe, *, is_chosen: bool) -> Recipe:
-        """Adapts a recipe to this input: 0..255 for whole numbers, and red first if grey is made of the colours.
-
-        Args:
-            recipe: the pre-processing.
-            is_chosen: whether the user chose the recipe. Otherwise it may change to stretching, or lose its mean and
-                std.
-
-        Raises:
-            ConfigurationError: the user chose values that whole numbers cannot hold.
-        """
-        if self.is_stretched and not is_chosen:
-            recipe = replace(recipe, geometry=Geometry.STRETCH, resizing=Resizing.SMOOTH, fill=GREY)
-        if self.is_grey and recipe.order is not Order.RGB:
-            recipe = replace(recipe, order=Order.RGB, mean=_reversed(recipe.mean), std=_reversed(recipe.std))
-        if not self.levels:
-            return recipe
-        levels = recipe.as_levels()
-        if is_chosen and (recipe.range is Range.SIGNED or (recipe.mean, recipe.std) != (levels.mean, levels.std)):
-            raise ConfigurationError(
-                f"preprocessing '{recipe}' gives values other than 0..255, but {self.graph.name} takes whole numbers; "
-                "name no mean, std or range."
-            )
-        return levels
 
 
 def read_image_input(graph: OnnxGraph, input_size: str = "") -> OnnxImageInput:
@@ -222,10 +195,6 @@ def _have_batch(graph: OnnxGraph) -> bool:
 
 def _sentence(graph: OnnxGraph, tensor: OnnxTensor, filling: Filling) -> str:
     return f"The input '{tensor.name}' of {graph.name} is filled with {filling.meaning}."
-
-
-def _reversed(values: tuple[float, float, float]) -> tuple[float, float, float]:
-    return values[2], values[1], values[0]
 
 
 def _text(length: int | None) -> str:

@@ -1,23 +1,18 @@
-"""Exports a traced part of a network to ONNX, for other engines than torch, and keeps it in the user's cache."""
+"""Makes other engines than torch execute a traced part of a network, by export to ONNX."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.buffers.host_arrays import is_floating, torch_dtype
+from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.allowed_difference import allowed_difference, allowed_in_precision
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.result_difference import (
     MAX_DIFFERENCE,
@@ -26,15 +21,10 @@ from split_infer_ros.engines.result_difference import (
 )
 from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx.conversion.export import PACKAGES, ExportError, example_inputs, export_key, export_program
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.telemetry.machine import package_version
-
-FORMAT = 2  # raise it if the content or the way of exports changes; they are then made again
-EXAMPLES = 2  # images in an example batch; with 1, the exporter would take the batch for a constant
 
 MakePart = Callable[[OnnxGraph], EnginePart]
-
-_exporting = threading.Lock()  # torch.export changes state of the whole process
 
 
 def exported_part(
@@ -65,7 +55,7 @@ def exported_part(
         ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
     """
     path = path_of(export_key(part, inputs))
-    stored = load(path, name) or store(path, name, export_program(part, inputs, name=name, engine=engine))
+    stored = load(path, name) or store(path, name, _program(part, inputs, name, engine))
     executable = make(stored.graph)
     low = "" if precision is Precision.FP32 else f"-{precision.value}"
     comparison = f"{engine.value}-{version}{low}"
@@ -81,55 +71,24 @@ def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, eng
     Raises:
         ConfigurationError: torch cannot export the part, or a package for the export is not installed.
     """
-    return export_program(part, inputs, name=name, engine=engine).model_proto
+    return _program(part, inputs, name, engine).model_proto
 
 
-def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, engine: Engine) -> Any:
-    """Exports a traced part for any batch size. Returns a ``torch.onnx.ONNXProgram`` that shares the part's weights.
+def _program(part: fx.GraphModule, inputs: Sequence[TensorSpec], name: str, engine: Engine) -> Any:
+    """Returns a ``torch.onnx.ONNXProgram`` of a part for an engine.
 
     Raises:
         ConfigurationError: torch cannot export the part, or a package for the export is not installed.
     """
-    for package in ("onnx", "onnxscript"):
+    for package in PACKAGES:
         import_for(engine, package)
-    batch = torch.export.Dim("batch", min=1)
-    own = copy.deepcopy(part, {id(tensor): tensor for tensor in state_of(part).values()})  # others may run its modules
-    with _exporting, warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore")  # about features that torch uses itself and will drop
-        try:
-            program = torch.onnx.export(
-                own,
-                _examples(part, inputs),
-                dynamo=True,
-                verbose=False,
-                external_data=False,
-                dynamic_shapes=tuple({0: batch} for _ in inputs),
-                input_names=[f"input_{index}" for index in range(len(inputs))],
-            )
-            assert program is not None
-            return program
-        except Exception as error:  # torch's exporters raise many types of errors
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise ConfigurationError(
-                f"{name} cannot run on engine {engine.value}, since torch cannot export it to ONNX ({reason}): take "
-                "engine torch."
-            ) from error
-
-
-def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
-    """Returns hexadecimal digits that identify a part's export.
-
-    They depend on the part's operations, weights and inputs, and on the versions of the exporting packages.
-    """
-    content = hashlib.sha256()
-    versions = [str(FORMAT), str(torch.__version__), *(package_version(package) for package in ("onnx", "onnxscript"))]
-    modules = [f"{name} {module!r}" for name, module in part.named_modules() if name]
-    for text in (*versions, str(part.graph), *modules, *map(str, inputs)):
-        content.update(text.encode() + b"\n")
-    for name, tensor in sorted(state_of(part).items()):
-        content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.hexdigest()[:32]
+    try:
+        return export_program(part, inputs)
+    except ExportError as error:
+        raise ConfigurationError(
+            f"{name} cannot run on engine {engine.value}, since torch cannot export it to ONNX ({error}): take "
+            "engine torch."
+        ) from error
 
 
 def _compare(
@@ -140,7 +99,7 @@ def _compare(
     Raises:
         ConfigurationError: the results differ.
     """
-    examples = _examples(part, inputs)
+    examples = example_inputs(part, inputs)
     with torch.inference_mode():
         expected, found = part(*examples), executable(*examples)
     allowed = MAX_DIFFERENCE if precision is Precision.FP32 else MAX_LOW_PRECISION_DIFFERENCE
@@ -165,15 +124,3 @@ def _allowed(
     if any(each.dtype == torch_dtype(precision.dtype) for each in examples):
         return MAX_LOW_PRECISION_DIFFERENCE  # torch computed in the same precision
     return allowed_in_precision(part, examples, expected, torch_dtype(precision.dtype))
-
-
-def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    """Returns a batch of random inputs. Inputs of whole numbers, which may be indices, are zeros."""
-    random = torch.Generator().manual_seed(0)
-    device = next((tensor.device for tensor in state_of(part).values()), torch.device("cpu"))
-    examples = []
-    for spec in inputs:
-        shape = (EXAMPLES, *spec.shape)
-        values = torch.randn(shape, generator=random) if is_floating(spec.dtype) else torch.zeros(shape)
-        examples.append(values.to(device, torch_dtype(spec.dtype)))
-    return tuple(examples)

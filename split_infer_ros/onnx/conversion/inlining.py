@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.host_arrays import is_floating
-from split_infer_ros.engines.batch_sizes import read_sizes_where_needed
-from split_infer_ros.engines.own_thread_tracer import OwnThreadTracer
 from split_infer_ros.onnx.shapes import BATCH, ValueShape
+from split_infer_ros.torch_graphs.batch_sizes import read_sizes_where_needed
+from split_infer_ros.torch_graphs.own_thread_tracer import OwnThreadTracer
 
 OUTPUT = "split_infer_ros/output"  # begins the name of a node that passes a value on as an output
 ONNX_VALUE = "onnx_value"  # key in a node's meta: the name of the ONNX value that the node computes, wholly or in part

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import fx
 
-from split_infer_ros.engines.engine import Engine, import_package
-from split_infer_ros.engines.onnx_grid_sample import add_missing_operators
-from split_infer_ros.engines.onnx_inlining import OUTPUT, Inliner
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx.conversion.grid_sample import add_missing_operators
+from split_infer_ros.onnx.conversion.inlining import OUTPUT, Inliner
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.nodes import small_integers
 from split_infer_ros.onnx.opset import with_opset
 from split_infer_ros.onnx.shapes import ValueShape
+from split_infer_ros.runtime.optional_packages import import_package
 
 LIBRARY = "onnx2torch"
 OPSET = 17  # onnx2torch 1.5.15 knows no newer version of Split, Resize, Pad and others
@@ -100,6 +100,6 @@ def _for_library(graph: OnnxGraph) -> Any:
 
 def _refusal(graph: OnnxGraph, lacking: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{graph.name} cannot run on engine {Engine.TORCH.value}, because {LIBRARY} lacks operators of it ({lacking}): "
-        f"take engine {Engine.ONNXRUNTIME.value} or {Engine.OPENVINO.value}."
+        f"{graph.name} cannot run on engine torch, because {LIBRARY} lacks operators of it ({lacking}): take engine "
+        "onnxruntime or openvino."
     )

@@ -17,9 +17,9 @@ from onnx import helper  # noqa: E402
 from onnx_nets import IMAGE_SHAPE, assert_near, chunks, exported, filters, images, net, reused, run_each  # noqa: E402
 from small_graphs import graph_of  # noqa: E402
 
-from split_infer_ros.engines.onnx_grid_sample import add_missing_operators  # noqa: E402
-from split_infer_ros.engines.onnx_import import import_graph  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
+from split_infer_ros.onnx.conversion.grid_sample import add_missing_operators  # noqa: E402
+from split_infer_ros.onnx.conversion.to_torch import import_graph  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.onnx.shapes import infer_shapes, with_constant_shapes  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     graph = symbolic_net()
-    monkeypatch.setattr("split_infer_ros.engines.engine.importlib.import_module", missing)
+    monkeypatch.setattr("split_infer_ros.runtime.optional_packages.importlib.import_module", missing)
     with pytest.raises(ConfigurationError, match="pip install onnx onnx2torch onnxruntime, or take engine"):
         imported(graph)
 

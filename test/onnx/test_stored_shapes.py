@@ -8,10 +8,10 @@ pytest.importorskip("onnx")
 
 from onnx_files import network
 
+from split_infer_ros.onnx import stored_shapes as module
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.shapes import infer_shapes
-from split_infer_ros.split import stored_shapes as module
-from split_infer_ros.split.stored_shapes import stored_shapes
+from split_infer_ros.onnx.stored_shapes import stored_shapes
 
 IMAGE = (3, 32, 32)
 

@@ -15,9 +15,8 @@ from onnx_files import Shape, hollow, ultralytics  # noqa: E402
 
 from split_infer_ros.buffers.host_arrays import FLOAT32  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
-from split_infer_ros.models.onnx_inputs import OnnxImageInput, read_image_input  # noqa: E402
-from split_infer_ros.models.recipe import Recipe  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.image_input import OnnxImageInput, read_image_input  # noqa: E402
 
 YOLOV8: dict[str, Shape] = {"output0": (1, 84, 8400)}
 FLOAT, UINT8, INT64, BOOL = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64, TensorProto.BOOL
@@ -217,23 +216,3 @@ def test_an_input_that_is_no_image_is_refused(inputs: Mapping[str, Shape], dtype
     ) as e:
         read_image_input(graph)
     assert all(str(tensor) in str(e.value) for tensor in graph.inputs)
-
-
-def test_a_recipe_follows_the_input() -> None:
-    plain, whole, grey = read((1, 3, 48, 64)), read((1, 3, 48, 64), UINT8), read((1, 1, 48, 64))
-    recipe = Recipe.parse("stretch_imagenet,bgr")
-    assert plain.fitted(recipe, is_chosen=True) == recipe
-    assert whole.fitted(recipe, is_chosen=False) == Recipe.parse("stretch,smooth,bgr,0..255")
-    assert whole.fitted(Recipe.parse("letterbox"), is_chosen=True) == Recipe.parse("letterbox,0..255")
-    assert grey.fitted(recipe, is_chosen=True) == Recipe.parse("stretch_imagenet")
-    for text in ("stretch_imagenet", "letterbox,-1..1", "letterbox,0..255,std=2"):
-        with pytest.raises(ConfigurationError, match=r"but model\.onnx takes whole numbers; name no mean, std or"):
-            whole.fitted(Recipe.parse(text), is_chosen=True)
-
-
-def test_images_are_stretched_where_rtdetr_takes_their_size() -> None:
-    sizes = {"images": (FLOAT, ("N", 3, 48, 64)), "orig_target_sizes": (INT64, ("N", 2))}
-    found = read_image_input(two_inputs(sizes))
-    assert found.fitted(Recipe.parse("letterbox_corner"), is_chosen=False) == Recipe.parse("stretch_smooth")
-    chosen = Recipe.parse("letterbox_corner")
-    assert found.fitted(chosen, is_chosen=True) == chosen

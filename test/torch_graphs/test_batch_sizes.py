@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.engines.batch_sizes import read_sizes_where_needed
+from split_infer_ros.torch_graphs.batch_sizes import read_sizes_where_needed
 
 
 def late(images: Tensor) -> Tensor:
