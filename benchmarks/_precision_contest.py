@@ -21,7 +21,7 @@ from split_infer_ros.engines.result_difference import difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.turns import timed
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.calibrate import check_packages
 from split_infer_ros.quantisation.float_graph import float_graph
 from split_infer_ros.quantisation.quantise import quantise_graph

@@ -21,13 +21,13 @@ import torch
 from _streaming_rivals import Partition, load_each_pass, map_file, offload, share_one_place
 from torch import Tensor
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import set_state
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 from split_infer_ros.weight_streaming.residency import Residency, blocks_in_ring, plan_memory

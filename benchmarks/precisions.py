@@ -34,7 +34,7 @@ from _turns import take_turns
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.models.average_precision import Truth, mean_average_precision
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.calibrate import check_packages
 from split_infer_ros.quantisation.quality import MAP, detect
 from split_infer_ros.quantisation.quantise import best_of, quantise

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from split_infer_ros.buffers.host_arrays import FLOAT32, Floats  # noqa: E402
 from split_infer_ros.buffers.layout import TensorSpec  # noqa: E402
 from split_infer_ros.engines.engine import Engine  # noqa: E402
-from split_infer_ros.engines.onnx_export import export  # noqa: E402
+from split_infer_ros.engines.exported_part import export  # noqa: E402
 from split_infer_ros.models import shapes  # noqa: E402
 from split_infer_ros.models.catalogue import find_model  # noqa: E402
 from split_infer_ros.models.shapes_file import FILE, LABELS, NAME  # noqa: E402

@@ -13,7 +13,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.result_difference import MAX_DIFFERENCE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import outputs_of
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.split.load import Built
 from split_infer_ros.split.model import SplitModel

@@ -22,7 +22,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_threads

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.engines.result_difference import (
     MAX_DIFFERENCE,
     MAX_LOW_PRECISION_DIFFERENCE,
@@ -19,6 +18,7 @@ from split_infer_ros.engines.result_difference import (
     difference,
 )
 from split_infer_ros.models.entry import outputs_of
+from split_infer_ros.torch_graphs.module_state import state_of
 
 
 def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> float:

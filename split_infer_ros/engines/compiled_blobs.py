@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.engines.engine import CPU, Engine, import_for
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_path, mark_used, warn_if_not_kept, warn_once
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.checked_files import HEADER_BYTES, header_of, read_checked

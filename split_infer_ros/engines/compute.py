@@ -9,7 +9,7 @@ from typing import Any
 from split_infer_ros.buffers.host_arrays import Values, as_tensor
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.engines.module_state import is_module
+from split_infer_ros.torch_graphs.module_state import is_module
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import importlib.util
 from types import ModuleType
 
-from split_infer_ros.engines import openvino_import
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads, use_threads
+from split_infer_ros.runtime.optional_packages import import_package
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 AUTO = "auto"  # the user's choice that lets the package choose the engine
@@ -113,25 +112,6 @@ def import_for(engine: Engine, package: str) -> ModuleType:
         f"engine {engine.value} needs the Python package {package}",
         f"pip install onnx onnxscript {engine.value}, or take engine torch",
     )
-
-
-def import_package(package: str, need: str, advice: str) -> ModuleType:
-    """Imports a package.
-
-    Args:
-        package: the package's name.
-        need: the beginning of the error's sentence. It says what needs the package.
-        advice: the end of the error's sentence. It says what the user can do.
-
-    Raises:
-        ConfigurationError: the package is not installed, or cannot be loaded.
-    """
-    try:
-        is_openvino = package == openvino_import.PACKAGE
-        return openvino_import.import_openvino() if is_openvino else importlib.import_module(package)
-    except (ImportError, OSError) as error:  # OSError: a shared library is missing
-        reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
-        raise ConfigurationError(f"{need}, which {reason}: {advice}.") from error
 
 
 def find_provider(engine: Engine, name: str) -> str:

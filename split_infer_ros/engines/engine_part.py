@@ -12,10 +12,10 @@ import numpy as np
 
 from split_infer_ros.buffers.host_arrays import DType, Values, as_array, as_tensor, dtype_of, empty_array
 from split_infer_ros.buffers.layout import strides_of
-from split_infer_ros.engines.module_state import is_module
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.torch_graphs.module_state import is_module
 
 MAX_THREAD_COUNTS = 3  # a part is made for at most so many thread counts; each has its own weights
 

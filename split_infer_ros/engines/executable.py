@@ -12,7 +12,7 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import check_precision, keeps_float32
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, torch_dtype
 from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
-from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence

@@ -13,13 +13,13 @@ from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values, as_ar
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
-from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.engines.openvino_device import taken_properties
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
-from split_infer_ros.onnx_graphs.graph import OnnxGraph, OnnxTensor
-from split_infer_ros.onnx_graphs.quantised_operators import with_plain_operators
+from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
+from split_infer_ros.onnx.model_source import model_source
+from split_infer_ros.onnx.quantised_operators import with_plain_operators
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
 # In int8, the graph says which values are quantised. The rest is float32.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_folder, hold, warn_if_not_kept
 from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.runtime.files import content_digest

@@ -12,7 +12,7 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine, check_device, find_provider, import_for
 from split_infer_ros.engines.executable import in_micro_batches, make_part
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.onnx_export import exported_part
+from split_infer_ros.engines.exported_part import exported_part
 from split_infer_ros.engines.precision_checks import check_precision
 from split_infer_ros.engines.torch_part import make_torch_part
 from split_infer_ros.runtime.device import CPU, Device

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from split_infer_ros.buffers.host_arrays import Values, as_tensor, to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

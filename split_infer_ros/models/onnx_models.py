@@ -19,13 +19,14 @@ from split_infer_ros.models.decoders.queries import RF_DETR
 from split_infer_ros.models.decoders.recognition import OutputReading, recognise
 from split_infer_ros.models.decoders.shape_checks import count_boxes
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_inputs import OnnxImageInput, read_image_input
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
+from split_infer_ros.models.onnx_recipe import fit_recipe
 from split_infer_ros.models.plain_yaml import SUFFIXES
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.side_file import SideFile, anchors_in, read_side_file
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.image_input import OnnxImageInput, read_image_input
 from split_infer_ros.runtime.user_files import user_path
 
 SUFFIX = ".onnx"
@@ -48,7 +49,7 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
     Raises:
         ConfigurationError: a file cannot be read, or its inputs are no image.
     """
-    from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+    from split_infer_ros.onnx.file import read_onnx  # here, because onnx is optional
 
     path = user_path(name)
     return OnnxFile(name, read_onnx(path), options, read_side_file(path), path.parent)
@@ -181,7 +182,7 @@ class OnnxFile:
         return entry_of(self.describe(reading), self.graph)
 
     def _recipe(self, text: str) -> Recipe:
-        return self.input.fitted(Recipe.parse(text), is_chosen=self._options.preprocessing != AUTO)
+        return fit_recipe(Recipe.parse(text), self.input, is_chosen=self._options.preprocessing != AUTO)
 
     def _with_anchors(self, layout: OutputLayout) -> OutputLayout:
         """Returns the layout with the whole path of its file of anchors. It names the path from the model's folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -11,13 +10,11 @@ from split_infer_ros.models.decoders.declaration import is_declaration, parse_te
 from split_infer_ros.models.decoders.registry import FAMILIES
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.recipe_words import GRAMMAR
+from split_infer_ros.onnx.image_size import parse_size
 from split_infer_ros.setting import setting
 
 AUTO = "auto"
 DECODERS = (AUTO, *FAMILIES)
-MAX_SIDE = 8192  # pixels of an input's side
-
-_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +63,3 @@ class OnnxOptions:
     def given(self) -> list[str]:
         """The names of the options that are not at their defaults."""
         return [field.name for field in fields(OnnxOptions) if getattr(self, field.name) != field.default]
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Returns height and width of ``HEIGHTxWIDTH``, such as ``480x640``.
-
-    Raises:
-        ConfigurationError: the text is no such size.
-    """
-    match = _SIZE.fullmatch(text)
-    height, width = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise ConfigurationError(
-            f"input_size '{text}' is no size; it takes HEIGHTxWIDTH in pixels, 1 to {MAX_SIDE} each, such as 480x640."
-        )
-    return height, width

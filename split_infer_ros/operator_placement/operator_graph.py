@@ -17,10 +17,9 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator
 from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.partitions import outputs_of
-from split_infer_ros.split.traced_split_points import propagate
+from split_infer_ros.torch_graphs.value_sizes import TensorSize, value_sizes
 
 NETWORK, DECODE = "network", "decode"  # prefixes in the paths of each part's modules and constants
-NBYTES = "nbytes"  # key in a node's meta: see ``nbytes_of``
 
 
 class Decode(nn.Module):
@@ -129,13 +128,13 @@ def read_operators(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> 
         graph: the result of ``with_decode``.
         image_shape: the shape of an image, (C, H, W).
     """
-    propagate(_SizeRecorder(graph), (1, *image_shape), Limits())
+    sizes = value_sizes(graph, (1, *image_shape), Limits())
     return tuple(
         Operator(
             name=node.name,
             kind=_kind(node, graph),
             inputs=tuple(source.name for source in node.all_input_nodes if source.op != "get_attr"),
-            nbytes=node.meta[NBYTES],
+            nbytes=nbytes_of(sizes[node]),
         )
         for node in graph.graph.nodes
         if node.op != "get_attr"
@@ -150,22 +149,13 @@ def _kind(node: fx.Node, graph: fx.GraphModule) -> str:
     return _name_of(node.target)
 
 
-class _SizeRecorder(fx.Interpreter):
-    """Runs a graph and records the size of each value in its node."""
-
-    def run_node(self, node: fx.Node) -> Any:
-        result = super().run_node(node)
-        node.meta[NBYTES] = nbytes_of(result)
-        return result
-
-
-def nbytes_of(value: Any) -> int | None:
+def nbytes_of(size: Any) -> int | None:
     """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device.
 
     Detections do not depend on a device: they are always on the host.
+
+    Args:
+        size: the value's size, as ``value_sizes`` gives it.
     """
-    sizes = []
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, (Tensor, torch.device)):
-            sizes.append(leaf.nbytes if isinstance(leaf, Tensor) else 0)
-    return sum(sizes) if sizes else None
+    leaves = [leaf for leaf in pytree.tree_leaves(size) if isinstance(leaf, (TensorSize, torch.device))]
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, TensorSize)) if leaves else None

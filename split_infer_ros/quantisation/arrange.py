@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.nodes import is_shape, used_values
+from split_infer_ros.onnx.nodes import is_shape, used_values
 
 if TYPE_CHECKING:
     import onnx

@@ -12,7 +12,7 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import shape_of
+from split_infer_ros.onnx.graph import shape_of
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.onnx_export import export
-from split_infer_ros.onnx_graphs.nodes import subgraphs
+from split_infer_ros.engines.exported_part import export
+from split_infer_ros.onnx.nodes import subgraphs
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.split_points import INPUT

@@ -13,7 +13,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.arrange import arrange
 from split_infer_ros.quantisation.calibrate import calibrate
 from split_infer_ros.quantisation.float_graph import float_graph

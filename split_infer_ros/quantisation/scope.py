@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx_graphs.layers import find_layers
+from split_infer_ros.onnx.layers import find_layers
 
 if TYPE_CHECKING:
     import onnx

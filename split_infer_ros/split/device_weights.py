@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.torch_graphs.module_state import state_of
 
 
 class DeviceWeights:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.engines.own_thread_tracer import OwnThreadTracer
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.export import export, export_for, tidy
+from split_infer_ros.torch_graphs.module_state import state_of
+from split_infer_ros.torch_graphs.own_thread_tracer import OwnThreadTracer
 
 
 def trace(

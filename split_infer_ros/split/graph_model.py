@@ -16,13 +16,13 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.micro_batches import MicroBatchPart
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import num_elements
-from split_infer_ros.onnx_graphs.shapes import without_weights
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import num_elements
+from split_infer_ros.onnx.prepared_graph import PreparedGraph
+from split_infer_ros.onnx.shapes import without_weights
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.onnx_batches import PreparedGraph
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
 

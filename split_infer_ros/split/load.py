@@ -19,7 +19,7 @@ from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_rea
 from split_infer_ros.models.onnx_options import AUTO
 from split_infer_ros.models.shapes_file import NAME
 from split_infer_ros.models.weights_source import weights_source
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.manifest import Manifest

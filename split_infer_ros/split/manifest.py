@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.engines.model_source import num_weight_bytes
-from split_infer_ros.onnx_graphs.graph import GraphFacts, OnnxGraph
+from split_infer_ros.onnx.graph import GraphFacts, OnnxGraph
+from split_infer_ros.onnx.model_source import num_weight_bytes
 from split_infer_ros.runtime.cache import cache_path, hold, warn_if_not_kept
 from split_infer_ros.runtime.cache_pruning import write_cached
 from split_infer_ros.runtime.cached_json import read_json, write_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -12,61 +12,20 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, Values, as_array
 from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.batch import with_batch_of_one, with_symbolic_batch
-from split_infer_ros.onnx_graphs.cut import Cutter
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.onnx.batch import with_batch_of_one, with_symbolic_batch
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.prepared_graph import PreparedGraph
+from split_infer_ros.onnx.shapes import ValueShape
 from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.sandbox.verdict import Verdict
-from split_infer_ros.split.stored_shapes import stored_shapes
 
 SEED = 0
 
 MakePart = Callable[[OnnxGraph], Partition]
 """Makes a graph executable."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedGraph:
-    """A graph for images of one size, with its shapes and its dataflow.
-
-    Attributes:
-        graph: takes any number of images, or a fixed one.
-        shapes: the shapes of the graph's values.
-        dataflow: the graph's dataflow.
-        note: why it takes a fixed number of images, in a sentence; empty if it takes any.
-        is_settled: whether the next start prepares the same graph. If a comparison lacked memory, it is made again
-            then.
-    """
-
-    graph: OnnxGraph
-    shapes: dict[str, ValueShape]
-    dataflow: Dataflow
-    note: str = ""
-    is_settled: bool = True
-
-    @classmethod
-    def of(cls, graph: OnnxGraph, image_shape: tuple[int, ...], note: str = "") -> PreparedGraph:
-        """Infers the shapes and the dataflow of a graph."""
-        shapes = stored_shapes(graph, image_shape)
-        return cls(graph, shapes, Dataflow(graph, shapes), note)
-
-    @property
-    def cutter(self) -> Cutter:
-        """Cuts parts out of the graph."""
-        return Cutter(self.graph, self.dataflow, self.shapes)
-
-    def for_one_image(self) -> PreparedGraph:
-        """Returns the same graph for one image at a time. It keeps the shapes for any number of images."""
-        graph = with_batch_of_one(self.graph)
-        return PreparedGraph(graph, self.shapes, Dataflow(graph, self.shapes))
-
-    def whole(self) -> OnnxGraph:
-        """Returns the whole graph. Its inputs and outputs have the shapes for these images."""
-        return self.cutter.cut(self.graph.name, 0, len(self.dataflow.nodes))
 
 
 def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart, verdict: Verdict) -> PreparedGraph:

@@ -15,11 +15,12 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.prepared_graph import PreparedGraph
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.graph_model import TAKES_BATCHES, GraphModel
 from split_infer_ros.split.manifest import Manifest
-from split_infer_ros.split.onnx_batches import PreparedGraph, prepare_batches
+from split_infer_ros.split.onnx_batches import prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.sandbox.verdict import Verdict
 from split_infer_ros.split.split_points import INPUT, OUTPUT, parse_split_points, write_split_points

@@ -11,7 +11,7 @@ from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.onnx_models import OnnxFile, entry_of, read_onnx_file
 from split_infer_ros.models.shapes_file import as_shapes, is_shapes_file
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.files import content_digest
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.manifest import Manifest

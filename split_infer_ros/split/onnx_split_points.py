@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.inputs import ADDED
-from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
-from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.inputs import ADDED
+from split_infer_ros.onnx.nodes import num_elements, used_values
+from split_infer_ros.onnx.shapes import ValueShape
 from split_infer_ros.split.blocks import Operation, ends_of_blocks, find_blocks
 from split_infer_ros.split.onnx_modules import read_modules, unique_names
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names

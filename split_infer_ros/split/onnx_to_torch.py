@@ -11,12 +11,12 @@ from torch import fx
 from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.onnx_import import import_graph
-from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry, outputs_of
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
+from split_infer_ros.onnx.conversion.inlining import ONNX_VALUE
+from split_infer_ros.onnx.conversion.to_torch import import_graph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.shapes import with_constant_shapes
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import tidy
 from split_infer_ros.split.onnx_batches import difference_of_rows

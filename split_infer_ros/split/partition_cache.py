@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.torch_graphs.module_state import state_of
 
 MAX_PARTITIONS = 4  # kept by each cache
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision_checks import has_vnni
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_path
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.split.manifest import Manifest
@@ -72,7 +72,7 @@ def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
     digest = _checked_digest(path)
 
     def read() -> OnnxGraph:
-        from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+        from split_infer_ros.onnx.file import read_onnx  # here, because onnx is optional
 
         if _checked_digest(path) != digest:
             raise ConfigurationError(f"{path} has changed since it was loaded; load the model again.")

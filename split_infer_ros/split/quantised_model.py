@@ -12,13 +12,13 @@ from split_infer_ros.engines.engine import Engine, check_device
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import check_precision
-from split_infer_ros.onnx_graphs.dataflow import Dataflow
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.dataflow import Dataflow
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.prepared_graph import PreparedGraph
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.graph_model import GraphModel
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.onnx_batches import PreparedGraph
 from split_infer_ros.split.quantised_file import LOSS, read_quantised
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, parse_split_points, write_split_points
 

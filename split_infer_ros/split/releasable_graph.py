@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from torch import Tensor, fx
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.split.graph import set_own_state, set_state, stand_in
+from split_infer_ros.torch_graphs.module_state import state_of
 
 Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
 """Reads the tensors of these names again. Raises ConfigurationError if it cannot."""

@@ -20,7 +20,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.stacked_modules import PerModel, StackedLinear, has_groups_of_channels, stack_channels
 from split_infer_ros.split.stacked_rules import ARITHMETIC, ELEMENTWISE, SPATIAL, first_flattened, joined_dimension
-from split_infer_ros.split.traced_split_points import propagate
+from split_infer_ros.torch_graphs.value_sizes import TensorSize, value_sizes
 
 
 class _Place(enum.Enum):
@@ -53,24 +53,10 @@ def stack_graphs(parts: Sequence[fx.GraphModule], image_shape: tuple[int, int, i
     return _Stacker(parts, image_shape).stack()
 
 
-class _Recorder(fx.Interpreter):
-    """Keeps the value of each node of one model, a fake one if possible."""
-
-    def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__(graph)
-        self.found: dict[fx.Node, Any] = {}
-
-    def run_node(self, node: fx.Node) -> Any:
-        self.found[node] = super().run_node(node)
-        return self.found[node]
-
-
 class _Stacker:
     def __init__(self, parts: Sequence[fx.GraphModule], image_shape: tuple[int, int, int]) -> None:
         self._parts = parts
-        recorder = _Recorder(parts[0])
-        propagate(recorder, (2, *image_shape))
-        self._single = recorder.found  # the values of one model, for two images
+        self._single = value_sizes(parts[0], (2, *image_shape))  # the values of one model, for two images
         self._graph = fx.Graph()
         self._modules = nn.Module()
         self._values: dict[fx.Node, _Value] = {}
@@ -121,9 +107,9 @@ class _Stacker:
         kind = type(modules[0]) if modules else node.target
         if not all(map(self._is_stacked, inputs)):
             return None
-        if kind is operator.getitem and not isinstance(self._single[inputs[0]], Tensor):
+        if kind is operator.getitem and not isinstance(self._single[inputs[0]], TensorSize):
             return self._repeated(node, _Place.OWN)  # one of several tensors
-        shapes = [tuple(self._single[each].shape) for each in inputs if isinstance(self._single[each], Tensor)]
+        shapes = [self._single[each].shape for each in inputs if isinstance(self._single[each], TensorSize)]
         if len(shapes) < len(inputs):
             return None
         rank = len(shapes[0])
@@ -142,7 +128,7 @@ class _Stacker:
         if kind is torch.cat and rank > 1 and joined_dimension(node) == 1:
             tensors = [self._in_place(each, _Place.OWN) for each in inputs]
             return _Value(self._graph.call_function(torch.cat, (tensors, 2)), _Place.OWN)
-        if kind in (getattr, "size", "dim") and not isinstance(self._single[node], Tensor):
+        if kind in (getattr, "size", "dim") and not isinstance(self._single[node], TensorSize):
             return self._size(node, inputs[0])
         return None
 
@@ -213,8 +199,8 @@ def size_of_one(stacked: Tensor, name: str, *args: int) -> Any:
 
 
 def _is_tensors(value: Any) -> bool:
-    return isinstance(value, Tensor) or (
+    return isinstance(value, TensorSize) or (
         isinstance(value, (tuple, list))
-        and any(isinstance(each, Tensor) for each in value)
-        and all(each is None or isinstance(each, Tensor) for each in value)
+        and any(isinstance(each, TensorSize) for each in value)
+        and all(each is None or isinstance(each, TensorSize) for each in value)
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.torch_graphs.module_state import state_of
 
 _CHANNEL_COUNTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Conv2d: ("in_channels", "out_channels", "groups"),

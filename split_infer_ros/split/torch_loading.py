@@ -11,7 +11,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections
 from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.models.weights import load_weights
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import UntraceableError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from split_infer_ros.engines.engine import import_package
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.optional_packages import import_package
 
 # Files that drivers make for GPUs: NVIDIA's drivers on servers, on Jetsons and under Windows, then AMD's.
 DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))

@@ -6,24 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import fx
 
-from split_infer_ros.buffers.host_arrays import dtype_of
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
+from split_infer_ros.onnx.conversion.inlining import ONNX_VALUE
 from split_infer_ros.split.blocks import ends_of_blocks
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, kept_names
 from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
+from split_infer_ros.torch_graphs.value_sizes import TensorSize, value_sizes
 
-BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
 SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before the node, if they are given
 
 # No split point lies just before one of these: an operation of little work would be left to the other side.
 _LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
-
-# A run of a smaller network takes less time than FakeTensorMode, which imports torch._dynamo and sympy.
-_MAX_COMPUTED_PARAMETERS = 2_000_000
 
 _CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
@@ -43,7 +38,7 @@ def find_split_points(
         of them, every tensor that crosses has the batch as its first dimension.
     """
     batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
-    propagate(_SpecRecorder(graph), (batch, *image_shape))
+    sizes = value_sizes(graph, (batch, *image_shape))
     nodes = list(graph.graph.nodes)
     names_at = {index: node.meta[SPLIT_NAMES] for index, node in enumerate(nodes) if SPLIT_NAMES in node.meta}
     names_at = names_at or dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
@@ -58,7 +53,7 @@ def find_split_points(
             names = names_at[position]
         else:
             continue
-        specs = [_spec(node, batch) for node in live_values(nodes, position)]
+        specs = [_spec(value_name(node), sizes[node], batch) for node in live_values(nodes, position)]
         if all(specs):
             tensors = tuple(spec for spec in specs if spec)
             split_points.append(
@@ -71,43 +66,6 @@ def find_split_points(
                 )
             )
     return tuple(split_points)
-
-
-class _SpecRecorder(fx.Interpreter):
-    """Runs a graph and records the shape and dtype of each value in its node."""
-
-    def run_node(self, node: fx.Node) -> Any:
-        result = super().run_node(node)
-        has_length = isinstance(result, Tensor) and result.dim() > 0
-        node.meta[BATCH_AND_SPEC] = _batch_and_spec(value_name(node), result) if has_length else None
-        return result
-
-
-def _batch_and_spec(name: str, value: Tensor) -> tuple[int, TensorSpec]:
-    return len(value), TensorSpec(name, tuple(value.shape[1:]), dtype_of(value))
-
-
-def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
-    """Runs an interpreter on images of that shape. Large networks compute nothing if that is possible.
-
-    Args:
-        interpreter: receives each value, or a fake one of the same shape, dtype and layout.
-        image_shape: the shape of the first input, (N, C, H, W).
-        others: further inputs.
-    """
-
-    def run() -> None:
-        interpreter.run(torch.zeros(image_shape).contiguous(memory_format=torch.channels_last), *others)
-
-    with torch.inference_mode():
-        if sum(parameter.numel() for parameter in interpreter.module.parameters()) <= _MAX_COMPUTED_PARAMETERS:
-            run()
-            return
-        try:
-            with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
-                run()
-        except Exception:  # the graph needs values: a shape depends on them, or an operator has no fake version
-            run()
 
 
 def value_name(node: fx.Node) -> str:
@@ -140,7 +98,8 @@ def _find_cast_to_float32(nodes: Sequence[fx.Node]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
-    """Returns the spec of a node's value; None unless its first dimension is the batch."""
-    length, spec = node.meta[BATCH_AND_SPEC] or (0, None)
-    return spec if length == batch else None
+def _spec(name: str, size: Any, batch: int) -> TensorSpec | None:
+    """Returns the spec of a value of that size; None unless it is a tensor with the batch as its first dimension."""
+    if not isinstance(size, TensorSize) or size.shape[:1] != (batch,):
+        return None
+    return TensorSpec(name, size.shape[1:], size.dtype)

@@ -7,7 +7,7 @@ import torch
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.split.torch_model import TorchModel
 

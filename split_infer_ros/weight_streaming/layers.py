@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import stand_in
-from split_infer_ros.split.traced_split_points import propagate
+from split_infer_ros.torch_graphs.value_sizes import TensorSize, value_sizes
 
 _IN_PLACE_OPERATORS = {
     "setitem",
@@ -152,19 +152,10 @@ def _may_change_its_input(graph: fx.GraphModule, node: fx.Node) -> bool:
 
 def input_shapes(graph: fx.GraphModule, image_shape: tuple[int, ...]) -> dict[str, set[tuple[int, ...]]]:
     """Returns module paths and the shapes of each module's first input, for images of shape (N, C, H, W)."""
-    recorder = _InputShapeRecorder(graph)
-    propagate(recorder, image_shape)
-    return recorder.shapes
-
-
-class _InputShapeRecorder(fx.Interpreter):
-    """Runs a graph and records the shape of each module's first input."""
-
-    def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__(graph)
-        self.shapes: dict[str, set[tuple[int, ...]]] = {}
-
-    def call_module(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        if args and isinstance(args[0], Tensor):
-            self.shapes.setdefault(str(target), set()).add(tuple(args[0].shape))
-        return super().call_module(target, args, kwargs)  # type: ignore[arg-type]
+    sizes = value_sizes(graph, image_shape)
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for node in graph.graph.find_nodes(op="call_module"):
+        size = sizes[node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else None
+        if isinstance(size, TensorSize):
+            shapes.setdefault(str(node.target), set()).add(size.shape)
+    return shapes

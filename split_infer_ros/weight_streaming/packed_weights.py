@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, fx
 
 from split_infer_ros.engines.engine import Engine, engine_text
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.runtime.cache import cache_folder, hold
 from split_infer_ros.runtime.cache_pruning import prune_cache
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
 from split_infer_ros.weight_streaming.packed_header import PackedHeader
 from split_infer_ros.weight_streaming.packed_partition import open_packed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.runtime.heap import trim
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.opening import open_in_shared_ring, open_on_cpu, open_on_gpu
 from split_infer_ros.weight_streaming.packed_weights import fetch_weights, find_packed
 from split_infer_ros.weight_streaming.partition_spec import PartitionSpec

@@ -18,14 +18,14 @@ from comparisons import rounding
 from torch import Tensor
 
 from split_infer_ros.buffers.host_arrays import as_array
-from split_infer_ros.engines import model_source
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart, PerThreadCount
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, SplitInferError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx import model_source
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import run_with_threads, use_engine_threads
 
 pytest.importorskip("onnx")

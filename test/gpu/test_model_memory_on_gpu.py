@@ -21,7 +21,6 @@ from split_infer_ros.buffers.memory_allocation import allocate_at
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool_allocators import POOLED, pool_allocator
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.captures import capture
@@ -29,6 +28,7 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.torch_graphs.module_state import state_of
 
 MB = 1 << 20
 LONG_S = 60.0

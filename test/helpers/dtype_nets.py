@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from onnx_nets import IMAGE_SHAPE, filters, integers
 from small_graphs import graph_of
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 DTYPES = ("FLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL")
 CLASSES = 5

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from small_graphs import graph_of
 from torch import Tensor, nn
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 IMAGE_SHAPE = (3, 16, 16)
 ROUNDING = 1e-5

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch.nn import functional
 
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 CHANNELS, SIDE = 8, 12
 IMAGE_SHAPE = (3, SIDE, SIDE)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.frame import Origin
@@ -20,6 +19,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 

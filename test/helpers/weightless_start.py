@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.streaming import stream_backbone

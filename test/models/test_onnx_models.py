@@ -27,7 +27,7 @@ from split_infer_ros.models.onnx_models import OnnxFile, parse_reading, write_re
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.side_file import SideFile
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
 

@@ -28,6 +28,7 @@ from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import prepare
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.torch_graphs.value_sizes import size_of
 
 DEVICES = {Tag.GPU: torch.device("cpu", 0), Tag.CPU: torch.device("cpu")}
 LISTED = OperatorList.read()
@@ -164,8 +165,8 @@ def test_placing_shares_weights_and_keeps_the_model() -> None:
 
 def test_a_copy_includes_every_nested_tensor() -> None:
     value = [torch.zeros(3), {"a": (torch.zeros(2).topk(1), Detections.empty())}, torch.device("cpu"), 7]
-    assert nbytes_of(value) == 12 + (4 + 8)
-    assert nbytes_of([7, "a", None, Detections.empty()]) is None
+    assert nbytes_of(size_of(value)) == 12 + (4 + 8)
+    assert nbytes_of(size_of([7, "a", None, Detections.empty()])) is None
     other_device = torch.device("meta")
     moved = copy_to(value, other_device)
     assert moved[0].device == moved[1]["a"][0].indices.device == other_device

@@ -11,7 +11,7 @@ pytest.importorskip("nncf")
 from onnx_nets import images, mixing, run
 
 from split_infer_ros.buffers.host_arrays import to_host
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.calibrate import calibrate
 
 

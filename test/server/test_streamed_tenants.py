@@ -16,7 +16,6 @@ from tenant_server import until
 
 from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -26,6 +25,7 @@ from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.shared_weights import make_ring_memory
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 

@@ -34,7 +34,7 @@ from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 
 CPU = torch.device("cpu")

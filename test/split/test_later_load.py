@@ -20,7 +20,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E4
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart  # noqa: E402
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
 from split_infer_ros.models.detections import Limits  # noqa: E402
-from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
+from split_infer_ros.onnx.file import read_onnx  # noqa: E402
 from split_infer_ros.split import onnx_reading  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.manifest import Manifest  # noqa: E402

@@ -9,9 +9,9 @@ pytest.importorskip("onnx")
 
 from onnx_files import network
 
-from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.split import manifest as module
 from split_infer_ros.split.manifest import Manifest
 

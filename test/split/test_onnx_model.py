@@ -43,10 +43,10 @@ from split_infer_ros.engines.precision import Precision  # noqa: E402
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
-from split_infer_ros.models.onnx_inputs import read_image_input  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
-from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.file import read_onnx  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.image_input import read_image_input  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
 from split_infer_ros.weight_streaming.packed_weights import streamable  # noqa: E402

@@ -41,8 +41,8 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.detections import Limits  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
-from split_infer_ros.onnx_graphs.file import read_onnx  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.file import read_onnx  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.server.local import LocalPipeline  # noqa: E402
 from split_infer_ros.server.settings import DropPolicy, StageSettings  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402

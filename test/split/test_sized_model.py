@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
@@ -19,6 +18,7 @@ from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.load import make_model
 from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
+from split_infer_ros.torch_graphs.module_state import state_of
 
 CPU = torch.device("cpu")
 SIDE = 12

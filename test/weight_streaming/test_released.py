@@ -13,11 +13,11 @@ from comparisons import rounding
 from torch import nn
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 

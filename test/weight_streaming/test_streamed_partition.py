@@ -14,11 +14,11 @@ import torch
 from all_layers_model import PackedModel
 from comparisons import rounding
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming import packed_partition
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.pack import pack_model

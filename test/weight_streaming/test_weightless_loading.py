@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.split import load
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_weights import find_packed

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from split_infer_ros.buffers.host_arrays import is_floating
 from split_infer_ros.models.decoders.grids import count_cells
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (4, 8, 16, 32, 64), (4, 8, 16), (8, 16), (16, 32))
 """Of the maps of the YOLO family and its like."""

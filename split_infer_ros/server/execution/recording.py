@@ -11,10 +11,10 @@ from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import has_engine_part
-from split_infer_ros.engines.module_state import is_module
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.torch_graphs.module_state import is_module
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 

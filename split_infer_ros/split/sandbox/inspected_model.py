@@ -14,7 +14,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
 from split_infer_ros.models.user_names import is_user_model
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.shortage import says_shortage
@@ -43,7 +43,7 @@ def files_beside(spec: ModelSpec) -> dict[Path, int]:
     """
     if not is_onnx_file(spec.name):
         return {}
-    from split_infer_ros.onnx_graphs.file import weights_beside  # here, because onnx is optional
+    from split_infer_ros.onnx.file import weights_beside  # here, because onnx is optional
 
     return weights_beside(user_path(spec.name))
 

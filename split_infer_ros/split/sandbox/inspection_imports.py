@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from split_infer_ros.engines.engine import import_package
 from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.runtime.optional_packages import import_package
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 WITH_TORCH = "split_infer_ros.split.torch_loading"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from split_infer_ros.engines.engine import engine_text
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_path, warn_if_not_kept
 from split_infer_ros.runtime.cached_json import read_json, write_json
 from split_infer_ros.telemetry.machine import engine_version, instruction_set
@@ -53,7 +53,7 @@ class Verdict:
         """
         import torch  # only here: only models of torch need it
 
-        from split_infer_ros.engines.onnx_import import LIBRARY
+        from split_infer_ros.onnx.conversion.to_torch import LIBRARY
 
         facts = (torch.__version__, version(LIBRARY), instruction_set())
         return cls(cache_path(FOLDER, " ".join((_facts(graph, image_shape, config), *facts)), ".torch"))

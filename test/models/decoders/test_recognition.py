@@ -29,7 +29,7 @@ from split_infer_ros.models.decoders.layout import (
 )
 from split_infer_ros.models.decoders.recognition import recognise
 from split_infer_ros.models.decoders.registry import FAMILIES
-from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx.graph import OnnxGraph
 
 SIZE = 640
 Outputs = dict[str, npt.NDArray[Any]]

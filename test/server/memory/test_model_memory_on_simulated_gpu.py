@@ -23,10 +23,10 @@ from tenant_server import Running
 
 from split_infer_ros.buffers import native_library, pool_allocators
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.torch_graphs.module_state import state_of
 
 pytestmark = [
     pytest.mark.usefixtures("plain_operators"),

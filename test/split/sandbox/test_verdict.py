@@ -22,10 +22,11 @@ from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart  # noqa: E4
 from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
-from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.onnx.prepared_graph import PreparedGraph  # noqa: E402
 from split_infer_ros.runtime.checked_files import header_of  # noqa: E402
 from split_infer_ros.split import onnx_to_torch  # noqa: E402
-from split_infer_ros.split.onnx_batches import PreparedGraph, prepare_batches  # noqa: E402
+from split_infer_ros.split.onnx_batches import prepare_batches  # noqa: E402
 from split_infer_ros.split.sample_images import sample_images  # noqa: E402
 from split_infer_ros.split.sandbox import verdict  # noqa: E402
 from split_infer_ros.split.sandbox.verdict import Verdict  # noqa: E402

@@ -1,0 +1,1 @@
+"""Makes ONNX graphs of torch's traced graphs, and the other way round."""

@@ -1,0 +1,82 @@
+"""Divides a graph behind its last layers: the network before them, and the decoding of what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.layers import find_layers
+from split_infer_ros.onnx.nodes import used_values
+from split_infer_ros.onnx.shapes import without_weights
+
+if TYPE_CHECKING:
+    import onnx
+
+# Operators that move values and compute nothing. They lose no precision.
+MOVING = (
+    *("Constant", "ConstantOfShape", "Shape", "Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"),
+    *("Concat", "Split", "Slice", "Gather", "Expand", "Cast", "Pad"),
+)
+
+
+def divide(graph: OnnxGraph) -> tuple[OnnxGraph, OnnxGraph] | None:
+    """Divides a graph into the part up to its last layers, and the part that decodes their outputs.
+
+    The result is None if the graph does not decode: if operators behind the last layers only move values. It is also
+    None if the decoding takes the graph's inputs, or a value of a type that cannot be inferred.
+    """
+    import onnx
+
+    found, nodes = find_layers(graph.proto.graph), list(graph.proto.graph.node)
+    decoding = [nodes[index] for index in found.decoding]
+    if all(node.op_type in MOVING for node in decoding):
+        return None
+    later = set(found.decoding)
+    network = [node for index, node in enumerate(nodes) if index not in later]
+    made = {str(name) for node in network for name in node.output if name}
+    results = [tensor.name for tensor in graph.outputs]
+    wanted = dict.fromkeys([*(name for node in decoding for name in used_values(node)), *results])
+    given = {tensor.name for tensor in graph.inputs}
+    crossing = [name for name in wanted if name in made or name in given]
+    if not crossing or not given.isdisjoint(crossing):
+        return None
+    inferred = onnx.shape_inference.infer_shapes(without_weights(graph.proto), data_prop=True).graph
+    known = {str(value.name): value for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    if any(name not in known or not known[name].type.tensor_type.elem_type for name in crossing):
+        return None
+    values = [known[name] for name in crossing]
+    inputs = [value for value in graph.proto.graph.input if value.name in given]
+    return (
+        _part(graph, "the network of", network, inputs, values),
+        _part(graph, "the decoding of", decoding, values, graph.proto.graph.output),
+    )
+
+
+def _part(
+    whole: OnnxGraph,
+    what: str,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> OnnxGraph:
+    """Returns a new graph of some nodes of a graph, with the weights that they need."""
+    import onnx
+
+    proto = onnx.ModelProto(ir_version=whole.proto.ir_version, producer_name=whole.proto.producer_name)
+    proto.opset_import.extend(whole.proto.opset_import)
+    proto.functions.extend(whole.proto.functions)
+    proto.graph.name = f"{what} {whole.name}"
+    proto.graph.input.extend(inputs)
+    proto.graph.output.extend(outputs)
+    results = {str(value.name) for value in proto.graph.output}
+    for value in (value for value in proto.graph.input if value.name in results):  # inputs and outputs need other names
+        proto.graph.node.add(op_type="Identity", input=[f"network/{value.name}"], output=[value.name])
+        value.name = f"network/{value.name}"
+    proto.graph.node.extend(nodes)
+    used = {name for node in proto.graph.node for name in used_values(node)}
+    used |= {str(value.name) for value in proto.graph.output}
+    weights = whole.proto.graph
+    proto.graph.initializer.extend(tensor for tensor in weights.initializer if tensor.name in used)
+    proto.graph.sparse_initializer.extend(each for each in weights.sparse_initializer if each.values.name in used)
+    return OnnxGraph(proto.graph.name, proto)

@@ -1,0 +1,41 @@
+"""Gives an ONNX model to an engine: as bytes, or as a file if it has one or exceeds protobuf's limit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from split_infer_ros.onnx.graph import OnnxGraph
+
+MAX_BYTES = 2**31 - 2**24  # of weights; protobuf serialises less than 2 GiB, and a model is mostly weights
+
+
+def num_weight_bytes(graph: OnnxGraph) -> int:
+    """Returns the size of a graph's weights in bytes."""
+    return sum(len(tensor.raw_data) or tensor.ByteSize() for tensor in graph.proto.graph.initializer)
+
+
+@contextmanager
+def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
+    """Yields the bytes of a model, or the path of a file that holds it until the context ends."""
+    if graph.path is not None:
+        yield str(graph.path)
+        return
+    content = graph.read_content()
+    if content is not None:
+        yield content
+        return
+    if num_weight_bytes(graph) < MAX_BYTES:
+        yield graph.proto.SerializeToString()
+        return
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="split_infer_ros_") as folder:
+        path = Path(folder, "model.onnx")
+        copy = onnx.ModelProto()
+        copy.CopyFrom(graph.proto)  # saving moves the weights out of the saved model, so a copy is saved
+        onnx.save_model(copy, str(path), save_as_external_data=True, location="weights")
+        del copy
+        yield str(path)

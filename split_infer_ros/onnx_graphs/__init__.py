@@ -1,1 +1,0 @@
-"""Reads, checks, describes and cuts ONNX models as graphs. No engine is needed."""
