@@ -70,7 +70,7 @@ def bench(name: str, seconds: float, *arguments: str, needs: Sequence[str] = ())
 
     def steps(out: Path) -> list[Step]:
         report = out / f"{name}.json"
-        command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, "--json", str(report)]
+        command = [sys.executable, str(ROOT / "benchmarks"), name, *arguments, "--json", str(report)]
         if is_there("matplotlib"):
             command += ["--picture", str(out / f"{name}.png")]
         return [Step(f"benchmark {name}", command, seconds, needs=needs, report=report)]

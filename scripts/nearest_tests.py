@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IMPORTABLE = ("split_infer_ros", "test", "benchmarks", "scripts")  # folders whose files are looked at
-FLAT = ("test/helpers", "test", "benchmarks", "scripts")  # their modules are imported by their bare names
-RUN_BY_NAME = re.compile(r"\bsplit_infer_ros(?:\.\w+)+")
+FLAT = ("test/helpers", "test", "scripts")  # their modules are imported by their bare names
+RUN_BY_NAME = re.compile(r"\b(?:split_infer_ros|benchmarks)(?:\.\w+)+")
 UNKNOWN_S = 10.0  # of a file that has no recorded duration
 # Code in strings counts as well: tests have other processes run it. So do names of modules that are run by name.
 IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n(]+)|import ([\w.]+))", re.MULTILINE)

@@ -34,7 +34,7 @@ def quick_run(name: str) -> tuple[dict[str, str], float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.json")
         begin = time.monotonic()
-        command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--json", str(path)]
+        command = [sys.executable, str(ROOT / "benchmarks"), name, "--quick", "--json", str(path)]
         subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - begin
         return {claim["name"]: claim["verdict"] for claim in json.loads(path.read_text())["claims"]}, seconds
@@ -42,7 +42,7 @@ def quick_run(name: str) -> tuple[dict[str, str], float]:
 
 def main() -> int:
     """Runs all benchmarks, and writes the file after each round."""
-    there = sorted(path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py"))
+    there = sorted({path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")} - {"compare"})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, metavar="N")
     parser.add_argument("--only", nargs="+", choices=there, default=there, metavar="NAME")

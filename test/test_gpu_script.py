@@ -14,10 +14,11 @@ from pathlib import Path
 
 import gpu_run
 import pytest
-from _claim import Claim
-from _estimate import Estimate
 from gpu_pieces import PIECES, SANITIZER, UNSANITIZED, Piece
 from gpu_steps import FAILED, LEFT_OUT, OVER_BUDGET, PASSED, ROOT, Step
+
+from benchmarks.common.claim import Claim
+from benchmarks.common.estimate import Estimate
 
 MACHINE = {"gpu": "A GPU", "driver": "1.2", "torch": "2.11", "cuda": "13.0", "triton": "3.6", "python": "3.12"}
 MACHINE |= {"cpu": "A CPU", "cores": 16}

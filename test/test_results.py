@@ -10,8 +10,9 @@ import figures
 import pytest
 import result_files
 import results
-from _claim import Claim, Direction
-from _estimate import Estimate, exact
+
+from benchmarks.common.claim import Claim, Direction
+from benchmarks.common.estimate import Estimate, exact
 
 AVX512 = "AVX512 (avx2 avx512f)"
 FAST = Claim("speed, times the rival's", Estimate(2.0, 1.8, 2.3, 12, 12), "x", 1.5, paper="2.7 x")

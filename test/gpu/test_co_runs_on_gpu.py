@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-import co_optimisation
 import numpy as np
 import pytest
 import torch
-from _co_runs import CO, MO, Application, D, RealGpu, serve
-from _policy_claims import PolicyContest
-from _policy_runs import CASES, PolicyRuns
 from real_gpu import GPU, need
 from torch import Tensor
 from two_models_on_gpu import Neighbour, run_together
 
+from benchmarks.co_optimisation import __main__ as co_optimisation
+from benchmarks.co_optimisation.runs import CO, MO, Application, D, RealGpu, serve
+from benchmarks.memory_policies.claims import PolicyContest
+from benchmarks.memory_policies.runs import CASES, PolicyRuns
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy, legal_policies
 from split_infer_ros.images.encodings import Pixels

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 import torch
-from _copy_calls import _calls, count_copy_calls
 from gpu_frames import SETTINGS, picture
 from real_gpu import GPU, need, need_profiler
 
+from benchmarks.unified_splitting.copy_calls import _calls, count_copy_calls
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import _tenant_rivals as rivals
-
+from benchmarks.multi_tenant import rivals
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts, combination_of
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import _synthetic_machine as synthetic
 import pytest
 
+from benchmarks.common import synthetic_machine as synthetic
 from split_infer_ros.memory_cost.calibration import (
     GROUPS,
     MAX_SPREAD,

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 
 import pytest
-from _replay import best_so_far, replay
 
+from benchmarks.tuning.replay import best_so_far, replay
 from split_infer_ros.search import cost_model
 from split_infer_ros.search.cost_model import CostModel, Sample
 from split_infer_ros.search.space import Config, Frozen, Space, frozen

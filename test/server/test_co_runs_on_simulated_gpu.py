@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-import co_optimisation
 import pytest
 import torch
-from _co_runs import RealGpu
 from brightness_models import CPU, BrightModel, Brightness, frame
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,8 @@ from simulated_gpu import GPU, Gpu, simulated
 from simulated_settings import drawn
 from two_models_on_gpu import Neighbour, run_together
 
+from benchmarks.co_optimisation import __main__ as co_optimisation
+from benchmarks.co_optimisation.runs import RealGpu
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask
 from split_infer_ros.split.torch_model import TorchModel

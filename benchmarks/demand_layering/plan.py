@@ -1,0 +1,114 @@
+"""Plans a model with packed weights: measures its profile, predicts its trade-off, and chooses a point for `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.demand_layering import child
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
+from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_plan import min_capacity
+from split_infer_ros.weight_streaming.ring_size import AllowedDelay, RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+ALLOWED = AllowedDelay(1e-3)
+MAX_SHARE = 0.25  # the most that auto may hold, as a share of one copy of the weights
+RING_SHARE = 0.9  # the ring's share of that; memory around the ring is measured from outside as well
+PROFILE_PASSES = 3
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model that is ready for its turns.
+
+    Attributes:
+        name: the model's name.
+        path: the file of its packed weights.
+        model: the model with its own weights.
+        images: a batch of one image. All residencies run on it.
+        packed: the whole model in the file.
+        trials: the predicted points of the trade-off.
+        chosen: the point that ``auto`` chooses.
+    """
+
+    name: str
+    path: Path
+    model: TorchModel
+    images: Tensor
+    packed: PackedPartition
+    trials: Sequence[RingTrial]
+    chosen: RingTrial
+
+    def partition(self, residency: str, trial: RingTrial | None = None) -> child.Partition:
+        """Returns the model with its weights in a residency. ``auto`` uses ``trial``, or else the chosen one."""
+        if residency == child.RESIDENT:
+            return self.model.backbone("output")  # its convolutions have packed weights like all others
+        return child.open_partition(self.model, self.path, residency, auto_plan(trial or self.chosen))
+
+    def profile(self, passes: int) -> StreamingProfile:
+        """Measures the profile of layers and disk now."""
+        return _profile(self.model, self.path, self.packed, self.images, passes)
+
+    def predicted_plans(self) -> dict[str, MemoryPlan]:
+        """Returns the memory plans of all residencies that stream. Their delays are predicted."""
+        fixed = (Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE)
+        plans = {each.value: plan_memory(each, self.packed.block_sizes, self.packed.step_blocks) for each in fixed}
+        return plans | {child.AUTO: self.chosen.memory_plan}
+
+
+def plan_model(name: str, path: Path) -> PlannedModel:
+    """Packs a model's weights, profiles it, and chooses a point of the trade-off."""
+    model = load_model(ModelSpec(name, "random", "cpu"))
+    pack_model(model, path, num_threads=torch.get_num_threads())
+    images = child.images_of(model)
+    packed = child.open_whole(model, path, num_threads=torch.get_num_threads())
+    with torch.inference_mode():
+        profile = _profile(model, path, packed, images, PROFILE_PASSES)
+    smallest = min_capacity(packed.block_sizes, packed.step_blocks)
+    trials = predict_trade_off(
+        packed.block_sizes,
+        packed.step_blocks,
+        profile,
+        max_bytes=max(RING_SHARE * MAX_SHARE * sum(packed.block_sizes), smallest),
+        allowed=ALLOWED,
+    )
+    return PlannedModel(
+        name=name,
+        path=path,
+        model=model,
+        images=images,
+        packed=packed,
+        trials=trials,
+        chosen=choose_trial(trials, profile.compute_s, ALLOWED),
+    )
+
+
+def _profile(model: TorchModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
+    def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
+        return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
+
+    return profile_partition(open_partition, packed.block_sizes, packed.step_blocks, inputs=[images], passes=passes)
+
+
+def auto_plan(trial: RingTrial) -> child.AutoPlan:
+    """Returns a trial's memory in the form that the child process takes."""
+    return child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
+
+
+def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:
+    """Returns trials spread over the whole trade-off, without those that equal a residency's own plan."""
+    trials, plans = planned.trials, planned.predicted_plans().values()
+    indices = sorted({round(index * (len(trials) - 1) / max(1, count - 1)) for index in range(count)})
+    return [trials[index] for index in indices if trials[index].memory_plan not in plans]

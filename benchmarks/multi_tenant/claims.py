@@ -1,0 +1,95 @@
+"""The claims about rivals that served the same traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.claim import Claim, Direction
+from benchmarks.common.estimate import Estimate, Samples, estimate, maximum, ratio
+from benchmarks.multi_tenant.replays import AT_ONCE, POISSON, Replays
+from benchmarks.multi_tenant.rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, kind, with_lanes
+
+FIGURES = {
+    "per_second": "throughput",
+    "execution_mean_s": "execution",
+    "delay_mean_s": "mean delay",
+    "delay_p99_s": "p99 delay",
+}
+GOALS = {"per_second": 2.7, "execution_mean_s": 0.53, "delay_mean_s": 0.5, "delay_p99_s": 0.37}  # the paper's, on a GPU
+PAPER = {
+    BREADTH_FIRST: {
+        "per_second": "2.7x",
+        "execution_mean_s": "0.53x",
+        "delay_mean_s": "0.50x",
+        "delay_p99_s": "0.37x",
+    },
+    SEQUENTIAL: {"per_second": "2.7x", "execution_mean_s": "0.51x"},  # 0.53 times the 0.97 of earlier work
+}
+GAP_GOAL, MERGE_GOAL, AT_ONCE_GOAL = 0.7, 2.1, 0.97
+
+
+def ours(rivals: Sequence[str]) -> str:
+    """Returns the name of the rival that works like the node: it merges, fuses, and uses lanes if there are any."""
+    return with_lanes(FUSE) if with_lanes(FUSE) in rivals else FUSE
+
+
+def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
+    """Returns the claims that compare the scheduler's delays with the best rival's. The heaviest load adds the paper's.
+
+    Args:
+        replays: all turns at one load.
+        is_heaviest: whether this is the heaviest load.
+        on_gpu: whether the goals are the paper's. On a CPU, the goal is to be no worse than the rival.
+    """
+    mine, at, turn_s = ours(replays.rivals), f"at {replays.part:g} times capacity", replays.contest.turn_s
+    others = [name for name in replays.rivals if kind(name) not in (MERGE, FUSE)]
+    claims = []
+    if is_heaviest:
+        throughputs = (replays.samples(name, "per_second") for name in (mine, SEQUENTIAL))
+        gap = estimate(_part_of_gap, *throughputs, replays.bounds)
+        name = f"{at}: part of the gap to the bound"  # below zero, sequential execution has the higher throughput
+        claims.append(Claim(name, gap, "", GAP_GOAL, floor=-math.inf, turn_s=turn_s))
+        for base in (BREADTH_FIRST, SEQUENTIAL):
+            claims += [_against(replays, base, figure, on_gpu) for figure in FIGURES]
+        merged = in_turns(replays, MERGE, SEQUENTIAL, "per_second")
+        name = f"{at}: throughput of merging alone, times sequential's"
+        claims.append(Claim(name, merged, "x", MERGE_GOAL if on_gpu else 1.0, turn_s=turn_s, paper="2.1x"))
+        few = in_turns(replays, mine, SEQUENTIAL, "per_second", AT_ONCE)
+        name = f"{AT_ONCE} at once: throughput, times sequential's"
+        claims.append(Claim(name, few, "x", AT_ONCE_GOAL, turn_s=turn_s, paper="1.05x"))
+    for figure in ("delay_mean_s", "delay_p99_s"):
+        worst = maximum([in_turns(replays, mine, other, figure) for other in others])
+        name = f"{at}: {FIGURES[figure]}, times the best rival's"
+        claims.append(Claim(name, worst, "x", 1.0, Direction.AT_MOST, turn_s=turn_s))
+    return claims
+
+
+def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = POISSON) -> Estimate:
+    """Returns the ratio of two rivals' figures, as the median over all turns."""
+    return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
+
+
+def _against(replays: Replays, base: str, figure: str, on_gpu: bool) -> Claim:
+    return Claim(
+        f"at {replays.part:g} times capacity: {FIGURES[figure]}, times {base}'s",
+        in_turns(replays, ours(replays.rivals), base, figure),
+        "x",
+        GOALS[figure] if on_gpu else 1.0,
+        Direction.AT_LEAST if figure == "per_second" else Direction.AT_MOST,
+        turn_s=replays.contest.turn_s,
+        paper=PAPER[base].get(figure, ""),
+    )
+
+
+def _part_of_gap(mine: Samples, sequential: Samples, bound: Samples) -> Any:
+    """Returns a rival's gain over sequential execution, as a share of the bound's gain.
+
+    Each gain is a median over the turns. A ratio of the two gains of one turn would mean nothing: the bound's gain may
+    be so small that noise decides.
+    """
+    gain, whole = (np.median(each / sequential, axis=-1) - 1 for each in (mine, bound))
+    return gain / whole

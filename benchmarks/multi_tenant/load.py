@@ -1,0 +1,113 @@
+"""The prepared models that all rivals run, an image for each model, and the runners that execute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from benchmarks.multi_tenant.log import Log
+from split_infer_ros.server.execution.merge_runner import MergeRunner
+from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts
+from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.stacked_model import StackedModel
+from split_infer_ros.split.torch_model import TorchModel
+
+
+@dataclass(frozen=True)
+class Load:
+    """Holds the models and an image for each model, all on one device.
+
+    Attributes:
+        models: the models, by name.
+        images: an image for each model, by the model's name.
+        stacks: networks that each compute several of the models, by name.
+        runners: the runners that rivals have got so far, by number of threads and the runner's own number.
+    """
+
+    models: Mapping[str, TorchModel]
+    images: Mapping[str, Tensor]
+    stacks: Mapping[str, StackedModel] = field(default_factory=dict)
+    runners: dict[tuple[int | None, int], MergeRunner] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all models."""
+        return next(iter(self.models.values())).device
+
+    def new_runner(self, num_threads: int | None = None) -> MergeRunner:
+        """Returns a new runner with all models. The models share cores evenly. The caller closes the runner."""
+        runner = MergeRunner(self.device, num_threads=num_threads)
+        self._load_models(runner, None)
+        return runner
+
+    def runner(
+        self, costs: ExecutionCosts | None = None, *, num_threads: int | None = None, number: int = 0
+    ) -> MergeRunner:
+        """Returns the runner with a number. Graphs that a GPU recorded for one rival stay recorded.
+
+        Args:
+            costs: the costs by which models share cores. None: evenly.
+            num_threads: the number of threads on a CPU. None: all cores.
+            number: tells apart the runners that work concurrently.
+        """
+        if (num_threads, number) not in self.runners:
+            self.runners[num_threads, number] = MergeRunner(self.device, num_threads=num_threads)
+        runner = self.runners[num_threads, number]
+        self._load_models(runner, costs)
+        self.record(runner, [((name, 1),) for name in self.models])
+        return runner
+
+    def record(self, runner: MergeRunner, combinations: Iterable[Combination]) -> None:
+        """On a GPU, records graphs of combinations before requests come.
+
+        Fused models are recorded only if memory is left.
+        """
+        for combination in combinations:
+            if runner.graphs is None or len(combination) == 1 or runner.graphs.has_room(combination):
+                runner.prepare({name: self.batch(name, count) for name, count in combination})
+
+    def batch(self, model: str, count: int) -> Tensor:
+        """Returns a batch of copies of the model's image.
+
+        It is joined anew each time, like the images of real requests.
+        """
+        if model in self.stacks:
+            return self.stacks[model].join({name: self.batch(name, count) for name in self.stacks[model].members})
+        return torch.cat([self.images[model]] * count) if count > 1 else self.images[model]
+
+    def close(self) -> None:
+        """Closes the runners that rivals have got."""
+        for runner in self.runners.values():
+            runner.close()
+        self.runners.clear()
+
+    def _load_models(self, runner: MergeRunner, costs: ExecutionCosts | None) -> None:
+        backbones = {name: model.backbone("output") for name, model in self.models.items()}
+        image_s = {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones}
+        for name, stack in self.stacks.items():
+            backbones[name], image_s[name] = stack.backbone, 1.0
+        runner.load(backbones, image_s)
+
+
+Serve = Callable[[Sequence[Request], Load], Log]
+
+
+def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
+    """Loads models of the catalogue with untrained weights, for square images.
+
+    Args:
+        names: names in the catalogue.
+        side: the side of an image, in pixels.
+        device: the device that runs the models.
+    """
+    models = {}
+    for name in names:
+        entry, module = build_model(ModelSpec(name, "none"))
+        smaller = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
+        models[name] = TorchModel(smaller, module, device)
+    return Load(models, {name: torch.rand_like(model.blank_images(1)) for name, model in models.items()})

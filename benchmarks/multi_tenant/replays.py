@@ -1,0 +1,107 @@
+"""Lets rivals replay traces. In a turn, all rivals replay the same trace; each turn has another trace."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.common.claim import Claim
+from benchmarks.common.estimate import Samples
+from benchmarks.common.turns import Contest, rotated
+from benchmarks.common.usage import Usage
+from benchmarks.multi_tenant.load import Load, Serve
+from benchmarks.multi_tenant.log import Log
+from benchmarks.multi_tenant.rivals import SEQUENTIAL
+from benchmarks.multi_tenant.trace import at_once, poisson_trace
+
+BOUND = "bound"
+POISSON, AT_ONCE = "poisson", "three requests"
+CAPACITIES = 5  # samples of sequential capacity before the first turn
+
+
+class Replays:
+    """Lets all rivals serve one load in turns.
+
+    In a turn, each rival twice serves one request of each model at once, and then the turn's Poisson trace. The first
+    time is a warm-up and does not count: convolutions are packed anew when a rival uses another number of threads.
+
+    The rate of requests is a multiple of sequential capacity. Capacity is the rate at which sequential execution serves
+    one request of each model at once. It is the median of all turns so far, and of some samples before the first turn.
+
+    Args:
+        load: the models.
+        rivals: the rivals, by name.
+        part: the rate of requests divided by sequential capacity.
+        requests: the number of requests in a trace.
+        bound: measures the bound once, in requests per second.
+        conclude: returns the claims that these replays decide.
+
+    Attributes:
+        part: the rate of requests divided by sequential capacity.
+        rivals: the names of the rivals.
+        counts: for each rival, the executions of each kind in the Poisson traces of all turns.
+        usage: memory and processor time in these traces.
+        contest: the contest of the rivals. ``name_of`` returns the names of its figures.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        rivals: Mapping[str, Serve],
+        part: float,
+        requests: int,
+        bound: Callable[[], float],
+        conclude: Callable[[Replays], Sequence[Claim]],
+    ) -> None:
+        self.part = part
+        self.rivals = list(rivals)
+        self.counts = {name: Counter[str]() for name in rivals}
+        self.usage = Usage()
+        self.contest = Contest(f"{part:g} times capacity", self._turn, lambda _: conclude(self))
+        self._load, self._serve, self._bound = load, rivals, bound
+        self._requests = requests
+        self._capacities: list[float] = []
+
+    def samples(self, rival: str, figure: str, what: str = POISSON) -> Samples:
+        """Returns a rival's figure in each turn."""
+        return np.asarray(self.contest.figures[name_of(rival, figure, what)])
+
+    @property
+    def bounds(self) -> Samples:
+        """The bound in each turn."""
+        return np.asarray(self.contest.figures[BOUND])
+
+    def _turn(self, number: int) -> dict[str, float]:
+        models = list(self._load.models)
+        few = at_once(models)
+        if not self._capacities:
+            rates = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
+            self._capacities = rates[1:]  # the first one is a warm-up
+        per_second = self.part * statistics.median(self._capacities)
+        trace = poisson_trace(models, self._requests, per_second, seed=number)
+        figures: dict[str, float] = {}
+        for rival in rotated([*self.rivals, BOUND], number):
+            if rival == BOUND:
+                figures[BOUND] = self._bound()
+                continue
+            serve = self._serve[rival]
+            serve(few, self._load)
+            figures |= _named(rival, AT_ONCE, serve(few, self._load))
+            with self.usage.of(rival):
+                log = serve(trace, self._load)
+            figures |= _named(rival, POISSON, log)
+            self.counts[rival].update(log.counts())
+        self._capacities.append(figures[name_of(SEQUENTIAL, "per_second", AT_ONCE)])
+        return figures
+
+
+def name_of(rival: str, figure: str, what: str) -> str:
+    """Returns the name of a rival's figure in a contest."""
+    return f"{what}: {rival}: {figure}"
+
+
+def _named(rival: str, what: str, log: Log) -> dict[str, float]:
+    return {name_of(rival, figure, what): value for figure, value in log.times().items()}

@@ -1,0 +1,256 @@
+"""Rivals that run batches of images: a whole model, or one that is split. They stay alive between their turns.
+
+A turn consists of several batches in a row. The first batch is a warm-up, and the clock starts with its result. A
+rival with several batches in flight gets as many extra batches behind the last timed one. So its stages are as full
+when the clock stops as when it started, and neither filling nor draining is timed.
+
+A rival's threads end with its turn. A thread that computes on several cores keeps helper threads, and the helpers of
+waiting rivals would slow down the rival that runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from benchmarks.rivals.head_process import Weights
+from benchmarks.rivals.two_processes import TwoProcessPipeline
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
+from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.server.stage_feeder import STUCK_S
+from split_infer_ros.split.model import SplitModel
+
+NO_CLASS = -1  # stands for the best class if a detector finds nothing in an image
+BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
+
+Figures = dict[str, float]
+Batches = Iterator[Sequence[Pixels]]
+Spans = Sequence[tuple[float, float]]
+
+
+class Rival(Protocol):
+    """A configuration of the model.
+
+    Attributes:
+        feed: gives the rival its batches.
+    """
+
+    feed: ImageFeed
+
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn and returns its figures.
+
+        Args:
+            num_batches: how many batches are timed.
+            usage: a context that is entered while frames flow.
+        """
+
+    def close(self) -> None:
+        """Frees the rival's memory."""
+
+
+@dataclass
+class ImageFeed:
+    """Yields images in batches, and records their results and the times of the results.
+
+    Each turn continues with the image at which the last turn ended.
+
+    Attributes:
+        images: the images. They are repeated for ever.
+        batch_size: images per batch.
+        labels: the best class of each result, in order.
+    """
+
+    images: Sequence[Pixels]
+    batch_size: int
+    labels: list[int] = field(default_factory=list)
+    _taken: list[float] = field(default_factory=list)
+    _done: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._endless = itertools.cycle(self.images)
+
+    def batches(self, count: int) -> Batches:
+        """Yields the batches of a turn."""
+        self._taken.clear()
+        self._done.clear()
+        for _ in range(count):
+            self._taken.append(time.monotonic())
+            yield list(itertools.islice(self._endless, self.batch_size))
+
+    def record(self, results: Sequence[Detections]) -> None:
+        """Records the results of the next batch or of a part of it."""
+        self.labels += [int(detections.labels[0]) if len(detections) else NO_CLASS for detections in results]
+        if len(self.labels) % self.batch_size == 0:
+            self._done.append(time.monotonic())
+
+    def timed_span(self, num_batches: int) -> tuple[float, float]:
+        """Returns when the clock started (at the first result) and when it stopped (``num_batches`` batches later)."""
+        return self._done[0], self._done[num_batches]
+
+    def figures(self, num_batches: int) -> Figures:
+        """Returns the speed of the timed batches, and their median latency.
+
+        Latency begins with a batch's first image.
+        """
+        start, end = self.timed_span(num_batches)
+        latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
+        return {
+            "images_per_s": num_batches * self.batch_size / (end - start),
+            "latency_s": statistics.median(latencies_s[1 : num_batches + 1]),
+        }
+
+    def agreement(self, expected_labels: Sequence[int]) -> float:
+        """Returns the share of results whose label is the expected one.
+
+        Args:
+            expected_labels: one label for each image. Results of images without a label do not count.
+        """
+        matches = []
+        for index, label in enumerate(self.labels):
+            image = index % len(self.images)
+            if image < len(expected_labels):
+                matches.append(label == expected_labels[image])
+        return sum(matches) / len(matches)
+
+
+class WholeModel:
+    """A rival that does not split the model.
+
+    Args:
+        run: runs all batches and delivers the detections of each.
+        feed: gives the rival its batches.
+        ahead: how many more batches are in flight when one is finished.
+    """
+
+    def __init__(
+        self, run: Callable[[Batches, Callable[[Sequence[Detections]], None]], None], feed: ImageFeed, ahead: int = 0
+    ) -> None:
+        self.feed = feed
+        self._run = run
+        self._ahead = ahead
+
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn on all cores."""
+        with usage:
+            run_with_threads(
+                max_threads(),
+                lambda: self._run(self.feed.batches(1 + num_batches + self._ahead), self.feed.record),
+            )
+        return self.feed.figures(num_batches)
+
+    def close(self) -> None:
+        """Does nothing: the caller owns the memory."""
+
+
+class SplitPipeline:
+    """The package's pipeline at one split point.
+
+    Args:
+        model: the model.
+        split_point: the name of the split point.
+        feed: gives the pipeline its batches.
+        limits: which detections are kept.
+        ahead: how many more batches are in flight when one is finished.
+        weights: the weights for a head in a process of its own; None for a head in this process.
+        lanes: whether a CPU may compute two batches side by side.
+
+    Attributes:
+        feed: gives the pipeline its batches.
+        split_point: the name of the split point.
+        memory_policy: the memory policy of the pipeline's plan.
+        memory_reason: why the plan has that policy.
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        *,
+        split_point: str,
+        feed: ImageFeed,
+        limits: Limits,
+        ahead: int,
+        weights: Weights | None = None,
+        lanes: bool = False,
+    ) -> None:
+        self.feed = feed
+        self.split_point = split_point
+        self._ahead = ahead
+        self._batches: list[Batch] = []
+        settings = StageSettings(
+            split_point=split_point,
+            batch_size=feed.batch_size,
+            batch_timeout_s=BATCH_TIMEOUT_S,
+            drop_policy=DropPolicy.BLOCK,
+            lanes=lanes,
+        )
+        watch = self._batches.append
+        self._pipeline: LocalPipeline | TwoProcessPipeline = (
+            LocalPipeline(model, settings, self._deliver, limits=limits, watch=watch)
+            if weights is None
+            else TwoProcessPipeline(model, settings, self._deliver, limits=limits, weights=weights, watch=watch)
+        )
+        report = self._pipeline.backbone.report(time.monotonic())
+        self.memory_policy, self.memory_reason = report.memory, report.memory_reason
+
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn. The backbone warms up at its start, which is not timed."""
+        self._batches.clear()
+        self._pipeline.head.start()
+        self._pipeline.backbone.start()
+        try:
+            with usage:
+                for images in self.feed.batches(1 + num_batches + self._ahead):
+                    self._pipeline.feed(images)
+                self._pipeline.finish()
+        finally:
+            self._pipeline.backbone.stop(STUCK_S)
+            self._pipeline.head.stop()
+        start, end = self.feed.timed_span(num_batches)
+        return self.feed.figures(num_batches) | self._stage_figures(start, end)
+
+    def _stage_figures(self, start: float, end: float) -> Figures:
+        """Returns the share of the timed seconds in which each stage worked, and how long each takes if it works alone.
+
+        The backbone works alone on the turn's first batch, and the head on the turn's last batch.
+        """
+        slices = [batch.timeline.slices() for batch in self._batches]
+        backbone = [each[name] for each in slices for name in ("preprocess", "backbone")]
+        head = [each[name] for each in slices for name in ("head", "postprocess")]
+        return {
+            "backbone_busy": covered(backbone, start, end) / (end - start),
+            "head_busy": covered(head, start, end) / (end - start),
+            "backbone_alone_s": sum(until - since for since, until in backbone[:2]),
+            "head_alone_s": sum(until - since for since, until in head[-2:]),
+        }
+
+    def close(self) -> None:
+        """Frees the slots, and ends the head's process if it has one."""
+        if isinstance(self._pipeline, TwoProcessPipeline):
+            self._pipeline.close()
+        else:
+            self._pipeline.backbone.close()
+
+    def _deliver(self, origin: Origin, detections: Detections) -> None:
+        self.feed.record([detections])
+
+
+def covered(spans: Spans, start: float, end: float) -> float:
+    """Returns the seconds between start and end that lie in at least one of the spans."""
+    total, reached = 0.0, start
+    for since, until in sorted(spans):
+        since, until = max(since, reached), min(until, end)
+        if until > since:  # nothing is left of a span behind the end
+            total += until - since
+            reached = until
+    return total

@@ -1,0 +1,84 @@
+"""Measures rivals through ROS: each in turn gets images and is watched for a moment."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.ros.observer import Arrivals, Observer
+from benchmarks.ros.process_usage import ProcessUsage
+from benchmarks.ros.trace import Batch, Trace, busy
+
+PIPELINE = "pipeline"
+BACKBONE_BUSY, HEAD_BUSY = "backbone_busy", "head_busy"
+SATURATION, LATENCY = "saturation", "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The measurements of a rival in one moment.
+
+    Attributes:
+        frames_hz: how many detections arrived per second.
+        latency_s: the median age of their images, in seconds.
+        batches: the pipeline's batches; empty for other rivals.
+        shares: the share of the time in which each of the pipeline's stages worked; empty for other rivals.
+    """
+
+    frames_hz: float
+    latency_s: float
+    batches: Sequence[Batch]
+    shares: Mapping[str, float]
+
+
+class RivalTurns:
+    """Gives images to one rival at a time.
+
+    Args:
+        observer: receives the detections.
+        trace: the trace of the pipeline's batches.
+        processes: the process ids of each rival.
+        set_rate: sets a rival's images per second; 0 stops its camera.
+
+    Attributes:
+        rivals: the names of the rivals.
+        usage: the usage of each rival's process, at saturation and at the moderate rate.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        trace: Trace,
+        processes: Mapping[str, Sequence[int]],
+        set_rate: Callable[[str, float], None],
+    ) -> None:
+        self._trace = trace
+        self._set_rate = set_rate
+        self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in processes}
+        self.rivals = list(processes)
+        self.usage = {contest: ProcessUsage(processes) for contest in (SATURATION, LATENCY)}
+
+    def watch(self, contest: str, rival: str, *, rate: float, seconds: float, settle_s: float) -> Moment:
+        """Sends a rival images, and watches it once it has run for ``settle_s`` seconds.
+
+        Args:
+            contest: the contest that counts the rival's usage: SATURATION or LATENCY.
+            rival: the rival's name.
+            rate: images per second.
+            seconds: how long the rival is watched.
+            settle_s: how long the rival runs before it is watched.
+        """
+        arrivals = self._arrivals[rival]
+        self._set_rate(rival, rate)
+        arrivals.settle(settle_s)
+        begin = time.monotonic()
+        with self.usage[contest].of(rival):
+            frames_hz, ages = arrivals.during(seconds)
+        end = time.monotonic()
+        self._set_rate(rival, 0.0)
+        arrivals.wait_for_quiet()
+        batches = self._trace.between(begin, end) if rival == PIPELINE else []
+        shares = busy(batches, begin, end) if rival == PIPELINE else {}
+        return Moment(frames_hz, statistics.median(ages), batches, shares)

@@ -1,0 +1,52 @@
+"""Measures the memory and processor time of processes that have just started, with their child processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.common.usage import MB
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def family_of(processes: Iterable[int]) -> set[int]:
+    """Returns the ids of processes and of their running descendants."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int(_fields(int(folder.name))[1])
+        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
+            continue
+    family = set(processes)
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return family
+
+
+def processor_seconds(processes: Iterable[int]) -> float:
+    """Returns the processor time of processes since their start, in user mode and in the kernel, in seconds.
+
+    Children that have ended count too. Clock ticks, usually of 10 ms, limit the precision.
+    """
+    return sum(sum(map(int, _fields(process)[11:15])) for process in processes) * TICK_S
+
+
+def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
+    """Returns the resident and the anonymous memory of processes in MB. Shared pages count for each process.
+
+    Anonymous memory belongs to one process. It does not include libraries, which the kernel keeps only once.
+    """
+    resident = anonymous = 0
+    for process in processes:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        sizes = {name: size.split()[0] for name, _, size in (line.partition(":") for line in lines[1:])}
+        resident += int(sizes["Rss"]) << 10
+        anonymous += int(sizes["Anonymous"]) << 10
+    return resident / MB, anonymous / MB
+
+
+def _fields(process: int) -> list[str]:
+    """Returns the fields of /proc/PID/stat behind the process's name."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
