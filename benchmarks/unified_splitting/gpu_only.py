@@ -24,6 +24,7 @@ from split_infer_ros.engines.cuda.cuda_graphs import SizedGraphs
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import Capture, capture
 from split_infer_ros.runtime.num_threads import use_one_thread
@@ -79,7 +80,7 @@ class Prepared:
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
         device, preprocess = model.device, model.entry.preprocess
         self._preprocessor = make_preprocessor(
-            preprocess, batch_size=batch_size, dtype=model.dtype, place=Place(Policy.DEVICE, device)
+            preprocess, BatchForm(model.dtype), batch_size=batch_size, place=Place(Policy.DEVICE, device)
         )
         self._stream = Stream(device)
         self._finish = Finish(model.entry, device, limits)

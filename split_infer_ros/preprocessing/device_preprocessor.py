@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.graph_input import GraphInput
-from split_infer_ros.buffers.host_arrays import FLOAT32, DType, torch_dtype
+from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
@@ -19,7 +20,7 @@ from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_pixels import make_staging, normalise, resize_into
 from split_infer_ros.preprocessing.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer, to_device
-from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.loaded_batch import BatchForm, LoadedBatch
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Fence, Stream
 
@@ -29,95 +30,53 @@ class DevicePreprocessor:
 
     A buffer holds the raw bytes of all images of a batch. The GPU gets one copy of it or reads it in place. Two buffers
     take turns, so that the next batch is gathered while the GPU still needs this one. The buffers grow with the images
-    up to a budget. ``allocate`` creates a pre-processor.
+    up to a budget.
 
     Args:
         preprocess: how the model's images are pre-processed.
-        dtype: the backbone's precision.
-        stream: the stream on which the GPU pre-processes.
-        buffers: ``NUM_IMAGE_BUFFERS`` buffers for raw bytes.
-        staging: the buffer of resized images, on the GPU.
-        pool: the memory for the tensors of each batch.
-        channels_last: whether the channels of the backbone's input lie side by side.
+        form: how the backbone takes them.
+        batch_size: the most images in a batch.
+        place: the GPU, and the memory policy by which it gets raw bytes.
+        budget_bytes: memory that raw bytes may take, on host and GPU together.
+        pool: the memory for resized and normalised images. None means torch's common memory.
+
+    Raises:
+        ConfigurationError: the memory cannot be allocated.
     """
 
     def __init__(
         self,
         preprocess: Preprocess,
-        *,
-        dtype: DType,
-        stream: Stream,
-        buffers: Sequence[ImageBuffer],
-        staging: Tensor,
-        pool: MemoryPool,
-        channels_last: bool = True,
-    ) -> None:
-        self._preprocess = preprocess
-        self._dtype = dtype
-        self._pool = pool
-        self._stream = stream
-        self._buffers = list(buffers)
-        self._staging = staging
-        self._channels_last = channels_last
-
-    @classmethod
-    def allocate(
-        cls,
-        preprocess: Preprocess,
+        form: BatchForm,
         *,
         batch_size: int,
-        dtype: DType,
         place: Place,
         budget_bytes: float = math.inf,
-        channels_last: bool = True,
         pool: MemoryPool | None = None,
-    ) -> DevicePreprocessor:
-        """Creates a pre-processor with room for ``batch_size`` resized images.
-
-        Args:
-            preprocess: how the model's images are pre-processed.
-            batch_size: the most images in a batch.
-            dtype: the backbone's precision.
-            place: the GPU, and the memory policy by which it gets raw bytes.
-            budget_bytes: memory that raw bytes may take, on host and GPU together.
-            channels_last: whether the channels of the backbone's input lie side by side.
-            pool: the memory for resized and normalised images. None means torch's common memory.
-
-        Raises:
-            ConfigurationError: the memory cannot be allocated.
-        """
-        pool = pool or MemoryPool(Policy.DEVICE, place.device)
+    ) -> None:
+        self._preprocess, self._form = preprocess, form
+        self._pool = pool or MemoryPool(Policy.DEVICE, place.device)
+        self._policy: Policy | None = None  # of the raw bytes; None is the place's own
         _make_constants(preprocess, place.device)
-        buffers = [ImageBuffer.allocate(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
-        with torch.inference_mode(False), pool.allocating():
-            staging = make_staging(preprocess, batch_size, place.device)
-        return cls(
-            preprocess,
-            dtype=dtype,
-            stream=Stream(place.device),
-            buffers=buffers,
-            staging=staging,
-            pool=pool,
-            channels_last=channels_last,
-        )
+        self._buffers = [ImageBuffer(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
+        with torch.inference_mode(False), self._pool.allocating():
+            self._staging = make_staging(preprocess, batch_size, place.device)  # the resized images
+        self._stream = Stream(place.device)
 
     @property
     def bytes(self) -> int:
         return self._staging.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
 
-    def with_policy(self, policy: Policy) -> SwitchedPreprocessor:
-        return SwitchedPreprocessor(self, policy)
+    def with_policy(self, policy: Policy) -> DevicePreprocessor:
+        other = copy.copy(self)  # the list of buffers is shared: they take turns, whichever of the two uses them
+        other._policy = policy
+        return other
 
-    def load(
-        self, images: Sequence[Pixels], into: GraphInput | None = None, policy: Policy | None = None
-    ) -> LoadedBatch:
-        """Resizes and normalises a batch.
-
-        ``policy`` is the memory policy of the raw bytes; None means the place's own.
-        """
+    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        """Resizes and normalises a batch."""
         buffer = self._buffers[0]
         self._buffers.reverse()
-        memory, total = buffer.gather(images, policy)
+        memory, total = buffer.gather(images, self._policy)
         with self._stream.work("preprocess"), torch.inference_mode(), self._pool.allocating():
             uploaded, first = Fence(), 0
             try:
@@ -138,12 +97,13 @@ class DevicePreprocessor:
 
     def _normalised(self, gathered: Tensor, into: GraphInput | None) -> Tensor:
         """Returns resized images as the model's input. It is in ``into`` or, without it, in new memory."""
+        channels_last, dtype = self._form.channels_last, self._form.dtype
         if into is None:
-            return normalise(self._preprocess, gathered, self._channels_last).to(torch_dtype(self._dtype))
+            return normalise(self._preprocess, gathered, channels_last).to(torch_dtype(dtype))
         images = into.images[: len(gathered)]
-        if self._dtype != FLOAT32:
-            return images.copy_(normalise(self._preprocess, gathered, self._channels_last))
-        return normalise(self._preprocess, gathered, self._channels_last, out=images)
+        if dtype != FLOAT32:
+            return images.copy_(normalise(self._preprocess, gathered, channels_last))
+        return normalise(self._preprocess, gathered, channels_last, out=images)
 
 
 @torch.inference_mode()
@@ -160,29 +120,6 @@ def _make_constants(preprocess: Preprocess, device: Device) -> None:
             image = torch.zeros((1, height, width, 4), dtype=torch.uint8, device=device)  # 4: each order is an index
             resize_into(preprocess, resized, image, order)
     normalise(preprocess, resized)
-
-
-class SwitchedPreprocessor:
-    """Uses a ``DevicePreprocessor`` with another memory policy for the images.
-
-    Args:
-        base: provides the memory and the stream.
-        policy: the policy by which the GPU gets images.
-    """
-
-    def __init__(self, base: DevicePreprocessor, policy: Policy) -> None:
-        self._base = base
-        self._policy = policy
-
-    @property
-    def bytes(self) -> int:
-        return self._base.bytes
-
-    def with_policy(self, policy: Policy) -> SwitchedPreprocessor:
-        return SwitchedPreprocessor(self._base, policy)
-
-    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        return self._base.load(images, into, self._policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Turns images into a model's input on the CPU."""
+"""Turns images into a backbone's input on the CPU, for backbones that normalise images themselves and for others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 
 from split_infer_ros.buffers.graph_input import GraphInput
-from split_infer_ros.buffers.host_arrays import Array, DType, as_tensor, torch_dtype
+from split_infer_ros.buffers.host_arrays import as_tensor, torch_dtype
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.loaded_batch import BatchForm, LoadedBatch
 from split_infer_ros.runtime.streams import Fence
 
 
@@ -19,42 +19,16 @@ class HostPreprocessor:
 
     It resizes each image into its part of a buffer, then normalises the whole buffer.
 
-    ``allocate`` creates a pre-processor.
-
     Args:
         preprocess: how the model's images are pre-processed.
-        dtype: the backbone's precision.
-        staging: the buffer of resized images.
-        channels_last: whether the channels of the backbone's input lie side by side.
-        gives_arrays: whether the backbone takes arrays. Otherwise it takes tensors.
+        form: how the backbone takes them.
+        batch_size: the most images in a batch.
     """
 
-    def __init__(
-        self,
-        preprocess: Preprocess,
-        dtype: DType,
-        staging: Array,
-        channels_last: bool = True,
-        gives_arrays: bool = False,
-    ) -> None:
-        self._preprocess = preprocess
-        self._dtype = dtype
-        self._channels_last, self._gives_arrays = channels_last, gives_arrays
-        self._staging = staging
+    def __init__(self, preprocess: Preprocess, form: BatchForm, *, batch_size: int) -> None:
+        self._preprocess, self._form = preprocess, form
+        self._staging = preprocess.staging(batch_size)  # the resized images
         self._lock = threading.Lock()
-
-    @classmethod
-    def allocate(
-        cls,
-        preprocess: Preprocess,
-        *,
-        batch_size: int,
-        dtype: DType,
-        channels_last: bool = True,
-        gives_arrays: bool = False,
-    ) -> HostPreprocessor:
-        """Creates a pre-processor with room for ``batch_size`` images."""
-        return cls(preprocess, dtype, preprocess.staging(batch_size), channels_last, gives_arrays)
 
     @property
     def bytes(self) -> int:
@@ -67,7 +41,35 @@ class HostPreprocessor:
         """Resizes and normalises a batch of images of any sizes. The result is in new memory; ``into`` is not used."""
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
-            normalised = self._preprocess.normalise(gathered, channels_last=self._channels_last)
-        if self._gives_arrays:
-            return LoadedBatch(normalised.astype(self._dtype, copy=False), Fence())
-        return LoadedBatch(as_tensor(normalised).to(torch_dtype(self._dtype)), Fence())
+            normalised = self._preprocess.normalise(gathered, channels_last=self._form.channels_last)
+        if self._form.is_array:
+            return LoadedBatch(normalised.astype(self._form.dtype, copy=False), Fence())
+        return LoadedBatch(as_tensor(normalised).to(torch_dtype(self._form.dtype)), Fence())
+
+
+class PixelPreprocessor:
+    """Resizes images on the CPU; the backbone normalises them. Several threads may use it at once.
+
+    Each batch gets memory of its own, because a backbone may still read it while the next batch is resized.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        batch_size: the most images in a batch.
+
+    Attributes:
+        pixels: describes the images that the backbone gets.
+        bytes: the bytes of one batch.
+    """
+
+    def __init__(self, preprocess: Preprocess, batch_size: int) -> None:
+        self.pixels = preprocess.pixel_input
+        self.bytes = batch_size * preprocess.staging(1).nbytes
+        self._preprocess = preprocess
+
+    def with_policy(self, policy: Policy) -> PixelPreprocessor:
+        return self
+
+    def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
+        """Resizes a batch of images of any sizes to (n, h, w, 3), uint8 or float32 of 0..255. ``into`` is not used."""
+        gathered = self._preprocess.gather(images, self._preprocess.staging(len(images)))
+        return LoadedBatch(gathered, Fence())

@@ -27,14 +27,11 @@ def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
 
 
 class ImageBuffer:
-    """Memory for the raw bytes of images. It grows when a batch needs more.
-
-    ``allocate`` creates a buffer.
+    """Memory for the raw bytes of images. It has ``MIN_BUFFER_BYTES``, and grows when a batch needs more.
 
     Args:
         place: the device and the memory policy.
         budget_bytes: memory that the buffer may take, on host and GPU together.
-        memory: the first memory.
 
     Attributes:
         memory: the current memory.
@@ -42,16 +39,11 @@ class ImageBuffer:
         unused: once this fence has passed, the GPU needs neither side any more.
     """
 
-    def __init__(self, place: Place, budget_bytes: float, memory: Memory) -> None:
+    def __init__(self, place: Place, budget_bytes: float) -> None:
         self._place = place
         self._budget_bytes = budget_bytes
-        self.memory = memory
+        self.memory = allocate_at(place, MIN_BUFFER_BYTES)
         self.free = self.unused = Fence()
-
-    @classmethod
-    def allocate(cls, place: Place, budget_bytes: float) -> ImageBuffer:
-        """Creates a buffer of ``MIN_BUFFER_BYTES``."""
-        return cls(place, budget_bytes, allocate_at(place, MIN_BUFFER_BYTES))
 
     def gather(self, images: Sequence[Pixels], policy: Policy | None = None) -> tuple[Memory, int]:
         """Copies the bytes of all images into the memory, one image after the other.

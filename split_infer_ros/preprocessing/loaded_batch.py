@@ -1,16 +1,31 @@
-"""A pre-processed batch: the input of a backbone. All pre-processors return it."""
+"""Batches of images: the form in which a backbone takes one, and a batch that was pre-processed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from split_infer_ros.buffers.host_arrays import Values
+from split_infer_ros.buffers.host_arrays import DType, Values
 from split_infer_ros.runtime.streams import Fence
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """The form in which a backbone takes normalised images, (N, 3, h, w).
+
+    Attributes:
+        dtype: the backbone's precision.
+        channels_last: whether the channels of a pixel lie side by side.
+        is_array: whether a backbone on a CPU takes arrays. Otherwise it takes tensors.
+    """
+
+    dtype: DType
+    channels_last: bool = True
+    is_array: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A pre-processed batch.
+    """A pre-processed batch. All pre-processors return it.
 
     Attributes:
         images: (N, 3, h, w) on the backbone's device; (N, h, w, 3) of 0..255 for a backbone that normalises images.

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from split_infer_ros.buffers.graph_input import GraphInput
-from split_infer_ros.buffers.host_arrays import DType
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_pool import MemoryPool
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
-from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.preprocessing.loaded_batch import BatchForm, LoadedBatch
 
 
 class Preprocessor(Protocol):
@@ -38,42 +37,30 @@ class Preprocessor(Protocol):
 
 def make_preprocessor(
     preprocess: Preprocess,
+    form: BatchForm,
     *,
     batch_size: int,
-    dtype: DType,
     place: Place,
     budget_bytes: float = math.inf,
-    channels_last: bool = True,
-    gives_arrays: bool = False,
     pool: MemoryPool | None = None,
 ) -> Preprocessor:
     """Creates the pre-processor that a backbone needs at its place.
 
     Args:
         preprocess: how the model's images are pre-processed.
+        form: how the backbone takes them.
         batch_size: the most images in a batch.
-        dtype: the backbone's precision.
         place: where the backbone runs, and the memory policy by which it gets images.
         budget_bytes: memory that raw bytes of images for a GPU may take, on host and GPU together.
-        channels_last: whether the channels of the backbone's input lie side by side.
-        gives_arrays: whether a backbone on a CPU takes arrays. Otherwise it takes tensors.
         pool: the memory for resized and normalised images on a GPU. None means torch's common memory.
 
     Raises:
         ConfigurationError: the memory cannot be allocated.
     """
     if place.device.type == "cpu":
-        return HostPreprocessor.allocate(
-            preprocess, batch_size=batch_size, dtype=dtype, channels_last=channels_last, gives_arrays=gives_arrays
-        )
+        return HostPreprocessor(preprocess, form, batch_size=batch_size)
     from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor  # only here: it imports torch
 
-    return DevicePreprocessor.allocate(
-        preprocess,
-        batch_size=batch_size,
-        dtype=dtype,
-        place=place,
-        budget_bytes=budget_bytes,
-        channels_last=channels_last,
-        pool=pool,
+    return DevicePreprocessor(
+        preprocess, form, batch_size=batch_size, place=place, budget_bytes=budget_bytes, pool=pool
     )

@@ -12,8 +12,8 @@ from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import ModelMemory
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.images.pixel_input import PixelInput
+from split_infer_ros.preprocessing.host_preprocessor import PixelPreprocessor
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
-from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.preprocessing.preprocessor import Preprocessor
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.streams import Fence, Stream

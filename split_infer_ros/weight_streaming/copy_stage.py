@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.device_supply import DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
-from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightStream
+from split_infer_ros.weight_streaming.weight_stream import WeightStream
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,25 +37,20 @@ class CopyStage(DeviceSupply):
         ops: DeviceOps,
         timeout_s: float = 2 * TIMEOUT_S,
     ) -> None:
-        super().__init__(plan, ops, path=weight_stream.reader.file.path, timeout_s=timeout_s)
+        super().__init__(
+            weight_stream.reader,
+            host_blocks=host_blocks,
+            device_blocks=device_blocks,
+            plan=plan,
+            ops=ops,
+            timeout_s=timeout_s,
+        )
         self._stream = weight_stream
-        self._host_blocks = host_blocks
-        self._device_blocks = device_blocks
-        self._bytes_copied, self._copying_s = 0, 0.0
 
     def open(self) -> None:
         """Begins to read and copy weights."""
         self._stream.open()
         super().open()
-
-    def stats(self) -> PrefetchStats:
-        """Returns totals since the start."""
-        return replace(
-            self._stream.stats(),
-            stalled_s=self._stalled_s,
-            bytes_copied=self._bytes_copied,
-            copying_s=self._copying_s,
-        )
 
     def close(self) -> None:
         """Ends both threads, and closes the file."""
@@ -81,10 +74,7 @@ class CopyStage(DeviceSupply):
                 self._stream.begin_step(block)
                 if not self._wait_until_free(self._blocks_ready - window):
                     return None
-                start = time.perf_counter()
-                self._ops.copy(self._device_blocks[block], self._host_blocks[block])
-                self._copying_s += time.perf_counter() - start
-                self._bytes_copied += self._host_blocks[block].nbytes
+                self._copy(block)
                 self._stream.end_step(block)
                 self._make_ready(self._blocks_ready + 1)
         except Exception as error:

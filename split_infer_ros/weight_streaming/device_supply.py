@@ -9,14 +9,20 @@ import abc
 import threading
 import time
 from collections import deque
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DeviceSupply(abc.ABC):
@@ -26,23 +32,35 @@ class DeviceSupply(abc.ABC):
     counts the blocks that the device no longer needs. ``_pass_start`` is the first block of the current pass.
 
     Args:
+        reader: reads the weights.
+        host_blocks: place of each block in the host's buffers.
+        device_blocks: place of each block in the device's buffers.
         plan: the plan of the device's buffers. Its chunks are the blocks.
         ops: the device's operations.
-        path: the file's path, for messages.
         timeout_s: the longest wait of a step.
     """
 
-    def __init__(self, plan: RingPlan, ops: DeviceOps, *, path: Path, timeout_s: float) -> None:
+    def __init__(
+        self,
+        reader: ChunkReader,
+        *,
+        host_blocks: Sequence[Tensor],
+        device_blocks: Sequence[Tensor],
+        plan: RingPlan,
+        ops: DeviceOps,
+        timeout_s: float,
+    ) -> None:
+        self._reader = reader
+        self._host_blocks, self._device_blocks = host_blocks, device_blocks
         self._plan = plan
         self._ops = ops
-        self._path = path
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._pass_start = self._blocks_ready = self._blocks_freed = 0
         self._frees: deque[tuple[int, Fence]] = deque()  # (count, fence): behind the fence, count blocks are free
         self._failure: tuple[int, Exception] | None = None  # (end of the failed pass, error)
         self._is_closing = False
-        self._stalled_s = 0.0
+        self._bytes_copied, self._copying_s, self._stalled_s = 0, 0.0, 0.0
         self._thread = threading.Thread(target=self._copy_passes, name="weight_copy", daemon=True)
 
     def open(self) -> None:
@@ -75,7 +93,7 @@ class DeviceSupply(abc.ABC):
             if self._failure is not None:
                 raise self._failure[1]
         if self._is_closing:
-            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._path} was closed.")
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._reader.file.path} was closed.")
         raise StreamError(
             DropReason.WEIGHTS_STALLED,
             f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s.",
@@ -93,9 +111,10 @@ class DeviceSupply(abc.ABC):
                 self._failure = None
         self._free(self._pass_start)
 
-    @abc.abstractmethod
     def stats(self) -> PrefetchStats:
         """Returns totals since the start."""
+        totals = PrefetchStats.of(self._reader, self._stalled_s)
+        return replace(totals, bytes_copied=self._bytes_copied, copying_s=self._copying_s)
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -104,6 +123,13 @@ class DeviceSupply(abc.ABC):
     @abc.abstractmethod
     def _copy_passes(self) -> None:
         """Copies blocks, pass after pass, until the supply closes."""
+
+    def _copy(self, block: int) -> None:
+        """Copies a block to its place on the device."""
+        start = time.perf_counter()
+        self._ops.copy(self._device_blocks[block], self._host_blocks[block])
+        self._copying_s += time.perf_counter() - start
+        self._bytes_copied += self._host_blocks[block].nbytes
 
     def _begin_close(self) -> None:
         """Ends all waits of the other threads."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.device_supply import DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
-from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,25 +52,11 @@ class LockstepStage(DeviceSupply):
         ops: DeviceOps,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        super().__init__(plan, ops, path=reader.file.path, timeout_s=timeout_s)
-        self._reader = reader
-        self._memory = memory
-        self._host_blocks = host_blocks
-        self._device_blocks = device_blocks
-        self._cycles_per_pass = len(host_blocks) + len(host_blocks) % 2
-        self._bytes_copied, self._copying_s = 0, 0.0
-
-    def stats(self) -> PrefetchStats:
-        """Returns totals since the start."""
-        return PrefetchStats(
-            passes=self._reader.passes,
-            bytes_read=self._reader.bytes_read,
-            reading_s=self._reader.reading_s,
-            stalled_s=self._stalled_s,
-            bytes_copied=self._bytes_copied,
-            copying_s=self._copying_s,
-            checking_s=self._reader.checking_s,
+        super().__init__(
+            reader, host_blocks=host_blocks, device_blocks=device_blocks, plan=plan, ops=ops, timeout_s=timeout_s
         )
+        self._memory = memory
+        self._cycles_per_pass = len(host_blocks) + len(host_blocks) % 2
 
     def close(self) -> None:
         """Ends both threads. The file is closed once no read is in flight."""
@@ -114,7 +98,7 @@ class LockstepStage(DeviceSupply):
             failures = [failure] if failure is not None else []
             try:
                 if first <= cycle + 1 < end:
-                    self._copy(cycle + 1)
+                    self._copy_in(cycle + 1)
             except Exception as error:
                 failures.append((cycle + 1, error))
             failures += _failure_of(reading, cycle + 2)
@@ -139,14 +123,11 @@ class LockstepStage(DeviceSupply):
             if block == len(self._host_blocks) - 1:
                 self._reader.end_pass(failed=False)
 
-    def _copy(self, cycle: int) -> None:
+    def _copy_in(self, cycle: int) -> None:
         """Copies the block that runs in a cycle. Does nothing for an empty cycle."""
         block = cycle % self._cycles_per_pass
         if block < len(self._host_blocks):
-            start = time.perf_counter()
-            self._ops.copy(self._device_blocks[block], self._host_blocks[block])
-            self._copying_s += time.perf_counter() - start
-            self._bytes_copied += self._host_blocks[block].nbytes
+            self._copy(block)
 
 
 def _failure_of(reading: Future[None] | None, cycle: int) -> list[Failure]:

@@ -32,6 +32,11 @@ class PrefetchStats:
     copying_s: float = 0.0
     checking_s: float = 0.0
 
+    @classmethod
+    def of(cls, reader: ChunkReader, stalled_s: float) -> PrefetchStats:
+        """Returns a reader's totals, with the seconds that passes waited. Nothing counts as copied."""
+        return cls(reader.passes, reader.bytes_read, reader.reading_s, stalled_s, checking_s=reader.checking_s)
+
     @property
     def bandwidth(self) -> float:
         """Bytes a second during reads; 0 if nothing was read."""
@@ -129,14 +134,7 @@ class WeightStream:
 
     def stats(self) -> PrefetchStats:
         """Returns totals since the start."""
-        reader = self.reader
-        return PrefetchStats(
-            passes=reader.passes,
-            bytes_read=reader.bytes_read,
-            reading_s=reader.reading_s,
-            stalled_s=self._stalled_s,
-            checking_s=reader.checking_s,
-        )
+        return PrefetchStats.of(self.reader, self._stalled_s)
 
     def close(self) -> None:
         """Ends reading, and closes the file."""

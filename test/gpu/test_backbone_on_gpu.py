@@ -25,6 +25,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.frame import Origin
@@ -55,8 +56,8 @@ TOLERANCE = {Precision.FP32: 2e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 )
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
-    on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=FLOAT32).load(images).images
-    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=7, dtype=FLOAT32, place=Place(policy, GPU))
+    on_cpu = HostPreprocessor(preprocess, BatchForm(FLOAT32), batch_size=7).load(images).images
+    preprocessor = DevicePreprocessor(preprocess, BatchForm(FLOAT32), batch_size=7, place=Place(policy, GPU))
     for _ in range(4):
         loaded = preprocessor.load(images)
         loaded.ready.wait()

@@ -31,6 +31,7 @@ from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.server.admission import Intake
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.ledger import Ledger, LedgerCounts
@@ -159,7 +160,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._preprocessor = HostPreprocessor.allocate(find_model("shapes").preprocess, batch_size=1, dtype=FLOAT32)
+        self._preprocessor = HostPreprocessor(find_model("shapes").preprocess, BatchForm(FLOAT32), batch_size=1)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return True

@@ -18,18 +18,19 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.preprocessing.preprocessor import Preprocessor, make_preprocessor
 
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 
 
 def on_host(preprocess: Preprocess, batch_size: int) -> Preprocessor:
-    return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=FLOAT32)
+    return HostPreprocessor(preprocess, BatchForm(FLOAT32), batch_size=batch_size)
 
 
 def on_device(preprocess: Preprocess, batch_size: int, budget_bytes: float = math.inf) -> Preprocessor:
-    return DevicePreprocessor.allocate(
-        preprocess, batch_size=batch_size, dtype=FLOAT32, place=Place(), budget_bytes=budget_bytes
+    return DevicePreprocessor(
+        preprocess, BatchForm(FLOAT32), batch_size=batch_size, place=Place(), budget_bytes=budget_bytes
     )
 
 
@@ -82,7 +83,7 @@ def test_smaller_batch_follows_a_larger_one() -> None:
 
 @pytest.mark.parametrize("dtype", [FLOAT16, bfloat16()])
 def test_batch_has_the_backbones_precision(dtype: DType) -> None:
-    preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=dtype, place=Place())
+    preprocessor = make_preprocessor(DETECTOR, BatchForm(dtype), batch_size=2, place=Place())
     loaded = preprocessor.load(pictures()[:2])
     assert dtype_of(loaded.images) == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)
@@ -92,12 +93,10 @@ def test_batch_has_the_backbones_precision(dtype: DType) -> None:
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_a_backbone_gets_arrays_or_tensors_of_the_same_bits(dtype: DType, channels_last: bool) -> None:
     tensors, arrays = (
-        make_preprocessor(
-            DETECTOR, batch_size=2, dtype=dtype, place=Place(), channels_last=channels_last, gives_arrays=gives_arrays
-        )
+        make_preprocessor(DETECTOR, BatchForm(dtype, channels_last, is_array), batch_size=2, place=Place())
         .load(pictures()[:2])
         .images
-        for gives_arrays in (False, True)
+        for is_array in (False, True)
     )
     assert isinstance(tensors, torch.Tensor)
     assert isinstance(arrays, np.ndarray)
@@ -107,7 +106,7 @@ def test_a_backbone_gets_arrays_or_tensors_of_the_same_bits(dtype: DType, channe
 
 
 def test_each_batch_of_arrays_has_memory_of_its_own() -> None:
-    preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=FLOAT32, place=Place(), gives_arrays=True)
+    preprocessor = make_preprocessor(DETECTOR, BatchForm(FLOAT32, is_array=True), batch_size=2, place=Place())
     first = preprocessor.load(pictures()[:2]).images
     kept = first.copy()
     assert not np.shares_memory(first, preprocessor.load(pictures()[3:5]).images)
@@ -127,14 +126,14 @@ def test_images_beyond_the_budget_are_refused() -> None:
     preprocessor.load([fits])
 
 
-@pytest.mark.parametrize("make", [HostPreprocessor.allocate, DevicePreprocessor.allocate])
+@pytest.mark.parametrize("make", [HostPreprocessor, DevicePreprocessor])
 @pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
 def test_both_layouts_have_the_same_bits(preprocess: Preprocess, make: Any) -> None:
     """Each pixel is scaled by itself, by the same operation."""
-    place = {"place": Place()} if make == DevicePreprocessor.allocate else {}
+    place = {"place": Place()} if make is DevicePreprocessor else {}
     found = []
     for channels_last in (True, False):
-        preprocessor = make(preprocess, batch_size=6, dtype=FLOAT32, channels_last=channels_last, **place)
+        preprocessor = make(preprocess, BatchForm(FLOAT32, channels_last), batch_size=6, **place)
         images = preprocessor.load(pictures()).images
         assert images.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         found.append(images)

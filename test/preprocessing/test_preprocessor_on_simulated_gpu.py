@@ -20,6 +20,7 @@ from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.runtime.streams import Stream
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
@@ -36,7 +37,7 @@ def grey(value: int, height: int = 4) -> Pixels:
 
 
 def preprocessor_at(place: Place) -> DevicePreprocessor:
-    return DevicePreprocessor.allocate(PREPROCESS, batch_size=1, dtype=FLOAT32, place=place)
+    return DevicePreprocessor(PREPROCESS, BatchForm(FLOAT32), batch_size=1, place=place)
 
 
 def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
@@ -129,7 +130,7 @@ def every_kind_of_frame() -> Iterator[Pixels]:
 @pytest.mark.parametrize("preprocess", PREPROCESSES)
 def test_no_kernel_is_loaded_while_frames_flow(gpu: Gpu, preprocess: Preprocess) -> None:
     """A GPU may wait for all of its work when it loads one. Blank images have warmed the pre-processor up."""
-    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
+    preprocessor = DevicePreprocessor(preprocess, BatchForm(FLOAT32), batch_size=1, place=Place(Policy.DEVICE, GPU))
     preprocessor.load([Pixels.blank()]).ready.wait()
     loaded = set(gpu.kernels)
     for frame in every_kind_of_frame():
@@ -143,7 +144,7 @@ def test_no_constant_is_made_while_frames_flow(
 ) -> None:
     """It would lie in the memory of one pre-processor, and making it waits for the GPU."""
     preprocess = replace(PREPROCESS, letterbox=letterbox)
-    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
+    preprocessor = DevicePreprocessor(preprocess, BatchForm(FLOAT32), batch_size=1, place=Place(Policy.DEVICE, GPU))
     monkeypatch.setattr(torch, "tensor", lambda values, **_: pytest.fail(f"{values} are made"))
     for frame in every_kind_of_frame():
         preprocessor.load([frame]).ready.wait()

@@ -13,16 +13,17 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 
 
 @pytest.mark.parametrize("size", [(240, 320), (540, 960)])
 def test_frames_are_resized_as_on_a_gpu(size: tuple[int, int], gpu: Gpu) -> None:
     frame, usual = picture(0, size), find_model("shapes").preprocess
-    on_gpu = DevicePreprocessor.allocate(usual, batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU))
+    on_gpu = DevicePreprocessor(usual, BatchForm(FLOAT32), batch_size=1, place=Place(Policy.DEVICE, GPU))
     loaded = on_gpu.load([frame])
     loaded.ready.wait()
     on_cpu = [
-        HostPreprocessor.allocate(preprocess, batch_size=1, dtype=FLOAT32).load([frame]).images
+        HostPreprocessor(preprocess, BatchForm(FLOAT32), batch_size=1).load([frame]).images
         for preprocess in (cpu_model().entry.preprocess, usual)
     ]
     assert torch.equal(loaded.images.cpu(), on_cpu[0])

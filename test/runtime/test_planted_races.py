@@ -24,6 +24,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor
 from split_infer_ros.preprocessing.image_buffer import ImageBuffer
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -82,9 +83,7 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
     """Without a pipeline, because a fast head would order each batch after the one before."""
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
-        preprocessor = DevicePreprocessor.allocate(
-            Preprocess(4, 4), batch_size=1, dtype=FLOAT32, place=Place(policy, GPU)
-        )
+        preprocessor = DevicePreprocessor(Preprocess(4, 4), BatchForm(FLOAT32), batch_size=1, place=Place(policy, GPU))
         for _ in range(4):
             preprocessor.load([Pixels(np.zeros((4, 4, 3), np.uint8), (0, 1, 2))])
     assert place in gpu.findings()
@@ -105,8 +104,8 @@ def test_a_race_for_the_input_of_a_graph_is_found(planting: bool, monkeypatch: p
         monkeypatch.setattr(GraphInput, "unused", property(lambda self: Fence(), lambda self, fence: None))
     with planted() as gpu, torch.inference_mode():
         _, graphed = doubling_graph()
-        preprocessor = DevicePreprocessor.allocate(
-            Preprocess(4, 4), batch_size=1, dtype=FLOAT32, place=Place(Policy.DEVICE, GPU)
+        preprocessor = DevicePreprocessor(
+            Preprocess(4, 4), BatchForm(FLOAT32), batch_size=1, place=Place(Policy.DEVICE, GPU)
         )
         stream = Stream(GPU)
         for _ in range(4):

@@ -32,9 +32,8 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
+from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor, PixelPreprocessor
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
-from split_infer_ros.preprocessing.pixel_preprocessor import PixelPreprocessor
 from split_infer_ros.runtime.num_threads import engine_threads, max_threads
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.costs.cost_table import CostTable
