@@ -16,7 +16,7 @@ from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission, Intake
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.ledger import Ledger
@@ -91,7 +91,7 @@ class Server:
             graph_bytes=settings.graph_bytes if records else None,
             num_lanes=0 if ring_memory is not None else num_lanes,
         )
-        self._tables = CostTables(
+        self._table = CostTable(
             Key.here(str(device)),
             database,
             max_batch_size=settings.largest_batch,
@@ -105,7 +105,7 @@ class Server:
             self._changed,
             self._waiting,
             self.executor,
-            self._tables,
+            self._table,
             settings.rules,
             self._failed,
             measures=settings.measures,
@@ -127,7 +127,7 @@ class Server:
             tenants=self._tenants,
             waiting=self._waiting,
             dispatcher=self._dispatcher,
-            tables=self._tables,
+            table=self._table,
             callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed, self._dispatcher.note_lanes),
             open_model=open_model,
             database=database,
@@ -265,7 +265,7 @@ class Server:
                 plan_changer.adopt(changes)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._tables.set_max_batch_size(settings.largest_batch)
+                self._table.max_batch_size = settings.largest_batch
                 drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._dispatcher.renew()
             plan_changer.finish(changes)

@@ -15,7 +15,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.server import served_model, server, warm_up
-from split_infer_ros.server.costs import cost_table
+from split_infer_ros.server.costs import kept_costs
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.request import LatePolicy
@@ -184,7 +184,7 @@ def test_freed_memory_is_given_back_at_the_first_start_alone(serve: Serve, monke
 def test_a_model_is_measured_once_for_all(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (server, warm_up):
         monkeypatch.setattr(module, "max_threads", lambda: 2)
-    monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
+    monkeypatch.setattr(kept_costs, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
     modes = run.pipeline.costs
     assert modes.num_lanes == 2
