@@ -305,7 +305,7 @@ class Server:
 
     def intake(self, tenant: str) -> Intake:
         """Returns what takes the frames of a tenant of that name, while there is one."""
-        return Intake(tenant, self._admission)
+        return self._admission.intake(tenant)
 
     @contextmanager
     def held(self) -> Iterator[None]:
