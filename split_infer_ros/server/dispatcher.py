@@ -36,12 +36,12 @@ class Dispatcher:
         executor: runs the chosen executions.
         table: costs of executions. The dispatcher measures those that are missing.
         rules: how requests may be combined; may be replaced.
-        measures: whether costs are measured. If not, executions are chosen by rule.
         on_error: called with the model's name and an exception that cost frames.
 
     Attributes:
         models: the models that are served, by key.
         stacks: groups of models of one architecture that may run as one network, by name.
+        measures: whether costs are measured. If not, executions are chosen by rule.
         is_draining: whether no more frames will come, so that batches that are not full need not wait.
     """
 
@@ -73,7 +73,7 @@ class Dispatcher:
         if executor.concurrent is not None:
             runners[executor.num_lanes] = executor.concurrent
         self._measurer = CostMeasurer(table, runners)
-        self._measures = measures
+        self.measures = measures
         self._running = False
         self._at_rest = False  # True if nothing came or ended for a tick
         self._thread: threading.Thread | None = None
@@ -91,7 +91,7 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not self._stale and (self._measurer.done or not self._measures)
+        return not self._stale and (self._measurer.done or not self.measures)
 
     @property
     def costs(self) -> ExecutionModes:
@@ -158,7 +158,7 @@ class Dispatcher:
     def renew(self) -> None:
         """Starts to measure missing costs again, after models or rules changed (lock held)."""
         for model in self.models.values():
-            model.run_alone()  # its plan may have changed
+            model.co_runs.clear()  # its plan may have changed
         self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
@@ -203,7 +203,7 @@ class Dispatcher:
                     self._changed.wait_for(lambda: self._executor.lanes.is_idle)
             self._executor.load(*loads)
         for model in models:
-            model.collect(time.monotonic())
+            model.instance.collect(time.monotonic())
         for model in idle:
             model.close()
 
@@ -229,7 +229,7 @@ class Dispatcher:
 
     def _take_turns(self) -> None:
         self.reconcile()
-        if self._measures:
+        if self.measures:
             self._measure_once()
         for _ in range(max(1, self._executor.num_lanes)):
             executions = self._next_executions()

@@ -124,7 +124,7 @@ class TenantRegistry:
             models = self._dispatcher.all_models
         for model in models:
             if model.head is None:
-                model.collect(time.monotonic())
+                model.instance.collect(time.monotonic())
                 model.instance.abandon(reason)
                 continue
             for batch in list(model.instance.in_flight.values()):
@@ -165,7 +165,7 @@ class TenantRegistry:
             with naming(key, settings):
                 chosen = split.begin(settings.stage, settings.goal)
             settings = replace(settings, split_point=chosen.split_point)
-            others = sum(served.budget_bytes for served in models.values())
+            others = sum(served.plan.budget_bytes for served in models.values())
             served = ServedModel(
                 key=key,
                 opened=opened,

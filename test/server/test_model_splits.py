@@ -20,6 +20,7 @@ from split_infer_ros.server import model_splits
 from split_infer_ros.server.auto_split import AUTO
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -234,14 +235,16 @@ def test_a_server_that_stops_during_a_move_ends(serve: Serve, monkeypatch: pytes
     monkeypatch.setattr(model_splits, "DWELL_S", DWELL_S)
     run = serve(one="parts.1")
     moving, gate = threading.Event(), threading.Event()
-    change_plan = ServedModel.change_plan
+    next_plan = PlanChanger.next_plan
 
-    def wait(served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
+    def wait(
+        changer: PlanChanger, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool
+    ) -> Plan:
         moving.set()
         assert gate.wait(LONG_S)
-        return change_plan(served, settings, taken_bytes, is_running)
+        return next_plan(changer, served, settings, taken_bytes, is_running)
 
-    monkeypatch.setattr(ServedModel, "change_plan", wait)
+    monkeypatch.setattr(PlanChanger, "next_plan", wait)
     model = run.models["one"]
     assert isinstance(model, SlowingModel)
     model.delay_s = 0.02

@@ -220,7 +220,7 @@ def test_tenant_gets_another_model_while_batches_are_out(heads: Heads) -> None:
 def test_tenant_without_memory_leaves_no_way_open(heads: Heads) -> None:
     run = heads.run
     run.set(A)
-    budget = run.pipeline.models["one for a"].budget_bytes
+    budget = run.pipeline.models["one for a"].plan.budget_bytes
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * budget))
     refused = run.set(A, B)
     assert "one for b: Features and staging take" in str(refused["b"])

@@ -99,7 +99,7 @@ def serve_while_both_wait(run: Running, first: int) -> None:
 
 
 def has_co_run_plans(run: Running) -> bool:
-    return any(model.co_run_plans.plans for model in run.pipeline.models.values())
+    return any(model.co_runs.plans for model in run.pipeline.models.values())
 
 
 def test_pair_runs_under_two_policies(gpu: SimulatedGpu, serve: Serve) -> None:
@@ -120,7 +120,7 @@ def test_pair_runs_under_two_policies(gpu: SimulatedGpu, serve: Serve) -> None:
         "no second set of slots"
     )
     assert report.slots_used == 0
-    switched = two.co_run_plans.plans[M]
+    switched = two.co_runs.plans[M]
     assert switched.pool.leases is two.plan.pool.leases
     assert switched.pool.slots.bytes == two.plan.pool.bytes // 2
     assert run.errors == []
@@ -159,7 +159,7 @@ def test_pairs_follow_a_change_of_settings(gpu: SimulatedGpu, serve: Serve) -> N
     run.pipeline.configure(replace(SETTINGS, pool_slots=3))
     assert not has_co_run_plans(run), "they would keep the memory of the plan that was replaced"
     serve_while_both_wait(run, 4)
-    (switched,) = [plan for each in run.pipeline.models.values() for plan in each.co_run_plans.plans.values()]
+    (switched,) = [plan for each in run.pipeline.models.values() for plan in each.co_runs.plans.values()]
     assert len(switched.pool.leases) == 3
     assert gpu.batches[-1] == ("two", M)
 
@@ -192,7 +192,7 @@ def test_switch_stays_without_memory_for_another_plan(
 ) -> None:
     monkeypatch.setattr(SimulatedAdvisor, "best", M)
     run = serve(A, C, settings=SETTINGS, **models())
-    budget = sum(model.budget_bytes for model in run.pipeline.models.values())
+    budget = sum(model.plan.budget_bytes for model in run.pipeline.models.values())
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
     monkeypatch.setattr(SimulatedAdvisor, "best", D)
     monkeypatch.setattr(SimulatedAdvisor, "breaks_guideline", True)
