@@ -99,7 +99,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self.add_cleanup(lambda: pipeline.stop(0.0))  # a signal may come before this node is active
         publisher = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=100))
         self.add_cleanup(publisher.destroy)
-        self._reports = TenantReports(publisher, pipeline, now=lambda: self.get_clock().now().to_msg())
+        self._reports = TenantReports(publisher, pipeline.view, now=lambda: self.get_clock().now().to_msg())
         self.add_cleanup(self._reports.close)
         self.add_cleanup(self._close_topics)
         changes = TenantChanges(self, pipeline, self._update_topics)

@@ -113,13 +113,13 @@ def test_models_run_as_one_network(graphs: bool, seed: int, tmp_path_factory: py
         running.pipeline.start()
         for tenants in ((A, B), (A, B, C)):
             running.set(*tenants)
-            until(lambda: running.pipeline.is_measured)  # the costs of the network are known
+            until(lambda: running.pipeline.view.is_measured)  # the costs of the network are known
             for value in (10, 60, 110):
                 with running.pipeline.held():
                     for tenant in (*tenants, B):
                         running.send(tenant.name, value)
                 running.settled()
-        stacked = {name: running.pipeline.report(name, time.monotonic()).stacked_batches for name in "abc"}
+        stacked = {name: running.pipeline.view.report(name, time.monotonic()).stacked_batches for name in "abc"}
         running.pipeline.stop(60.0)
         running.check()
         assert running.errors == []
