@@ -60,7 +60,7 @@ class TenantChanges:
             faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # an error in one change must not prevent the next one
             if is_sticky(error):
-                self._node.lose_device(error)
+                self._node.device_loss.declare(error)
             missing = set(values.tenants) - view.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(error_sentence(error)))
         running = {tenant.name: (tenant.model, view.labels(tenant.name)) for tenant in view.tenants.values()}
