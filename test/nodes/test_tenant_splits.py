@@ -18,6 +18,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.server import model_splits
+from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.server.server import Server
 from split_infer_ros.split.planner import Objective, plan
@@ -59,7 +60,7 @@ def test_first_start_measures_and_takes_the_best(
     with Pipeline(context, tenants={**TENANTS, "tuning_database": str(database)}) as pipeline:
         client, model = pipeline.client, server_of(pipeline).view.models[KEY].model
         assert profiles_in(database)
-        profile = profile_model(model, [1, BATCH_SIZE], Database(database), may_measure=False)
+        profile = profile_model(Profiler(model), [1, BATCH_SIZE], Database(database), may_measure=False)
         best = {kind: plan(profile, kind, batch_sizes=[BATCH_SIZE]).split_point for kind in Objective}
         assert split_point_of(pipeline) == best[Objective.THROUGHPUT]
         reports = client.subscribe(PipelineReport, "report")
