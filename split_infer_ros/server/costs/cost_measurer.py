@@ -124,7 +124,8 @@ class CostMeasurer:
 
     def _next_missing(self) -> Measurement | None:
         """Begins the next missing measurement, batches of one model first and stacks last. Then begins rehearsals."""
-        table, missing = self._table, []
+        table = self._table
+        missing = []
         for mode in self._runners:
             combination = table.next_to_measure(mode)
             if combination is not None:

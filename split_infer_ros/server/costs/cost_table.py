@@ -71,7 +71,7 @@ class CostTable:
     def __init__(self, key: Key, database: Database, *, max_batch_size: int, graphs: bool, num_lanes: int = 0) -> None:
         self.max_batch_size = max_batch_size
         self._graphs = graphs
-        self._modes = (0, num_lanes) if num_lanes else (0,)
+        self._modes: tuple[int, ...] = (0, num_lanes) if num_lanes else (0,)
         self._kept = KeptCosts(key, database, graphs=graphs)
         self._models: dict[str, _LoadedModel] = {}
         self._stacks: dict[str, StackedModel] = {}
