@@ -13,13 +13,8 @@ from benchmarks.common.estimate import ratio
 from benchmarks.common.turns import Contest, rotated
 from benchmarks.multi_tenant.load import Load
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
-from split_infer_ros.server.costs.execution_timing import (
-    ExecutionRunner,
-    fusable_combinations,
-    samples_agree,
-    time_execution,
-)
+from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS, ExecutionRunner, time_execution
+from split_infer_ros.server.costs.kept_costs import samples_agree
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_costs import (
@@ -28,6 +23,7 @@ from split_infer_ros.server.schedule.execution_costs import (
     ExecutionCosts,
     StackCosts,
     combination_of,
+    fusable_combinations,
 )
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.graph_sizes import padded_size
@@ -75,11 +71,11 @@ def measure_costs(
     batches = [combination_of({name: size}) for size in sizes for name in load.models]
     stack_sizes = {name: range(1, math.ceil(window / len(stack.members)) + 1) for name, stack in load.stacks.items()}
     stacked = [combination_of({name: size}) for name, found in stack_sizes.items() for size in found]
-    timed = {**load.models, **load.stacks}
+    blank_images = {name: timed.blank_images for name, timed in [*load.models.items(), *load.stacks.items()]}
     seconds: dict[Combination, float] = {}
     for combination in [*batches, *fused, *stacked]:
         samples_s: list[float] = []
-        for _ in time_execution(timed, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
+        for _ in time_execution(blank_images, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
             if len(samples_s) >= MIN_ROUNDS and samples_agree(samples_s):
                 break
         seconds[combination] = statistics.median(samples_s)

@@ -17,7 +17,6 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.server.auto_split import DEFAULT
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
-from split_infer_ros.server.profiling.profiler import ignore
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -128,7 +127,7 @@ def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
     return replace(spec, execution_config=ExecutionConfig(engine=named, provider=provider))
 
 
-def tenant_opener(database: Database, say: Callable[[str], object] = ignore) -> OpenModel:
+def tenant_opener(database: Database, say: Callable[[str], object] = lambda line: None) -> OpenModel:
     """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
     Each model has the split point that tuning found, unless the settings name one. The tuned number of threads is used

@@ -16,6 +16,7 @@ from split_infer_ros.engines.engine import AUTO
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import describe
@@ -58,7 +59,7 @@ def main(chosen: Namespace) -> None:
     spec = model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.RANDOM), device=chosen.device)
     database = Database(chosen.database)
     opened = open_model(spec, WeightsSettings(), database, engine=AUTO, precision=chosen.precision)  # as nodes do
-    profile = profile_model(opened.model, chosen.batch, database, remeasure=chosen.anew, say=say)
+    profile = profile_model(Profiler(opened.model, say=say), chosen.batch, database, remeasure=chosen.anew)
     choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     point = profile.point(choice.split_point, choice.batch_size)
     print(describe(profile, [point] if point else []))

@@ -11,6 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
 from split_infer_ros.nodes.enable_service import EnableService
+from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
@@ -78,7 +79,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             log.warning(note)
         log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
         self._pipeline = BackbonePipeline.open(self, opened)
-        timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
+        timer = create_steady_timer(self, REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))
 
     def activate(self) -> None:
@@ -98,7 +99,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         for images in self._inputs:
             images.close()
         self._inputs.clear()  # each input refers to the stage
-        self.pipeline.stop(LOST_DRAIN_S if self.device_loss else DRAIN_S)
+        self.pipeline.stop(LOST_DRAIN_S if self.device_loss.sentence else DRAIN_S)
         self._report()
 
     def apply(self, values: BackboneParameters) -> None:

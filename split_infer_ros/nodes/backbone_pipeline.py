@@ -13,7 +13,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.managed import ManagedNode, open_trace
+from split_infer_ros.nodes.managed import ManagedNode, log_changes, open_trace
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.server.auto_split import AUTO, DWELL_S, AutoSplit
@@ -115,7 +115,7 @@ class BackbonePipeline:
         """
         before = self._point()
         self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
-        self._node.log_changes(before, self._point())
+        log_changes(self._node, before, self._point())
         self.limiter.max_rate_hz = values.max_rate_hz
 
     def report(self, fault: str = "") -> None:
@@ -124,7 +124,7 @@ class BackbonePipeline:
         Args:
             fault: a sentence about another fault. It is published unless the GPU is lost.
         """
-        loss = self._node.device_loss
+        loss = self._node.device_loss.sentence
         fields: dict[str, Any] = {"state": PipelineReport.LOST, "fault": loss} if loss else {}
         if fault and not loss:
             fields["fault"] = fault

@@ -1,4 +1,7 @@
-"""Creates publishers and subscriptions. Parameters may override their QoS, and a QoS mismatch is logged."""
+"""Creates publishers, subscriptions and timers.
+
+Parameters may override the QoS of publishers and subscriptions, and a QoS mismatch is logged.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from copy import copy
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, qos_policy_name_from_kind
 from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.timer import Timer
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from split_infer_ros.nodes.ros_text import publish_any_text
@@ -79,6 +85,11 @@ def create_subscription(
         event_callbacks=SubscriptionEventCallbacks(incompatible_qos=warn, liveliness=on_liveliness),
         qos_overriding_options=QoSOverridingOptions.with_default_policies(),
     )
+
+
+def create_steady_timer(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
+    """Creates a timer on the steady clock, because simulated time may stand still, jump or never come."""
+    return node.create_timer(period_s, callback, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 def _warn_of_mismatch(

@@ -16,6 +16,7 @@ from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.enable_service import EnableService
+from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.images import ImageParameters, ImageReliability, ImageTransport
@@ -75,7 +76,7 @@ class ImageInput:
         self.mismatch = ""
         self._has_lost = False
         self._subscribe(CompressedImage if is_compressed or names_compressed else Image)
-        self._timer = node.create_steady_timer(TYPES_PERIOD_S, self._check_types)
+        self._timer = create_steady_timer(node, TYPES_PERIOD_S, self._check_types)
 
     def close(self) -> None:
         """Removes the subscription from the topic."""

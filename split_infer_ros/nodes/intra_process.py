@@ -7,9 +7,10 @@ receives each message once, whichever way it came.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,48 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.subscription import MessageInfo
 
-from split_infer_ros.nodes.bus import Bus
 from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
 from split_infer_ros.nodes.message_reader import MessageReader
 
 COUNT_PERIOD_S = 0.1  # the middleware needs 35 us to count subscribers, as long as a handle travels to its head
+
+
+class Bus:
+    """The topics of one process: subscribers get the published object itself. Any thread may use it.
+
+    The publisher's thread calls each subscriber. A subscriber with work to do puts the message into its own queue
+    and returns.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscribers: dict[Hashable, tuple[Callable[[Any], None], ...]] = {}
+
+    def subscribe(self, topic: Hashable, receive: Callable[[Any], None]) -> Callable[[], None]:
+        """Calls ``receive`` with every message on the topic from now on; returns a function that ends this."""
+        with self._lock:
+            self._subscribers[topic] = (*self._subscribers.get(topic, ()), receive)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                remaining = list(self._subscribers.get(topic, ()))
+                if receive in remaining:
+                    remaining.remove(receive)
+                    self._subscribers[topic] = tuple(remaining)
+
+        return unsubscribe
+
+    def has_subscribers(self, topic: Hashable) -> bool:
+        """Returns whether the topic has a subscriber."""
+        return bool(self._subscribers.get(topic))
+
+    def publish(self, topic: Hashable, message: Any) -> int:
+        """Hands the message to all subscribers; returns how many there were."""
+        subscribers = self._subscribers.get(topic, ())
+        for receive in subscribers:
+            receive(message)
+        return len(subscribers)
+
 
 _bus = Bus()
 _dds_subscriptions: Counter[tuple[int, str]] = Counter()

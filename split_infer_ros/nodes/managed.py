@@ -8,17 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rclpy.clock import Clock
-from rclpy.clock_type import ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.timer import Timer
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.nodes.parameters.table import NodeParameters
+from split_infer_ros.nodes.process_exit import DeviceLoss
 from split_infer_ros.nodes.ros_text import TextLogger
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
@@ -38,7 +35,8 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     Attributes:
         is_active: whether the node is in the state ``active``.
         table: the declared parameters.
-        device_loss: why this process can no longer use the GPU; empty while it can.
+        device_loss: says whether this process can no longer use the GPU, and ends it then.
+        failure: the error of the latest transition that failed; ``start_nodes`` clears it first.
     """
 
     def __init__(
@@ -46,13 +44,10 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     ) -> None:
         super().__init__(name, **node_arguments)
         self.is_active = False
-        self.device_loss = ""
+        self.device_loss = DeviceLoss(self.get_logger(), self.report_device_loss)
+        self.failure: Exception | None = None
         self.table = Parameters(self, table, self._accept, status_parameters)
-        self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._cleanups: list[Callable[[], object]] = []
-        self._failure: Exception | None = None
-        self._on_device_loss: Callable[[], None] = lambda: None
-        self._end_process: Callable[[], None] = lambda: None
 
     def get_logger(self) -> TextLogger:
         return self._text_logger
@@ -85,35 +80,9 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     def report_device_loss(self) -> None:
         """Tells other nodes at once that the GPU was lost; ``device_loss`` says why. Any thread may call this."""
 
-    def set_device_loss_handlers(self, on_loss: Callable[[], None], end_process: Callable[[], None]) -> None:
-        """Registers what happens once this process can no longer use the GPU.
-
-        Args:
-            on_loss: called before the loss is reported.
-            end_process: called after the loss was reported.
-        """
-        self._on_device_loss, self._end_process = on_loss, end_process
-
     def add_cleanup(self, cleanup: Callable[[], object]) -> None:
         """Registers a function that the node's clean-up calls. The function registered last runs first."""
         self._cleanups.append(cleanup)
-
-    def create_steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
-        """Creates a timer on the steady clock, because simulated time may stand still, jump or never come."""
-        return self.create_timer(period_s, callback, clock=self._steady_clock)
-
-    def attempt_start(self, trigger: Callable[[], TransitionCallbackReturn]) -> bool:
-        """Triggers a transition when the process starts; returns whether it succeeded.
-
-        Raises:
-            ConfigurationError: the node refused the transition.
-            Exception: any other error that the transition raised.
-        """
-        self._failure = None
-        result = trigger()
-        if self._failure is not None:
-            raise self._failure
-        return result == TransitionCallbackReturn.SUCCESS
 
     def close(self) -> None:
         """Deactivates and cleans up from any state, then destroys the node."""
@@ -149,28 +118,9 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     def warn(self, error: Exception) -> None:
         """Logs an error while frames flow, at most once in ``LOG_PERIOD_S``. If the GPU is lost, the process ends."""
         if is_sticky(error):
-            self.lose_device(error)
+            self.device_loss.declare(error)
         else:
             self.get_logger().warning(error_sentence(error), throttle_duration_sec=LOG_PERIOD_S)
-
-    def log_changes(self, before: Mapping[str, object], after: Mapping[str, object]) -> None:
-        """Logs one line with the old and new values of what changed. Logs nothing if nothing changed."""
-        changed = [name for name in before if before[name] != after[name]]
-        if changed:
-            changes = [f"{name} changes from {before[name]} to {after[name]}" for name in changed]
-            self.get_logger().info(f"{', '.join(changes)}.")
-
-    def lose_device(self, error: Exception) -> None:
-        """Logs and reports that this process can no longer use the GPU. Then ends the process."""
-        if self.device_loss:
-            return
-        self.device_loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
-        self.get_logger().fatal(self.device_loss)
-        self._on_device_loss()
-        try:
-            self.report_device_loss()  # before the nodes that pass the report on are closed
-        finally:
-            self._end_process()
 
     def _deactivate(self) -> None:
         self.is_active = False
@@ -206,8 +156,8 @@ class ManagedNode(LifecycleNode, Generic[Table]):
             transition()
         except Exception as error:
             if is_sticky(error):
-                self.lose_device(error)
-            self._failure = error
+                self.device_loss.declare(error)
+            self.failure = error
             self._log_failure(error)
             on_refusal()
             return TransitionCallbackReturn.FAILURE
@@ -225,9 +175,26 @@ def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
         Exception: any other error of a transition.
     """
     starting = [node for node in nodes if node.values.autostart]
-    configured = [node for node in reversed(starting) if node.attempt_start(node.trigger_configure)]
+    configured = [node for node in reversed(starting) if _start(node, node.trigger_configure)]
     for node in reversed(configured):
-        node.attempt_start(node.trigger_activate)
+        _start(node, node.trigger_activate)
+
+
+def _start(node: ManagedNode[Any], trigger: Callable[[], TransitionCallbackReturn]) -> bool:
+    """Triggers a transition when the process starts; returns whether it succeeded. Raises the node's own error."""
+    node.failure = None
+    result = trigger()
+    if node.failure is not None:
+        raise node.failure
+    return result == TransitionCallbackReturn.SUCCESS
+
+
+def log_changes(node: ManagedNode[Any], before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    """Logs one line with the old and new values of what changed. Logs nothing if nothing changed."""
+    changed = [name for name in before if before[name] != after[name]]
+    if changed:
+        changes = [f"{name} changes from {before[name]} to {after[name]}" for name in changed]
+        node.get_logger().info(f"{', '.join(changes)}.")
 
 
 def configured(made: Made | None, node: str) -> Made:

@@ -30,9 +30,8 @@ from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.nodes.arguments import check_encoding, check_parameter_files, refuse_arguments
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, start_nodes
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
-from split_infer_ros.nodes.process_exit import ProcessExit
+from split_infer_ros.nodes.process_exit import ProcessExit, ThreadFailures
 from split_infer_ros.nodes.ros_text import TextLogger
-from split_infer_ros.nodes.thread_failures import ThreadFailures
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
 from split_infer_ros.runtime.home import ensure_home
 from split_infer_ros.runtime.process import prepare_process
@@ -115,7 +114,7 @@ def _run_nodes(
                 nodes.append(make())
         refuse_unknown([node.table for node in nodes])
         for node in nodes:
-            node.set_device_loss_handlers(process_exit.start, process_exit.interrupt_main_thread)
+            node.device_loss.set_handlers(process_exit.start, process_exit.interrupt_main_thread)
             executor.add_node(node)
         start_nodes(nodes)
         spinning.start()

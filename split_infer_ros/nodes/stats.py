@@ -17,7 +17,7 @@ from std_msgs.msg import Header, String
 
 from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
 from split_infer_ros.nodes.camera import ENDED_TOPIC, LATCHED
-from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
@@ -88,9 +88,9 @@ class StatsNode(ManagedNode[StatsParameters]):
         )
         self._ended_source = ""
         self._ended = create_subscription(self, String, ENDED_TOPIC, self._receive_end, LATCHED)
-        self._own_timers = [self.create_steady_timer(self.values.period_s, self._publish)]
+        self._own_timers = [create_steady_timer(self, self.values.period_s, self._publish)]
         if not math.isnan(total_watts(self._sensors.read())):
-            self._own_timers.append(self.create_steady_timer(POWER_PERIOD_S, self._sample_power))
+            self._own_timers.append(create_steady_timer(self, POWER_PERIOD_S, self._sample_power))
 
     def deactivate(self) -> None:
         for timer in self._own_timers:

@@ -55,15 +55,15 @@ class TenantChanges:
 
     def apply(self, values: TenantsParameters) -> AppliedTenants:
         """Makes the server run the tenants that the parameters list, on the calling thread. Errors become faults."""
-        pipeline = self._pipeline
+        view = self._pipeline.view
         try:
-            faults = pipeline.set_tenants(values.wanted)
+            faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # an error in one change must not prevent the next one
             if is_sticky(error):
-                self._node.lose_device(error)
-            missing = set(values.tenants) - pipeline.tenants.keys()
+                self._node.device_loss.declare(error)
+            missing = set(values.tenants) - view.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(error_sentence(error)))
-        running = {tenant.name: (tenant.model, pipeline.labels(tenant.name)) for tenant in pipeline.tenants.values()}
+        running = {tenant.name: (tenant.model, view.labels(tenant.name)) for tenant in view.tenants.values()}
         return AppliedTenants(values, running, faults)
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.server.server import Server
+from split_infer_ros.server.server_view import ServerView
 
 
 class TenantReports:
@@ -19,13 +19,13 @@ class TenantReports:
 
     Args:
         publisher: publishes the reports on ``report``.
-        pipeline: counts the frames of the tenants that run.
+        server: shows the counts of the tenants that run.
         now: returns the time of the system clock.
     """
 
-    def __init__(self, publisher: IntraProcessPublisher, pipeline: Server, now: Callable[[], Time]) -> None:
+    def __init__(self, publisher: IntraProcessPublisher, server: ServerView, now: Callable[[], Time]) -> None:
         self._publisher = publisher
-        self._pipeline = pipeline
+        self._server = server
         self._now = now
         self._reported: set[str] = set()
 
@@ -56,7 +56,7 @@ class TenantReports:
 
     def _publish_counts(self, name: str, fault: str, device_loss: str) -> None:
         try:
-            report = self._pipeline.report(name, time.monotonic())
+            report = self._server.report(name, time.monotonic())
         except ConfigurationError:  # the tenant was removed just now
             return
         state = PipelineReport.LOST if device_loss else PipelineReport.RUNS

@@ -14,8 +14,9 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
+from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, configured, open_trace
+from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, configured, log_changes, open_trace
 from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_changes import AppliedTenants, TenantChanges
@@ -99,7 +100,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self.add_cleanup(lambda: pipeline.stop(0.0))  # a signal may come before this node is active
         publisher = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=100))
         self.add_cleanup(publisher.destroy)
-        self._reports = TenantReports(publisher, pipeline, now=lambda: self.get_clock().now().to_msg())
+        self._reports = TenantReports(publisher, pipeline.view, now=lambda: self.get_clock().now().to_msg())
         self.add_cleanup(self._reports.close)
         self.add_cleanup(self._close_topics)
         changes = TenantChanges(self, pipeline, self._update_topics)
@@ -107,7 +108,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._update_topics(changes.apply(values))
         changes.start()
         self._changes = changes
-        timer = self.create_steady_timer(REPORT_PERIOD_S, self._report_and_tidy)
+        timer = create_steady_timer(self, REPORT_PERIOD_S, self._report_and_tidy)
         self.add_cleanup(lambda: self.destroy_timer(timer))
         unlisted = sorted(values.of.keys() - set(values.tenants))
         if unlisted:
@@ -124,7 +125,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._is_subscribed = False
         for topics in self._topics.values():
             topics.subscribe(None)
-        self.pipeline.stop(LOST_DRAIN_S if self.device_loss else DRAIN_S)
+        self.pipeline.stop(LOST_DRAIN_S if self.device_loss.sentence else DRAIN_S)
         self._report()
 
     def apply(self, values: TenantsParameters) -> None:
@@ -135,7 +136,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         before, after = self.values.settings, values.settings
         if after != before:
             self.pipeline.configure(after)
-            self.log_changes({"max_batch_size": before.batch_size}, {"max_batch_size": after.batch_size})
+            log_changes(self, {"max_batch_size": before.batch_size}, {"max_batch_size": after.batch_size})
         self.pipeline.limits = values.limits
         for topics in self._topics.values():
             topics.limiter.max_rate_hz = values.max_rate_hz
@@ -189,7 +190,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def _warn_of(self, name: str, error: Exception) -> None:
         if is_sticky(error):
-            self.lose_device(error)
+            self.device_loss.declare(error)
         elif isinstance(error, Notice):  # a notice comes once, so the throttle must not suppress it
             self.get_logger().warning(f"{name}: {error}")
         else:
@@ -205,7 +206,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             faults = {name: topics.mismatch for name, topics in self._topics.items() if topics.mismatch}
             faults |= {name: str(error) for name, error in self._faults.items()}
             self._reports.publish(
-                listed=self.values.tenants, running=self.running, faults=faults, device_loss=self.device_loss
+                listed=self.values.tenants, running=self.running, faults=faults, device_loss=self.device_loss.sentence
             )
 
     def _check_topics(self, values: TenantsParameters) -> None:

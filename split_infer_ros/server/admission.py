@@ -45,6 +45,17 @@ class Admission:
         self.is_open = False
         self.is_lost = False
 
+    def intake(self, tenant: str) -> Intake:
+        """Returns what takes the frames of a tenant of that name, while there is one."""
+        return Intake(
+            tenant,
+            self,
+            changed=self._changed,
+            tenants=self._tenants,
+            waiting=self._waiting,
+            dispatcher=self._dispatcher,
+        )
+
     def begin(self) -> None:
         """Takes frames from now on."""
         with self._changed:
@@ -100,15 +111,28 @@ class Intake:
     Args:
         tenant: its name.
         admission: says whether frames are taken.
+        changed: guards what is shared with other threads; notified when a frame comes.
+        tenants: the tenants that run, by name.
+        waiting: gets the frames that are taken.
+        dispatcher: knows the models.
     """
 
-    def __init__(self, tenant: str, admission: Admission) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        admission: Admission,
+        *,
+        changed: threading.Condition,
+        tenants: Mapping[str, TenantState],
+        waiting: WaitingFrames,
+        dispatcher: Dispatcher,
+    ) -> None:
         self._tenant = tenant
         self._admission = admission
-        self._changed = admission._changed
-        self._tenants = admission._tenants
-        self._waiting = admission._waiting
-        self._dispatcher = admission._dispatcher
+        self._changed = changed
+        self._tenants = tenants
+        self._waiting = waiting
+        self._dispatcher = dispatcher
 
     @property
     def is_full(self) -> bool:

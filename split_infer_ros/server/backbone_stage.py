@@ -75,8 +75,8 @@ class BackboneStage:
         if refused:
             self._server.close()
             raise refused[UNNAMED]
-        self._served = self._server.model_of(UNNAMED)
-        self.ledger = self._server.ledger(UNNAMED)
+        self._served = self._server.view.model_of(UNNAMED)
+        self.ledger = self._server.view.ledger(UNNAMED)
         self.intake = self._server.intake(UNNAMED)
 
     @property
@@ -97,17 +97,17 @@ class BackboneStage:
     @property
     def is_open(self) -> bool:
         """Whether frames are taken."""
-        return self._server.is_open
+        return self._server.view.is_open
 
     @property
     def num_waiting(self) -> int:
         """How many frames wait for their turn."""
-        return self._server.num_waiting
+        return self._server.view.num_waiting
 
     @property
     def is_lost(self) -> bool:
         """Whether the device was lost, and all frames with it."""
-        return self._server.is_lost
+        return self._server.view.is_lost
 
     def start(self) -> None:
         """Accepts frames until ``stop``. A stopped stage can be started again.
@@ -131,7 +131,7 @@ class BackboneStage:
 
     def report(self, now: float) -> PipelineReport:
         """Reports counts and times at this moment."""
-        return self._server.report(UNNAMED, now)
+        return self._server.view.report(UNNAMED, now)
 
     def stop(self, drain_s: float) -> None:
         """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.server.costs.cost_measurer import CostMeasurer
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_measurer import CostMeasurer, ExecutionRunner
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution_chooser import ExecutionChooser
 from split_infer_ros.server.executor import Executor
@@ -34,14 +34,14 @@ class Dispatcher:
         changed: guards all that is shared. Callers of methods that say "lock held" hold it.
         waiting: the frames to choose from.
         executor: runs the chosen executions.
-        tables: costs of executions. The dispatcher measures those that are missing.
+        table: costs of executions. The dispatcher measures those that are missing.
         rules: how requests may be combined; may be replaced.
-        measures: whether costs are measured. If not, executions are chosen by rule.
         on_error: called with the model's name and an exception that cost frames.
 
     Attributes:
         models: the models that are served, by key.
         stacks: groups of models of one architecture that may run as one network, by name.
+        measures: whether costs are measured. If not, executions are chosen by rule.
         is_draining: whether no more frames will come, so that batches that are not full need not wait.
     """
 
@@ -50,7 +50,7 @@ class Dispatcher:
         changed: threading.Condition,
         waiting: WaitingFrames,
         executor: Executor,
-        tables: CostTables,
+        table: CostTable,
         rules: Rules,
         on_error: Callable[[str, Exception], None],
         *,
@@ -63,15 +63,17 @@ class Dispatcher:
         self._changed = changed
         self._waiting = waiting
         self._executor = executor
-        self._tables = tables
+        self._table = table
         self._on_error = on_error
         self._chooser = ExecutionChooser(self.models, waiting, executor.lanes)
         self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
         self._stale = False  # True while the executor does not know the latest models, or their costs
-        lanes = [] if executor.concurrent is None or tables.lane is None else [(executor.concurrent, tables.lane)]
-        self._measurer = CostMeasurer([(executor.whole, tables.whole), *lanes])
-        self._measures = measures
+        runners: dict[int, ExecutionRunner] = {0: executor.whole}
+        if executor.concurrent is not None:
+            runners[executor.num_lanes] = executor.concurrent
+        self._measurer = CostMeasurer(table, runners)
+        self.measures = measures
         self._running = False
         self._at_rest = False  # True if nothing came or ended for a tick
         self._thread: threading.Thread | None = None
@@ -89,7 +91,7 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not self._stale and (self._measurer.done or not self._measures)
+        return not self._stale and (self._measurer.done or not self.measures)
 
     @property
     def costs(self) -> ExecutionModes:
@@ -115,7 +117,7 @@ class Dispatcher:
         """
         plan = model.plan
         self._executor.lanes.forget(model.key)
-        self._tables.add_model(model.key, model.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
+        self._table.add_model(model.key, model.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
         self.use_stacks(list(self.stacks.values()))
 
     def note_lanes(self, model: ServedModel) -> None:
@@ -129,7 +131,7 @@ class Dispatcher:
         del self.models[model.key]
         self._leaving.append(model)
         self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
-        self._tables.remove_model(model.key)
+        self._table.remove_model(model.key)
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
@@ -151,12 +153,12 @@ class Dispatcher:
 
     def _keep_stacks(self, stacks: Sequence[StackedModel]) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
-        self._tables.set_stacks(stacks)
+        self._table.set_stacks(stacks)
 
     def renew(self) -> None:
         """Starts to measure missing costs again, after models or rules changed (lock held)."""
         for model in self.models.values():
-            model.run_alone()  # its plan may have changed
+            model.co_runs.clear()  # its plan may have changed
         self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
@@ -201,7 +203,7 @@ class Dispatcher:
                     self._changed.wait_for(lambda: self._executor.lanes.is_idle)
             self._executor.load(*loads)
         for model in models:
-            model.collect(time.monotonic())
+            model.instance.collect(time.monotonic())
         for model in idle:
             model.close()
 
@@ -227,7 +229,7 @@ class Dispatcher:
 
     def _take_turns(self) -> None:
         self.reconcile()
-        if self._measures:
+        if self.measures:
             self._measure_once()
         for _ in range(max(1, self._executor.num_lanes)):
             executions = self._next_executions()
@@ -256,12 +258,12 @@ class Dispatcher:
 
     def _renew_costs(self) -> None:
         """Reads the measured costs: marks models that cannot run, and releases stacks that do not pay (lock held)."""
-        useful = [stack for stack in self.stacks.values() if self._tables.stack_pays(list(stack.members)) is not False]
+        useful = [stack for stack in self.stacks.values() if self._table.stack_pays(list(stack.members)) is not False]
         if len(useful) < len(self.stacks):
             self._keep_stacks(useful)
-        self._modes = self._tables.costs()
+        self._modes = self._table.costs()
         for key, model in self.models.items():
-            model.failed = self._tables.has_failed(key)
+            model.failed = self._table.has_failed(key)
             if model.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.co_run_finder import CoRunFinder
 from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.schedule.co_run import CoRunCriteria, find_pair
+from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
+from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules, due_at
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.shared_weights import prefetch_next
@@ -47,7 +51,6 @@ class ExecutionChooser:
         self._models = models
         self._waiting = waiting
         self._lane_scheduler = lane_scheduler
-        self._co_runs = CoRunFinder(models, waiting)
 
     def choose(
         self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules, is_draining: bool = False
@@ -75,7 +78,7 @@ class ExecutionChooser:
         decision = execution.decision
         costs, pair = modes.whole, []
         if execution.lane is None:
-            pair = self._co_runs.find(decision, queue, costs, now=now, rules=rules)
+            pair = self._find_co_run(decision, queue, costs, now=now, rules=rules)
         prefetch_next(self._models, decision, queue, costs, now=now, rules=rules)
         drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
@@ -97,6 +100,40 @@ class ExecutionChooser:
             for batch in batches:
                 batch.fusion = fusion
         return Choice([(execution, batches)], wake_at)
+
+    def _find_co_run(
+        self, decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules
+    ) -> list[tuple[RequestBatch, Plan]]:
+        """Returns two batches for a co-run in the order of their launches, each with its plan; an empty list if none.
+
+        Both models have slots and staging. A model without a plan under the needed policy makes one. If it cannot,
+        there is no pair.
+
+        Args:
+            decision: what would run next alone.
+            queue: requests of models that can run now, in order.
+            costs: the costs of every model in the queue.
+            now: seconds of the steady clock.
+            rules: how requests may be combined.
+        """
+        known = self._models[decision.batches[0].model].co_runs.inputs if len(decision.batches) == 1 else None
+        if known is None:
+            return []
+
+        def task_of(batch: RequestBatch) -> Task:
+            count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
+            return self._models[batch.model].co_runs.task(count, image_bytes, costs.batch_s(batch.model, count))
+
+        def plan_of(batch: RequestBatch, policy: Policy) -> Plan | None:
+            model = self._models[batch.model]
+            return model.co_runs.plan_by(policy) if model.has_room else None
+
+        constants, legal = known
+        criteria = CoRunCriteria(constants=constants, legal=legal, task_of=task_of)
+        pair = find_pair(decision, queue, costs, now=now, rules=rules, criteria=criteria)
+        plans = [(batch, plan_of(batch, policy)) for batch, policy in pair.policies] if pair else []
+        found = [(batch, plan) for batch, plan in plans if plan is not None]
+        return found if len(found) == len(plans) else []
 
     def _start_batch(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> Batch:
         return self._models[batch.model].start_batch(self._waiting.take(batch.requests), now, plan)

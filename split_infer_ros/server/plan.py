@@ -100,6 +100,11 @@ class Plan:
         """Bytes of the weights. On a GPU, also those of activations and pre-processed images, as far as known."""
         return self.weight_bytes + self.memory.bytes + (0 if self.graphs is None else self.graphs.bytes)
 
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes of the user's memory budget that the plan uses. Plans for co-runs share that memory."""
+        return self.pool.bytes + self.preprocessor.bytes
+
     def close(self) -> None:
         """Frees the slots and ends the streaming of weights."""
         self.pool.close()

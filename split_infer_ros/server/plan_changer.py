@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import FilledIn
 from split_infer_ros.server.dispatcher import Dispatcher
@@ -71,7 +72,7 @@ class PlanChanger:
                 with naming(served.key, settings):
                     filled = served.split.fill_in(settings.stage, settings.goal)
                     changes.append(self._change(served, filled.settings, taken, is_running, filled))
-                taken += served.budget_of(changes[-1].plan)
+                taken += changes[-1].plan.budget_bytes
         except Exception:
             for change in changes:
                 if change.has_other_slots:
@@ -103,7 +104,7 @@ class PlanChanger:
         Raises:
             ConfigurationError: memory is short, or the model cannot run. It goes on with its present plan.
         """
-        others = sum(other.budget_bytes for other in self._dispatcher.models.values() if other is not served)
+        others = sum(other.plan.budget_bytes for other in self._dispatcher.models.values() if other is not served)
         changes = [self._change(served, settings, others, is_running=True)]
         with self._changed:
             self.adopt(changes)
@@ -117,14 +118,44 @@ class PlanChanger:
         """
         models = self._dispatcher.models
         for served in models.values():
-            if not served.breaks_guideline:
+            if not served.co_runs.breaks_guideline:
                 continue
             with suppress(ConfigurationError):
-                taken = sum(other.budget_bytes for other in models.values())
+                taken = sum(other.plan.budget_bytes for other in models.values())
                 plan = served.make_plan(served.plan.settings, taken)
                 with self._changed:
                     served.instance.use(plan)
                     self._dispatcher.renew()
+
+    def next_plan(self, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
+        """Returns a model's plan for other settings, ready for use: its present plan if that fits, or else a new one.
+
+        A new plan is warmed up, and its head is prepared. While frames flow, a single model that torch runs is not
+        warmed up: blank batches would only choose kernels, and a second team of torch's threads slows the first.
+
+        Args:
+            served: the model.
+            settings: the settings of the plan.
+            taken_bytes: the part of the memory budget that other models use.
+            is_running: whether frames flow.
+
+        Raises:
+            ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
+        """
+        before, instance = served.plan, served.instance
+        plan = before.with_settings(settings)
+        if plan is not None:
+            return plan
+        if is_running and not self._dispatcher.measures and not isinstance(before.backbone, EnginePart):
+            plan = served.lanes.follow(instance.make_plan(settings, taken_bytes))
+        else:
+            plan = served.make_plan(settings, taken_bytes)
+        try:
+            instance.prepare_head(plan)
+        except Exception:
+            plan.close()
+            raise
+        return plan
 
     def _change(
         self,
@@ -134,7 +165,7 @@ class PlanChanger:
         is_running: bool,
         filled: FilledIn | None = None,
     ) -> PlanChange:
-        plan = served.change_plan(settings, taken_bytes, is_running)
+        plan = self.next_plan(served, settings, taken_bytes, is_running)
         return PlanChange(served, plan, plan.pool is not served.plan.pool, filled)
 
 

@@ -1,18 +1,12 @@
-"""The report of a running pipeline: counts of frames, and times of its stages."""
+"""The report of a running pipeline: counts of frames, times of its stages, and its model."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
-from split_infer_ros.server.busy_stages import BusyStages
-from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.ledger import LedgerCounts
 from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.server.timeline import Timeline
-from split_infer_ros.telemetry.window import Window
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
@@ -122,79 +116,3 @@ class PipelineReport(ModelReport):
     head_s: float
     postprocess_s: float
     batch_fill: float
-
-
-class PipelineMeters:
-    """Collects times batch by batch. The ledger counts the frames.
-
-    Attributes:
-        latency: the latencies of frames.
-        age: the ages of images when their detections are published, for images with a stamp.
-        queueing: delays of frames, from their receipt to the start of their execution.
-        busy: counts the seconds in which each stage has a batch.
-        batches: number of batches that heads have finished so far.
-        merged: how many of these batches had several frames.
-        fusions: number of these batches by how they were executed.
-    """
-
-    def __init__(self) -> None:
-        self.latency = Window()
-        self.age = Window()
-        self.queueing = Window()
-        self.busy = BusyStages()
-        self._stages = {name: Window() for name in Timeline().slices()}
-        self._hop = Window()
-        self._fill = Window()
-        self.batches = 0
-        self.merged = 0
-        self.fusions: Counter[FusionKind] = Counter()
-
-    def batch_done(self, timeline: Timeline, *, frames: int, fusion: FusionKind, now: float) -> None:
-        """Adds the times of a batch that a head has finished.
-
-        Args:
-            timeline: the timeline of the batch.
-            frames: number of frames in the batch.
-            fusion: how the batch was executed.
-            now: seconds of the steady clock.
-        """
-        self.batches += 1
-        self.merged += frames > 1
-        self.fusions[fusion] += 1
-        for name, (start, end) in timeline.slices().items():
-            self._stages[name].add(end - start, now)
-        self._hop.add(timeline.head_start - timeline.published, now)
-        self._fill.add(frames, now)
-
-    def report(self, now: float, counts: LedgerCounts, model: ModelReport) -> PipelineReport:
-        """Returns the report at ``now``, in seconds of the steady clock."""
-        latency_p50_s, latency_p99_s = self.latency.percentiles(50, 99, now=now)
-        age_p50_s, age_p99_s = self.age.percentiles(50, 99, now=now)
-        (queueing_p99_s,) = self.queueing.percentiles(99, now=now)
-        stacked = self.fusions[FusionKind.STACKED]
-        of_stages: dict[str, Any] = {f"{name}_s": _median(window, now) for name, window in self._stages.items()}
-        return PipelineReport(
-            **{each.name: getattr(model, each.name) for each in fields(model)},
-            **of_stages,
-            time=now,
-            counts=counts,
-            batches=self.batches,
-            merged_batches=self.merged,
-            fused_batches=self.fusions[FusionKind.FUSED] + stacked,
-            stacked_batches=stacked,
-            backbone_busy_s=self.busy.backbone_s(now),
-            head_busy_s=self.busy.head_s(now),
-            latency_p50_s=latency_p50_s,
-            latency_p99_s=latency_p99_s,
-            age_p50_s=age_p50_s,
-            age_p99_s=age_p99_s,
-            queueing_mean_s=self.queueing.mean(now=now),
-            queueing_p99_s=queueing_p99_s,
-            hop_s=_median(self._hop, now),
-            batch_fill=self._fill.mean(now=now),
-        )
-
-
-def _median(window: Window, now: float) -> float:
-    (median,) = window.percentiles(50, now=now)
-    return median

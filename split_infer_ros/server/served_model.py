@@ -5,23 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import HandleError
-from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
-from split_infer_ros.memory_cost.task import Task, batch_task
-from split_infer_ros.memory_cost.traffic import kernels_outside
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.co_run_plans import CoRunPlans
+from split_infer_ros.server.co_runs import CoRuns
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.lane_use import LaneUse
@@ -81,7 +78,7 @@ class ServedModel:
         lanes: decides whether the model's batches may use lanes.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
-        co_run_plans: the plan under other policies, for batches that run beside another model's batch (lock held).
+        co_runs: its tasks and plans for batches that run beside another model's batch (lock held).
     """
 
     def __init__(
@@ -104,19 +101,18 @@ class ServedModel:
         self.split = split
         self.failed = False
         self.num_threads = opened.num_threads
-        self.co_run_plans = CoRunPlans()
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
         self._warm_up = WarmUp(model, opened.num_threads, num_lanes)
-        self._is_measured = settings.measures
         self.head: HeadStage | None = None
+        report = partial(callbacks.on_error, key)
         transport = opened.transport
         if transport is None:
             self.head = HeadStage.open(
                 model,
                 limits,
-                deliver=self._deliver,
+                deliver=partial(callbacks.deliver, self),
                 on_error=self._report_head,
                 num_threads=settings.head_threads or opened.head_threads or default_head_threads(model.device),
                 weights=opened.head_weights,
@@ -130,17 +126,18 @@ class ServedModel:
             transport=transport,
             advisor=advisor,
             changed=changed,
-            on_error=self._report,
+            on_error=report,
             watch=self._watch,
             num_threads=opened.num_threads,
             ring_memory=ring_memory,
         )
+        self.co_runs = CoRuns(self.instance)
         self.lanes = LaneUse(
             self.instance,
             self._warm_up,
             changed,
             ready=lambda: callbacks.note_lanes(self),
-            on_error=self._report,
+            on_error=report,
             tries=not settings.measures,
         )
 
@@ -184,21 +181,12 @@ class ServedModel:
         """The model's batches that are not back yet (lock held)."""
         return self.instance.in_flight.values()
 
-    @property
-    def budget_bytes(self) -> int:
-        """Bytes of the memory budget that the model uses. Plans for co-runs share that memory."""
-        return self.budget_of(self.plan)
-
-    def budget_of(self, plan: Plan) -> int:
-        """Bytes of the memory budget that a plan uses."""
-        return plan.pool.bytes + plan.preprocessor.bytes
-
     def report(self) -> ModelReport:
         """Reports the model and its memory."""
         report = self.instance.report()
         return replace(
             report,
-            memory_reason=report.memory_reason + self.co_run_plans.reason,
+            memory_reason=report.memory_reason + self.co_runs.reason,
             left_out=dict(self.head.left_out) if self.head is not None else {},
         )
 
@@ -209,36 +197,6 @@ class ServedModel:
             ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
         """
         return self.lanes.follow(make_tried_plan(self.instance, settings, taken_bytes, self._warm_up))
-
-    @property
-    def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
-        """The machine's constants and legal policies, for co-runs. None unless ``auto`` chooses the policy on a GPU."""
-        return self.instance.advisor.assignment_inputs if self.plan.settings.memory_policy == AUTO else None
-
-    def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
-        """The memory task of a batch of ``count`` images, for the overhead model."""
-        split_point = self.plan.split_point
-        return batch_task(
-            self.key,
-            image_bytes=image_bytes,
-            feature_bytes=count * split_point.bytes_per_image,
-            kernels=kernels_outside(self.model.kernels_before(split_point.name)),
-            execution_ms=1e3 * execution_s,
-            feature_tensors=len(split_point.tensors),
-        )
-
-    @property
-    def breaks_guideline(self) -> bool:
-        """True if the memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
-        return self.plan.settings.memory_policy == AUTO and self.instance.advisor.breaks_guideline
-
-    def plan_by(self, policy: Policy) -> Plan | None:
-        """The plan under that policy; None if its memory does not support it, or the model has no room (lock held)."""
-        return self.co_run_plans.find(self.plan, policy) if self.has_room else None
-
-    def run_alone(self) -> None:
-        """Gives up the plans for co-runs, until the next co-run needs one (lock held)."""
-        self.co_run_plans.clear()
 
     @property
     def has_room(self) -> bool:
@@ -257,10 +215,6 @@ class ServedModel:
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 
-    def collect(self, now: float) -> None:
-        """Settles batches that came back, and frees plans that no batch needs; see ``ModelInstance.collect``."""
-        self.instance.collect(now)
-
     def start_head(self) -> None:
         """Starts the head's threads, if the head is here."""
         if self.head is not None:
@@ -275,45 +229,13 @@ class ServedModel:
         if self.head is not None:
             self.head.limits = limits
 
-    def change_plan(self, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
-        """Returns a plan for other settings that is ready for use: the present plan if it fits, or else a new one.
-
-        A new plan is warmed up, and its head is prepared. While frames flow, a single model that torch runs is not
-        warmed up: blank batches would only choose kernels, and a second team of torch's threads slows the first.
-
-        Args:
-            settings: the settings of the plan.
-            taken_bytes: the part of the memory budget that other models use.
-            is_running: whether frames flow.
-
-        Raises:
-            ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
-        """
-        before = self.plan
-        plan = before.with_settings(settings)
-        if plan is not None:
-            return plan
-        if is_running and not self._is_measured and not isinstance(before.backbone, EnginePart):
-            plan = self.lanes.follow(self.instance.make_plan(settings, taken_bytes))
-        else:
-            plan = self.make_plan(settings, taken_bytes)
-        try:
-            self.instance.prepare_head(plan)
-        except Exception:
-            plan.close()
-            raise
-        return plan
-
     def close(self) -> None:
         """Frees everything. Call it when no batch is in flight."""
         self.stop_head()
-        self.co_run_plans.clear()
+        self.co_runs.clear()
         self.instance.close()
         if self.model.device.type == "cuda":
             empty_cache()
-
-    def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
-        self._callbacks.deliver(self, handle, index, detections)
 
     def _watch(self, batch: Batch) -> None:
         times = batch.timeline
@@ -322,9 +244,6 @@ class ServedModel:
         self.split.observe(batch)
         self._callbacks.watch(self, batch)
 
-    def _report(self, error: Exception) -> None:
-        self._callbacks.on_error(self.key, error)
-
     def _report_head(self, error: Exception) -> None:
         if not isinstance(error, HandleError):  # the batch of a refused handle was settled before
-            self._report(error)
+            self._callbacks.on_error(self.key, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from split_infer_ros.drop_reason import DropReason
@@ -16,16 +16,14 @@ from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission, Intake
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.executor import Executor
-from split_infer_ros.server.ledger import Ledger
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenModel
-from split_infer_ros.server.report import PipelineReport
 from split_infer_ros.server.result_router import Deliver, ResultRouter
-from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.served_model import Callbacks, ServedModel
+from split_infer_ros.server.served_model import Callbacks
+from split_infer_ros.server.server_view import ServerView
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.shared_weights import make_ring_memory
 from split_infer_ros.server.tenant import Tenant, check_unique_names
@@ -58,6 +56,7 @@ class Server:
 
     Attributes:
         limits: what post-processing keeps; may be replaced at any time.
+        view: shows tenants, models, counts and costs.
         executor: runs the chosen executions.
 
     Raises:
@@ -91,7 +90,7 @@ class Server:
             graph_bytes=settings.graph_bytes if records else None,
             num_lanes=0 if ring_memory is not None else num_lanes,
         )
-        self._tables = CostTables(
+        self._table = CostTable(
             Key.here(str(device)),
             database,
             max_batch_size=settings.largest_batch,
@@ -105,12 +104,13 @@ class Server:
             self._changed,
             self._waiting,
             self.executor,
-            self._tables,
+            self._table,
             settings.rules,
             self._failed,
             measures=settings.measures,
         )
         self._admission = Admission(self._changed, self._tenants, self._waiting, self._dispatcher, on_error)
+        self.view = ServerView(self._changed, self._tenants, self._waiting, self._admission, self._dispatcher)
         self._router = ResultRouter(
             changed=self._changed,
             tenants=self._tenants,
@@ -127,7 +127,7 @@ class Server:
             tenants=self._tenants,
             waiting=self._waiting,
             dispatcher=self._dispatcher,
-            tables=self._tables,
+            table=self._table,
             callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed, self._dispatcher.note_lanes),
             open_model=open_model,
             database=database,
@@ -153,73 +153,6 @@ class Server:
             self._limits = limits
             for model in self._dispatcher.all_models:
                 model.set_limits(limits)
-
-    @property
-    def tenants(self) -> Mapping[str, Tenant]:
-        """The tenants that run, by name. Tenants that could not be started are not among them."""
-        with self._changed:
-            return {name: state.tenant for name, state in self._tenants.items()}
-
-    @property
-    def models(self) -> Mapping[str, ServedModel]:
-        """The models that are served, by key."""
-        with self._changed:
-            return dict(self._dispatcher.models)
-
-    @property
-    def leaving(self) -> Collection[ServedModel]:
-        """Models that no tenant uses but that still have batches in flight."""
-        with self._changed:
-            return self._dispatcher.leaving
-
-    @property
-    def stacks(self) -> Collection[str]:
-        """The names of the stacks. A stack is a group of models of one architecture that may run as one network."""
-        with self._changed:
-            return list(self._dispatcher.stacks)
-
-    @property
-    def costs(self) -> ExecutionModes:
-        """What executions cost, as far as it is known."""
-        with self._changed:
-            return self._dispatcher.costs
-
-    @property
-    def is_open(self) -> bool:
-        """Whether frames are taken."""
-        return self._admission.is_open
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the device was lost, and all frames with it."""
-        return self._admission.is_lost
-
-    @property
-    def num_waiting(self) -> int:
-        """How many frames wait for their turn."""
-        with self._changed:
-            return len(self._waiting)
-
-    @property
-    def is_measured(self) -> bool:
-        """True once no cost of an execution is left to measure."""
-        with self._changed:
-            return self._dispatcher.settled
-
-    @property
-    def is_idle(self) -> bool:
-        """True while no frame waits, no batch is in flight, and no cost is left to measure."""
-        with self._changed:
-            return self._admission.is_idle and self._dispatcher.settled
-
-    def labels(self, tenant: str) -> Sequence[str]:
-        """Returns the labels of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
-        return self.model_of(tenant).model.entry.labels
-
-    def model_of(self, tenant: str) -> ServedModel:
-        """Returns the model that serves a tenant; raises ConfigurationError if there is no such tenant."""
-        with self._changed:
-            return self._dispatcher.models[self._find(tenant).model]
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
@@ -265,7 +198,7 @@ class Server:
                 plan_changer.adopt(changes)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._tables.set_max_batch_size(settings.largest_batch)
+                self._table.max_batch_size = settings.largest_batch
                 drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._dispatcher.renew()
             plan_changer.finish(changes)
@@ -305,36 +238,13 @@ class Server:
 
     def intake(self, tenant: str) -> Intake:
         """Returns what takes the frames of a tenant of that name, while there is one."""
-        return Intake(tenant, self._admission)
+        return self._admission.intake(tenant)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Delays decisions inside a ``with`` block, so that the scheduler sees frames submitted there together."""
         with self._changed:
             yield
-
-    def ledger(self, tenant: str) -> Ledger:
-        """Returns the ledger of a tenant's frames; raises ConfigurationError if there is no such tenant."""
-        with self._changed:
-            return self._find(tenant).ledger
-
-    def report(self, tenant: str, now: float) -> PipelineReport:
-        """Reports a tenant's counts and times at this moment, and the memory of its model.
-
-        The counts come from the tenant's own ledger. Times of stages come from batches with at least one of its frames.
-
-        Raises:
-            ConfigurationError: there is no such tenant.
-        """
-        with self._changed:
-            state = self._find(tenant)
-            model = self._dispatcher.models[state.model].report()
-        return state.meters.report(now, state.ledger.counts(), model)
-
-    def _find(self, tenant: str) -> TenantState:
-        if tenant not in self._tenants:
-            raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._tenants) or 'none'}.")
-        return self._tenants[tenant]
 
     def _failed(self, name: str, error: Exception) -> None:
         self._admission.fail(name, error)

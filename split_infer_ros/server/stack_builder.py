@@ -11,7 +11,7 @@ from split_infer_ros.engines.execution_config import Compiler
 from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import summarize_error
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights
 from split_infer_ros.server.served_model import ServedModel
@@ -30,7 +30,7 @@ class StackBuilder:
     Args:
         changed: guards what is shared with other threads; held briefly.
         dispatcher: has the models and gets the stacks.
-        tables: know which stacks do not pay on this machine. Those stacks are not built.
+        table: knows which stacks do not pay on this machine. Those stacks are not built.
         on_error: called with a stack's name and the reason why its models cannot run as one network.
     """
 
@@ -38,12 +38,12 @@ class StackBuilder:
         self,
         changed: threading.Condition,
         dispatcher: Dispatcher,
-        tables: CostTables,
+        table: CostTable,
         on_error: Callable[[str, Exception], None],
     ) -> None:
         self._changed = changed
         self._dispatcher = dispatcher
-        self._tables = tables
+        self._table = table
         self._on_error = on_error
         self._refused: set[tuple[tuple[TorchModel, ...], str]] = set()
         self._building = threading.Lock()
@@ -70,7 +70,7 @@ class StackBuilder:
     def _built(self, members: Mapping[str, TorchModel], split_point: str) -> StackedModel | None:
         models = tuple(members.values())
         with self._changed:
-            if (models, split_point) in self._refused or self._tables.stack_pays(list(members)) is False:
+            if (models, split_point) in self._refused or self._table.stack_pays(list(members)) is False:
                 return None
         try:
             from split_infer_ros.split.stacked_model import StackedModel  # only here: it imports torch

@@ -13,7 +13,7 @@ from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
@@ -37,7 +37,7 @@ class TenantRegistry:
         tenants: the tenants that run, by name. Only this object changes the mapping.
         waiting: the waiting frames of these tenants.
         dispatcher: serves the models.
-        tables: costs of the models.
+        table: costs of the models.
         callbacks: what models call.
         open_model: loads the model of a tenant, and says where its head is.
         database: keeps measurements.
@@ -57,7 +57,7 @@ class TenantRegistry:
         tenants: dict[str, TenantState],
         waiting: WaitingFrames,
         dispatcher: Dispatcher,
-        tables: CostTables,
+        table: CostTable,
         callbacks: Callbacks,
         open_model: OpenModel,
         database: Database,
@@ -71,14 +71,14 @@ class TenantRegistry:
         self._tenants = tenants
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._tables = tables
+        self._table = table
         self._callbacks = callbacks
         self._open_model = open_model
         self._database = database
         self._splits = splits
         self._num_lanes = num_lanes
         self._ring_memory = ring_memory
-        self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
+        self._stack_builder = StackBuilder(changed, dispatcher, table, callbacks.on_error)
         self.plan_changer = PlanChanger(changed, dispatcher, self._stack_builder)
 
     def set(
@@ -124,7 +124,7 @@ class TenantRegistry:
             models = self._dispatcher.all_models
         for model in models:
             if model.head is None:
-                model.collect(time.monotonic())
+                model.instance.collect(time.monotonic())
                 model.instance.abandon(reason)
                 continue
             for batch in list(model.instance.in_flight.values()):
@@ -159,13 +159,13 @@ class TenantRegistry:
         with naming(key, settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
         if settings.measures:  # otherwise executions are chosen by rule, not by costs that other servers measured
-            self._tables.load_costs()
+            self._table.load_costs()
         with self._changing:
             settings, limits = current()
             with naming(key, settings):
                 chosen = split.begin(settings.stage, settings.goal)
             settings = replace(settings, split_point=chosen.split_point)
-            others = sum(served.budget_bytes for served in models.values())
+            others = sum(served.plan.budget_bytes for served in models.values())
             served = ServedModel(
                 key=key,
                 opened=opened,

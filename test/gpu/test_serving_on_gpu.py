@@ -91,7 +91,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     tenants = [Tenant(name, model, "random") for name, model in models.items()]
     models["d"] = "shapes"  # with other weights, so both may run as one network
     assert pipeline.set_tenants([*tenants, Tenant("d", "shapes")]) == {}
-    assert list(pipeline.stacks) == ["shapes with weights random + shapes"]
+    assert list(pipeline.view.stacks) == ["shapes with weights random + shapes"]
     pipeline.start()
     for number in range(10):
         for name in models:
@@ -99,7 +99,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     pipeline.stop(60.0)
     assert errors == []
     assert delivered == {name: list(range(10)) for name in models}
-    assert all(pipeline.report(name, time.monotonic()).counts.published == 10 for name in models)
+    assert all(pipeline.view.report(name, time.monotonic()).counts.published == 10 for name in models)
     pipeline.close()
 
 
@@ -207,12 +207,12 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert pipeline.set_tenants([stays]) == {}
         end = time.monotonic() + LONG_S
-        while pipeline.leaving:
+        while pipeline.view.leaving:
             assert time.monotonic() < end
             time.sleep(0.01)
         free.append(free_bytes())
     pipeline.stop(LONG_S)
-    counts = pipeline.report("a", time.monotonic()).counts
+    counts = pipeline.view.report("a", time.monotonic()).counts
     pipeline.close()
     assert errors == []
     assert counts.balanced

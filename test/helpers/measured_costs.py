@@ -5,8 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from split_infer_ros.server.costs.execution_timing import ExecutionRunner, fusable_combinations, time_execution
-from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
+from split_infer_ros.server.costs.cost_measurer import ExecutionRunner, time_execution
+from split_infer_ros.server.schedule.execution_costs import (
+    Combination,
+    ExecutionCosts,
+    combination_of,
+    fusable_combinations,
+)
 from split_infer_ros.split.model import SplitModel
 
 
@@ -22,11 +27,12 @@ def measure_costs(
         rounds: samples of each execution.
     """
     parameters = {name: model.parameters for name, model in models.items()}
+    blank_images = {name: model.blank_images for name, model in models.items()}
     fusable = list(fusable_combinations(parameters))
 
     def median_s(combination: Combination) -> float:
         samples_s: list[float] = []
-        for _ in time_execution(models, runner, combination, rounds=rounds, add_sample=samples_s.append):
+        for _ in time_execution(blank_images, runner, combination, rounds=rounds, add_sample=samples_s.append):
             pass
         return statistics.median(samples_s)
 

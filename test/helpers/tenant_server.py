@@ -84,8 +84,8 @@ class Running:
 
     def set(self, *tenants: Tenant) -> dict[str, ConfigurationError]:
         refused = self.pipeline.set_tenants(tenants)
-        for name in self.pipeline.tenants:
-            ledger = self.pipeline.ledger(name)
+        for name in self.pipeline.view.tenants:
+            ledger = self.pipeline.view.ledger(name)
             if ledger not in self.ledgers[name]:
                 self.ledgers[name].append(ledger)
         return refused
@@ -95,13 +95,13 @@ class Running:
             self.pipeline.intake(tenant).submit(*frame(value, tenant), time.monotonic())
 
     def measured(self) -> None:
-        until(lambda: self.pipeline.is_measured)
+        until(lambda: self.pipeline.view.is_measured)
 
     def settled(self) -> None:
-        until(lambda: not any(self.counts(name).in_flight for name in self.pipeline.tenants))
+        until(lambda: not any(self.counts(name).in_flight for name in self.pipeline.view.tenants))
 
     def counts(self, tenant: str) -> LedgerCounts:
-        return self.pipeline.report(tenant, time.monotonic()).counts
+        return self.pipeline.view.report(tenant, time.monotonic()).counts
 
     def check(self) -> None:
         """Checks that all frames are accounted for and that each result is of its own tenant's frame."""

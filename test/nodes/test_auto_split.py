@@ -15,6 +15,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.planner import Objective, plan
 
@@ -42,7 +43,7 @@ def test_first_start_measures_and_takes_the_best(
         detections, reports = listening(pipeline)
         detections.wait_for(3)
         model = pipeline.backbone.model
-        profile = profile_model(model, [2], Database(database), may_measure=False)
+        profile = profile_model(Profiler(model), [2], Database(database), may_measure=False)
         report = reports.wait_for(1)[0]
         best = plan(profile)
         assert (report.split_point, report.batch_size) == (best.split_point, 2)

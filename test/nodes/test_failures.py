@@ -23,8 +23,8 @@ from split_infer_ros.nodes import tenants as tenants_module
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.process_exit import ThreadFailures
 from split_infer_ros.nodes.result_publisher import ResultPublisher
-from split_infer_ros.nodes.thread_failures import ThreadFailures
 from split_infer_ros.runtime.worker_thread import WorkerThread
 
 LABELS = ("\ud83d\ude97", "half \ud83d", "plain")

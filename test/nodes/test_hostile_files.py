@@ -108,5 +108,5 @@ def test_node_that_is_told_of_such_a_file_goes_on(context: Context, files: dict[
             assert client.set("tenants", **{"tenant.front.model": str(path)}) == [""]
             words = f"It runs as before: {path} {SENTENCES[damage]}"
             arrays.wait_for_one(lambda array, words=words: said(words, DiagnosticStatus.WARN), words, START_S)
-            running = pipeline.nodes["tenants"].pipeline.tenants
+            running = pipeline.nodes["tenants"].pipeline.view.tenants
             assert running["front"].model == RED

@@ -19,7 +19,7 @@ from std_msgs.msg import String
 
 from split_infer_ros.buffers.pool import FeatureReader, SlotPool
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.intra_process import Bus, IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports.intra_process import IntraProcessSender
 from split_infer_ros.server.frame import Handle
@@ -83,6 +83,76 @@ class CountingPublisher(IntraProcessPublisher):
     def _convert(self, thing: Any) -> String:
         self.converted += 1
         return String(data=str(thing))
+
+
+def test_object_arrives_in_the_publishers_thread() -> None:
+    bus = Bus()
+    received: list[tuple[Any, int]] = []
+    bus.subscribe("features", lambda message: received.append((message, threading.get_ident())))
+    message = object()
+    assert bus.publish("features", message) == 1
+    assert received == [(message, threading.get_ident())]
+    assert received[0][0] is message
+
+
+def test_topics_are_independent() -> None:
+    bus = Bus()
+    received: list[Any] = []
+    bus.subscribe("features", received.append)
+    assert bus.publish("detections", 1) == 0
+    assert received == []
+    assert bus.has_subscribers("features")
+    assert not bus.has_subscribers("detections")
+
+
+def test_each_subscription_ends_alone_and_once() -> None:
+    bus = Bus()
+    received: list[Any] = []
+    first = bus.subscribe("features", received.append)
+    second = bus.subscribe("features", received.append)
+    assert bus.publish("features", 1) == 2
+    first()
+    assert bus.publish("features", 2) == 1
+    second()
+    second()
+    assert not bus.has_subscribers("features")
+    assert bus.publish("features", 3) == 0
+    assert received == [1, 1, 2]
+
+
+def test_subscriber_may_unsubscribe_itself() -> None:
+    bus = Bus()
+    received: list[Any] = []
+
+    def once(message: Any) -> None:
+        received.append(message)
+        end()
+
+    end = bus.subscribe("features", once)
+    bus.subscribe("features", received.append)
+    assert bus.publish("features", 1) == 2
+    assert bus.publish("features", 2) == 1
+    assert received == [1, 1, 2]
+
+
+def test_many_threads_subscribe_and_unsubscribe() -> None:
+    bus = Bus()
+    received: list[Any] = []
+    bus.subscribe("features", received.append)
+
+    def come_and_go() -> None:
+        for _ in range(300):
+            bus.subscribe("features", lambda message: None)()
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        bus.publish("features", number)
+    for thread in threads:
+        thread.join(60.0)
+    assert received == list(range(300))
+    assert bus.publish("features", 300) == 1
 
 
 def test_local_subscribers_get_the_object_at_once(client: Client) -> None:

@@ -102,7 +102,7 @@ class Cameras:
 
     def counts(self, tenant: str) -> LedgerCounts:
         """Returns a tenant's counts, which must close at every instant."""
-        found = self.pipeline.nodes["tenants"].pipeline.report(tenant, time.monotonic()).counts
+        found = self.pipeline.nodes["tenants"].pipeline.view.report(tenant, time.monotonic()).counts
         assert found.balanced, found
         return found
 
@@ -128,7 +128,7 @@ def label_of(message: Detection2DArray) -> str:
 def test_results_come_from_each_tenants_own_head(context: Context, folder: Path, transport: str) -> None:
     with Cameras(context, {"left": RED, "right": RED}, transport=transport) as cameras:
         namespace = cameras.pipeline.namespace
-        served = cameras.pipeline.nodes["tenants"].pipeline.models
+        served = cameras.pipeline.nodes["tenants"].pipeline.view.models
         assert len({id(model.model) for model in served.values()}) == 1
         assert len(served) == 2
         for number, name in enumerate(("left", "right")):
@@ -177,16 +177,16 @@ def test_tenant_comes_and_goes_with_its_head(
             cameras.show("side", frame_id="held up")
             assert held_up.wait(WAIT_S)
             assert client.set("tenants", tenants=["left"]) == [""]
-            wait_until(lambda: list(server.tenants) == ["left"], "the removal")
+            wait_until(lambda: list(server.view.tenants) == ["left"], "the removal")
             cameras.flows("left")
             assert cameras.publishers(topic)  # its batch is out
         finally:
             go_on.set()
-        wait_until(lambda: not server.leaving, "the end of its last batch")
+        wait_until(lambda: not server.view.leaving, "the end of its last batch")
         wait_until(lambda: not cameras.publishers(topic), "the end of its features")
         cameras.flows("left")
         assert client.set("tenants", tenants=["left", "side"]) == [""]
-        wait_until(lambda: "side" in server.tenants, "its return")
+        wait_until(lambda: "side" in server.view.tenants, "its return")
         cameras.flows("side")
         cameras.pipeline.remove("side/head")
 
@@ -198,7 +198,7 @@ def test_tenant_with_another_model_needs_another_head(context: Context, folder: 
             cameras.flows(name)
         before, server = cameras.counts("left"), cameras.pipeline.nodes["tenants"].pipeline
         assert cameras.client.set("tenants", **{"tenant.left.model": GREEN}) == [""]
-        wait_until(lambda: server.tenants["left"].model == GREEN, "another model")
+        wait_until(lambda: server.view.tenants["left"].model == GREEN, "another model")
         cameras.show("left")
         after = cameras.settled("left", before.received + 1)
         assert after.dropped["lease_expired"] == before.dropped.get("lease_expired", 0) + 1  # its head refused it

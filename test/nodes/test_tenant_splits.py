@@ -18,6 +18,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.server import model_splits
+from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.server.server import Server
 from split_infer_ros.split.planner import Objective, plan
@@ -45,7 +46,7 @@ def server_of(pipeline: Pipeline) -> Server:
 
 
 def split_point_of(pipeline: Pipeline) -> str:
-    return server_of(pipeline).models[KEY].plan.split_point.name
+    return server_of(pipeline).view.models[KEY].plan.split_point.name
 
 
 def profiles_in(database: Path) -> list[str]:
@@ -57,9 +58,9 @@ def test_first_start_measures_and_takes_the_best(
 ) -> None:
     monkeypatch.setattr(model_splits, "DWELL_S", 1e6)  # no drift moves the split meanwhile
     with Pipeline(context, tenants={**TENANTS, "tuning_database": str(database)}) as pipeline:
-        client, model = pipeline.client, server_of(pipeline).models[KEY].model
+        client, model = pipeline.client, server_of(pipeline).view.models[KEY].model
         assert profiles_in(database)
-        profile = profile_model(model, [1, BATCH_SIZE], Database(database), may_measure=False)
+        profile = profile_model(Profiler(model), [1, BATCH_SIZE], Database(database), may_measure=False)
         best = {kind: plan(profile, kind, batch_sizes=[BATCH_SIZE]).split_point for kind in Objective}
         assert split_point_of(pipeline) == best[Objective.THROUGHPUT]
         reports = client.subscribe(PipelineReport, "report")
@@ -116,7 +117,7 @@ def test_second_start_measures_nothing_and_split_follows_drift(
         detections.clear()
         images.publish(picture)
         detections.wait_for(1)
-        wait_until(lambda: not server.ledger("front").counts().in_flight, "the last frame")
-        counts = server.ledger("front").counts()
+        wait_until(lambda: not server.view.ledger("front").counts().in_flight, "the last frame")
+        counts = server.view.ledger("front").counts()
         assert counts.balanced
         assert set(counts.dropped) <= {"overrun"}

@@ -49,7 +49,7 @@ def label_of(message: Detection2DArray) -> str:
 
 def counts(pipeline: Pipeline, tenant: str) -> LedgerCounts:
     """Returns a tenant's counts, which must close at every instant."""
-    found = pipeline.nodes["tenants"].pipeline.report(tenant, time.monotonic()).counts
+    found = pipeline.nodes["tenants"].pipeline.view.report(tenant, time.monotonic()).counts
     assert found.balanced, found
     return found
 
@@ -94,7 +94,7 @@ def again(pipeline: Pipeline) -> Iterator[None]:
 
 def tenants_of(pipeline: Pipeline) -> dict[str, str]:
     """Returns the models of the running tenants by name."""
-    return {name: tenant.model for name, tenant in pipeline.nodes["tenants"].pipeline.tenants.items()}
+    return {name: tenant.model for name, tenant in pipeline.nodes["tenants"].pipeline.view.tenants.items()}
 
 
 @pytest.fixture(scope="module")
@@ -231,12 +231,12 @@ def test_refused_change_gets_a_sentence_and_has_no_effect(
     pipeline: Pipeline, change: dict[str, Any], words: list[str]
 ) -> None:
     node = pipeline.nodes["tenants"]
-    before, running, rows = node.values, node.pipeline.tenants, set(node.get_parameters_by_prefix(""))
+    before, running, rows = node.values, node.pipeline.view.tenants, set(node.get_parameters_by_prefix(""))
     reason = pipeline.client.set_all("tenants", **{"tenant.fresh.priority": 3}, **change)
     for word in words:
         assert word in reason
     assert node.values == before
-    assert node.pipeline.tenants == running
+    assert node.pipeline.view.tenants == running
     assert set(node.get_parameters_by_prefix("")) == rows
 
 
@@ -410,7 +410,9 @@ def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
     client = pipeline.client
     rows = {"tenant.front.deadline_ms": 0, "tenant.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
-    wait_until(lambda: pipeline.nodes["tenants"].pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
+    wait_until(
+        lambda: pipeline.nodes["tenants"].pipeline.view.tenants["front"].when_late is LatePolicy.DROP, "the change"
+    )
     found = client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     for number in range(3):
@@ -431,7 +433,7 @@ def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch
 
     monkeypatch.setattr(ResultPublisher, "publish", gate)
     front = client.publisher(Image, "front/image")
-    ledger = pipeline.nodes["tenants"].pipeline.ledger("front")
+    ledger = pipeline.nodes["tenants"].pipeline.view.ledger("front")
     before = ledger.counts()
     try:
         for _ in range(4):
@@ -534,7 +536,7 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
     tenants |= {f"tenant.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
-        assert len(pipeline.nodes["tenants"].pipeline.models) == 3  # those on one model share it
+        assert len(pipeline.nodes["tenants"].pipeline.view.models) == 3  # those on one model share it
         stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:

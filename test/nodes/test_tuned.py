@@ -166,7 +166,7 @@ def test_tenants_start_with_what_tuning_found(
     node = TenantsNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
     try:
         node.trigger_configure()
-        (served,) = node.pipeline.models.values()
+        (served,) = node.pipeline.view.models.values()
         assert (served.plan.split_point.name, served.num_threads) == (split_point, num_threads)
         node.pipeline.configure(replace(node.pipeline.settings, split_point="input"))
         node.pipeline.configure(replace(node.pipeline.settings, split_point="default"))

@@ -23,7 +23,7 @@ def test_a_tenant_that_goes_takes_what_waits_with_it(serve: Serve) -> None:
     run = serve(A, B, one=one)
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.send("a", 2, 3)
     run.send("b", 4)
     run.set(B)
@@ -56,13 +56,13 @@ def test_a_model_goes_once_nobody_has_it_and_its_batches_are_back(serve: Serve) 
     run = serve(A, C, one=BrightModel("one"), two=two)
     two.gate.clear()
     run.send("c", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.set(A)
-    assert list(run.pipeline.tenants) == ["a"]
-    (line,) = run.pipeline.leaving
+    assert list(run.pipeline.view.tenants) == ["a"]
+    (line,) = run.pipeline.view.leaving
     assert line.plan.pool.bytes > 0
     two.gate.set()
-    until(lambda: not run.pipeline.leaving)
+    until(lambda: not run.pipeline.view.leaving)
     run.send("a", 2)
     run.settled()
     assert line.plan.pool.bytes == 0
@@ -80,8 +80,8 @@ def test_a_tenant_may_change_its_model_and_its_deadline(serve: Serve) -> None:
     run.send("a", 3)
     run.settled()
     assert run.counts("a").published == 3
-    assert run.pipeline.report("a", 1.0).model == "two"
-    assert run.pipeline.labels("a") == ("bright by two",)
+    assert run.pipeline.view.report("a", 1.0).model == "two"
+    assert run.pipeline.view.labels("a") == ("bright by two",)
 
 
 def test_who_cannot_be_started_is_named_and_the_others_run(serve: Serve) -> None:
@@ -90,19 +90,19 @@ def test_who_cannot_be_started_is_named_and_the_others_run(serve: Serve) -> None
     assert list(refused) == ["a", "d", "e"]
     assert str(refused["e"]) == "broken cannot be loaded (what a factory raises)."
     assert "There is no model 'nothing'" in str(refused["d"])
-    assert run.pipeline.tenants == {"a": A, "b": B}
+    assert run.pipeline.view.tenants == {"a": A, "b": B}
     run.send("a", 1)
     run.send("b", 2)
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "ab"] == [1, 1]
     with pytest.raises(ConfigurationError, match="listed twice: a"):
         run.pipeline.set_tenants([A, B, A])
-    assert run.pipeline.tenants == {"a": A, "b": B}
+    assert run.pipeline.view.tenants == {"a": A, "b": B}
 
 
 def test_models_that_together_take_too_much_are_refused_with_what_would_fit(serve: Serve) -> None:
     run = serve(A, one=BrightModel("one"), two=BrightModel("two"))
-    one = run.pipeline.models["one"]
+    one = run.pipeline.view.models["one"]
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * one.budget_bytes))
     refused = run.set(A, C)
     assert list(refused) == ["c"]
@@ -154,7 +154,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(serve: Serve, mon
     run.send("c", 3)
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 1]
-    line = run.pipeline.models["two"]
+    line = run.pipeline.view.models["two"]
     assert (line.plan.settings.batch_size, line.plan.settings.pool_slots) == (3, 5)
     assert line.head is not None
     assert line.head.limits is limits
@@ -188,7 +188,7 @@ def test_whatever_happens_each_frame_is_settled_once(
             run.set(*(Tenant(name, second if name == "b" else "one") for name in sorted(first)))  # type: ignore
         elif kind == "restart":
             run.pipeline.stop(second)  # type: ignore[arg-type]
-            assert all(not run.counts(name).in_flight for name in run.pipeline.tenants)
+            assert all(not run.counts(name).in_flight for name in run.pipeline.view.tenants)
             run.pipeline.start()
         else:
             run.pipeline.configure(replace(SETTINGS, batch_size=first, pool_slots=second))  # type: ignore[arg-type]

@@ -238,7 +238,7 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
         database=database,
     )
     assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
-    (model,) = pipeline.models.values()
+    (model,) = pipeline.view.models.values()
     assert isinstance(model.plan.preprocessor, PixelPreprocessor if name == "openvino" else HostPreprocessor)
     pipeline.start()
     try:
@@ -282,14 +282,14 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
     assert pipeline.set_tenants([Tenant("front", "two_roads"), Tenant("rear", "two_roads", "random")]) == {}
     pipeline.start()
     try:
-        until(lambda: pipeline.is_measured)
+        until(lambda: pipeline.view.is_measured)
         for number, picture in enumerate(pictures()):
             with pipeline.held():
                 for name in found:
                     pixels = Pixels(picture, RGB)
                     pipeline.intake(name).submit(pixels, Origin(number, name, *picture.shape[:2]), time.monotonic())
-            until(lambda: not any(pipeline.ledger(name).counts().in_flight for name in found))
-        reports = [pipeline.report(name, time.monotonic()) for name in found]
+            until(lambda: not any(pipeline.view.ledger(name).counts().in_flight for name in found))
+        reports = [pipeline.view.report(name, time.monotonic()) for name in found]
     finally:
         pipeline.stop(10.0)
         pipeline.close()
@@ -325,7 +325,7 @@ def test_tenants_take_precisions_as_the_processor_does(
     )
     try:
         assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
-        report = pipeline.report("front", 0.0)
+        report = pipeline.view.report("front", 0.0)
         assert (report.engine, report.precision) == ("torch", found)
         assert any(noted in note for note in notes) if noted else notes == []
     finally:

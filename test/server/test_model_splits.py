@@ -20,6 +20,7 @@ from split_infer_ros.server import model_splits
 from split_infer_ros.server.auto_split import AUTO
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -109,7 +110,7 @@ class Split(Running):
     @property
     def split_points(self) -> dict[str, str]:
         """Where each model is split, by its name."""
-        return {key: served.plan.split_point.name for key, served in self.pipeline.models.items()}
+        return {key: served.plan.split_point.name for key, served in self.pipeline.view.models.items()}
 
     @contextmanager
     def frames_flow(self, *tenants: str) -> Iterator[None]:
@@ -163,7 +164,7 @@ def test_each_model_is_split_where_it_measures_best(serve: Serve) -> None:
     for name in "ac":
         run.send(name, 10, 20)
     run.settled()
-    assert [run.pipeline.report(name, 0.0).split_point for name in "ac"] == ["input", "parts.1"]
+    assert [run.pipeline.view.report(name, 0.0).split_point for name in "ac"] == ["input", "parts.1"]
     assert run.errors == []
 
 
@@ -214,7 +215,7 @@ def test_one_model_moves_alone_when_its_backbone_slows_down(
     use_lanes(monkeypatch, lanes)
     run = serve(one="parts.1", two="parts.1")
     run.send("c", 10)
-    other = run.pipeline.models["two"].plan
+    other = run.pipeline.view.models["two"].plan
     model = run.models["one"]
     assert isinstance(model, SlowingModel)
     model.delay_s = 0.02
@@ -222,7 +223,7 @@ def test_one_model_moves_alone_when_its_backbone_slows_down(
         until(lambda: run.split_points["one"] == "input")
         received = run.counts("a").received
         until(lambda: run.counts("a").received > received + 10)
-    assert run.pipeline.models["two"].plan is other
+    assert run.pipeline.view.models["two"].plan is other
     assert run.lines[0].startswith("one: The split point moves from parts.1 at batch size 5 to input at 5: ")
     assert run.pipeline.settings.split_point == AUTO
     run.pipeline.configure(replace(OPEN, pool_slots=3))
@@ -234,14 +235,16 @@ def test_a_server_that_stops_during_a_move_ends(serve: Serve, monkeypatch: pytes
     monkeypatch.setattr(model_splits, "DWELL_S", DWELL_S)
     run = serve(one="parts.1")
     moving, gate = threading.Event(), threading.Event()
-    change_plan = ServedModel.change_plan
+    next_plan = PlanChanger.next_plan
 
-    def wait(served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
+    def wait(
+        changer: PlanChanger, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool
+    ) -> Plan:
         moving.set()
         assert gate.wait(LONG_S)
-        return change_plan(served, settings, taken_bytes, is_running)
+        return next_plan(changer, served, settings, taken_bytes, is_running)
 
-    monkeypatch.setattr(ServedModel, "change_plan", wait)
+    monkeypatch.setattr(PlanChanger, "next_plan", wait)
     model = run.models["one"]
     assert isinstance(model, SlowingModel)
     model.delay_s = 0.02

@@ -21,14 +21,14 @@ def test_a_lane_that_waits_holds_up_no_other(serve: Serve) -> None:
     run = serve(A, B, C, one=one, two=BrightModel("two"))
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     for value in range(3, 9):
         run.send("c", value)
         until(lambda: run.counts("c").in_flight == 0)
     assert run.counts("a").in_flight == 1
     run.send("b", 9)
-    until(lambda: not run.pipeline.num_waiting)
-    assert len(run.pipeline.models["one"].in_flight) == 2, "the same model on both lanes"
+    until(lambda: not run.pipeline.view.num_waiting)
+    assert len(run.pipeline.view.models["one"].in_flight) == 2, "the same model on both lanes"
     one.gate.set()
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "abc"] == [1, 1, 6]
@@ -53,7 +53,7 @@ def test_one_camera_has_both_lanes_and_its_results_keep_their_order(
 
     monkeypatch.setattr(Batch, "load", wait_for_second)
     run.send("a", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.send("a", 2)
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]] == [1, 2]
@@ -85,7 +85,7 @@ def test_a_batch_that_fails_costs_its_own_lane_alone(serve: Serve) -> None:
     run = serve(A, C, one=one, two=two)
     two.gate.clear()
     run.send("c", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     for value in (BAD, 2):
         run.send("a", value)
         until(lambda: run.counts("a").in_flight == 0)
@@ -101,12 +101,12 @@ def test_a_model_that_goes_is_there_until_its_lane_is_done(serve: Serve) -> None
     run = serve(A, C, one=BrightModel("one"), two=two)
     two.gate.clear()
     run.send("c", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.set(A)
     run.send("a", 2)
     run.settled()
     two.gate.set()
-    until(lambda: not run.pipeline.leaving)
+    until(lambda: not run.pipeline.view.leaving)
     (gone,) = run.ledgers["c"]
     assert gone.counts().dropped == {"removed": 1}
     assert run.errors == []
@@ -118,9 +118,9 @@ def test_what_is_under_way_on_lanes_is_waited_for_at_the_end(serve: Serve) -> No
     run = serve(A, B, one=one)
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.send("b", 3)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.send("a", 2)
     stopping = threading.Thread(target=run.pipeline.stop, args=(0.0,))
     stopping.start()

@@ -112,7 +112,7 @@ def heads(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heads]:
 def test_tenants_of_one_model_share_it_and_no_batch(heads: Heads) -> None:
     run = heads.run
     assert run.set(A, B) == {}
-    served = run.pipeline.models
+    served = run.pipeline.view.models
     assert list(served) == ["one for a", "one for b"]
     assert served["one for a"].model is served["one for b"].model
     with run.pipeline.held():
@@ -122,7 +122,7 @@ def test_tenants_of_one_model_share_it_and_no_batch(heads: Heads) -> None:
         assert run.counts(name).published == len(run.delivered[name]) == 8
         sources = {origin.source for handle in heads.of[name][0].handles for origin in handle.origins}
         assert sources == {name}
-        report = run.pipeline.report(name, 1.0)
+        report = run.pipeline.view.report(name, 1.0)
         assert (report.model, report.slots_used) == ("one", 0)
 
 
@@ -166,7 +166,7 @@ def test_tenant_is_removed_while_its_batches_are_out(heads: Heads) -> None:
     head = heads.of["a"][0]
     head.holds = True
     run.send("a", *range(20))
-    slots = run.pipeline.models["one for a"].plan.settings.pool_slots
+    slots = run.pipeline.view.models["one for a"].plan.settings.pool_slots
     until(lambda: len(head.handles) == slots)
     out = sum(len(handle.origins) for handle in head.handles)
     run.set(B)
@@ -174,11 +174,11 @@ def test_tenant_is_removed_while_its_batches_are_out(heads: Heads) -> None:
     assert ledger.counts().dropped == {"removed": 20 - out}
     run.send("b", 1)
     run.settled()
-    assert [model.key for model in run.pipeline.leaving] == ["one for a"]
+    assert [model.key for model in run.pipeline.view.leaving] == ["one for a"]
     assert head.transport.is_connected
     head.go_on()
     until(lambda: not head.transport.is_connected)
-    assert not run.pipeline.leaving
+    assert not run.pipeline.view.leaving
     assert ledger.counts().published == len(run.delivered["a"]) == out
     assert len(run.delivered["b"]) == 1
 
@@ -220,7 +220,7 @@ def test_tenant_gets_another_model_while_batches_are_out(heads: Heads) -> None:
 def test_tenant_without_memory_leaves_no_way_open(heads: Heads) -> None:
     run = heads.run
     run.set(A)
-    budget = run.pipeline.models["one for a"].budget_bytes
+    budget = run.pipeline.view.models["one for a"].plan.budget_bytes
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * budget))
     refused = run.set(A, B)
     assert "one for b: Features and staging take" in str(refused["b"])

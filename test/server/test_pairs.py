@@ -91,7 +91,7 @@ def serve_while_both_wait(run: Running, first: int) -> None:
     gate = run.models["one"].gate
     gate.clear()
     run.send("a", first)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.send("a", first + 1)
     run.send("c", first + 2)
     gate.set()
@@ -99,28 +99,28 @@ def serve_while_both_wait(run: Running, first: int) -> None:
 
 
 def has_co_run_plans(run: Running) -> bool:
-    return any(model.co_run_plans.plans for model in run.pipeline.models.values())
+    return any(model.co_runs.plans for model in run.pipeline.view.models.values())
 
 
 def test_pair_runs_under_two_policies(gpu: SimulatedGpu, serve: Serve) -> None:
     run = serve(A, C, settings=SETTINGS, **models())
-    two = next(model for model in run.pipeline.models.values() if model.key == "two")
-    alone = run.pipeline.report("c", 0.0)
+    two = next(model for model in run.pipeline.view.models.values() if model.key == "two")
+    alone = run.pipeline.view.report("c", 0.0)
     assert "also" not in alone.memory_reason
     serve_while_both_wait(run, 1)
     assert gpu.batches == [("one", D), ("one", D), ("two", M)]
-    assert run.pipeline.report("a", 0.0).memory_reason == "as simulated", "its own policy is the one for pairs"
+    assert run.pipeline.view.report("a", 0.0).memory_reason == "as simulated", "its own policy is the one for pairs"
     run.send("c", 4)
     run.settled()
     assert gpu.batches[-1] == ("two", D)
-    report = run.pipeline.report("c", 0.0)
+    report = run.pipeline.view.report("c", 0.0)
     assert report.memory == "device"
     assert report.memory_reason.startswith("as simulated; also managed, for batches whose neighbour in the queue calls")
     assert (report.pool_bytes, report.staging_bytes) == (alone.pool_bytes, alone.staging_bytes), (
         "no second set of slots"
     )
     assert report.slots_used == 0
-    switched = two.co_run_plans.plans[M]
+    switched = two.co_runs.plans[M]
     assert switched.pool.leases is two.plan.pool.leases
     assert switched.pool.slots.bytes == two.plan.pool.bytes // 2
     assert run.errors == []
@@ -159,7 +159,7 @@ def test_pairs_follow_a_change_of_settings(gpu: SimulatedGpu, serve: Serve) -> N
     run.pipeline.configure(replace(SETTINGS, pool_slots=3))
     assert not has_co_run_plans(run), "they would keep the memory of the plan that was replaced"
     serve_while_both_wait(run, 4)
-    (switched,) = [plan for each in run.pipeline.models.values() for plan in each.co_run_plans.plans.values()]
+    (switched,) = [plan for each in run.pipeline.view.models.values() for plan in each.co_runs.plans.values()]
     assert len(switched.pool.leases) == 3
     assert gpu.batches[-1] == ("two", M)
 
@@ -173,7 +173,7 @@ def test_switch_is_undone_when_its_neighbour_leaves(
     run.send("a", 1)
     run.settled()
     monkeypatch.setattr(SimulatedAdvisor, "best", D)
-    used = {model.key: model for model in run.pipeline.models.values()}
+    used = {model.key: model for model in run.pipeline.view.models.values()}
     monkeypatch.setattr(
         SimulatedAdvisor, "breaks_guideline", property(lambda advisor: advisor is used["one"].instance.advisor)
     )
@@ -182,7 +182,7 @@ def test_switch_is_undone_when_its_neighbour_leaves(
     run.settled()
     assert gpu.batches[0] == ("one", M)
     assert {policy for _, policy in gpu.batches[1:]} == {D}
-    assert run.pipeline.report("a", 0.0).memory == "device"
+    assert run.pipeline.view.report("a", 0.0).memory == "device"
     assert run.counts("a").published == 3
     assert run.errors == []
 
@@ -192,7 +192,7 @@ def test_switch_stays_without_memory_for_another_plan(
 ) -> None:
     monkeypatch.setattr(SimulatedAdvisor, "best", M)
     run = serve(A, C, settings=SETTINGS, **models())
-    budget = sum(model.budget_bytes for model in run.pipeline.models.values())
+    budget = sum(model.plan.budget_bytes for model in run.pipeline.view.models.values())
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
     monkeypatch.setattr(SimulatedAdvisor, "best", D)
     monkeypatch.setattr(SimulatedAdvisor, "breaks_guideline", True)

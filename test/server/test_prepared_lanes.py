@@ -88,12 +88,12 @@ def test_tenants_measure_lanes_once_these_are_prepared(engine: Engine, prepared:
     assert server.set_tenants([Tenant("front", "two_roads")]) == {}
     server.start()
     try:
-        until(lambda: server.is_measured)
-        assert (list(server.costs.whole.alone_s), list(server.costs.lane.alone_s)) == (["two_roads"], [])
+        until(lambda: server.view.is_measured)
+        assert (list(server.view.costs.whole.alone_s), list(server.view.costs.lane.alone_s)) == (["two_roads"], [])
         assert prepared == []
         for number, picture in enumerate(PICTURES):
             server.intake("front").submit(Pixels(picture, RGB), Origin(number, "front", SIDE, SIDE), time.monotonic())
-        until(lambda: server.is_measured and "two_roads" in server.costs.lane.alone_s)
+        until(lambda: server.view.is_measured and "two_roads" in server.view.costs.lane.alone_s)
         assert len(prepared) == NUM_LANES
     finally:
         server.stop(10.0)

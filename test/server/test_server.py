@@ -15,7 +15,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.server import served_model, server, warm_up
-from split_infer_ros.server.costs import cost_table
+from split_infer_ros.server.costs import kept_costs
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.request import LatePolicy
@@ -33,14 +33,14 @@ def test_each_frame_gets_its_own_result_at_its_own_tenant(serve: Serve) -> None:
     for index, tenant in enumerate("abc"):
         headers = [origin.header[1] for origin, _ in run.delivered[tenant]]
         assert headers == [value + index for value in range(0, 200, 10)]
-        report = run.pipeline.report(tenant, time.monotonic())
+        report = run.pipeline.view.report(tenant, time.monotonic())
         assert report.counts.published == 20
         assert report.model == ("two" if tenant == "c" else "one")
         assert report.split_point == "parts.0"
         assert report.latency_p50_s > 0
         assert report.batches > 0
     assert run.errors == []
-    assert run.pipeline.labels("c") == ("bright by two",)
+    assert run.pipeline.view.labels("c") == ("bright by two",)
 
 
 def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:
@@ -48,7 +48,7 @@ def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:
     run = serve(A, B, one=one)
     one.gate.clear()
     run.send("a", 1)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     for value in range(2, 5):
         run.send("a", value)
         run.send("b", value)
@@ -57,7 +57,7 @@ def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:
     assert sum(one.batches) == 7
     assert max(one.batches) > 1
     for tenant in "ab":
-        report = run.pipeline.report(tenant, time.monotonic())
+        report = run.pipeline.view.report(tenant, time.monotonic())
         assert 0 < report.merged_batches <= report.batches
         assert (report.fused_batches, report.stacked_batches) == (0, 0)
         assert 0 < report.queueing_mean_s <= report.queueing_p99_s <= report.latency_p99_s
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_or_was_missed_is_counted(serve: Serve) -> None:
     run.pipeline.intake("nobody").missed(3, DropReason.MIDDLEWARE)
     assert run.counts("a").dropped == {"unknown_encoding": 1, "middleware": 3}
     with pytest.raises(ConfigurationError, match=r"There is no tenant 'nobody'; there are: a\."):
-        run.pipeline.report("nobody", 1.0)
+        run.pipeline.view.report("nobody", 1.0)
 
 
 def test_late_frames_are_dropped_or_finished_as_the_tenant_says(serve: Serve) -> None:
@@ -184,16 +184,16 @@ def test_freed_memory_is_given_back_at_the_first_start_alone(serve: Serve, monke
 def test_a_model_is_measured_once_for_all(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (server, warm_up):
         monkeypatch.setattr(module, "max_threads", lambda: 2)
-    monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
+    monkeypatch.setattr(kept_costs, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    modes = run.pipeline.costs
+    modes = run.pipeline.view.costs
     assert modes.num_lanes == 2
     for costs in (modes.whole, modes.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 5]
     assert list(modes.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = serve(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline.costs == modes
+    assert again.pipeline.view.costs == modes
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 
@@ -221,7 +221,7 @@ def test_a_decoder_that_hangs_keeps_no_frame_open_at_the_end(serve: Serve, monke
     run = serve(A, one=BrightModel("one"))
     run.deliver_gate.clear()
     run.send("a", 1, 2, 3)
-    until(lambda: not run.pipeline.num_waiting)
+    until(lambda: not run.pipeline.view.num_waiting)
     run.pipeline.stop(0.05)
     counts = run.counts("a")
     assert counts.balanced
@@ -238,6 +238,6 @@ def test_a_decoder_that_hangs_keeps_no_frame_open_at_the_end(serve: Serve, monke
 def test_server_that_does_not_measure_takes_no_costs_of_others(serve: Serve) -> None:
     """Costs would say how many frames a batch waits for, which is up to ``batch_size`` there."""
     measured = serve(A, one=BrightModel("one"))
-    assert measured.pipeline.costs.whole.knows("one")
+    assert measured.pipeline.view.costs.whole.knows("one")
     by_rule = serve(A, settings=replace(SETTINGS, measures=False), one=BrightModel("one"))
-    assert not by_rule.pipeline.costs.whole.knows("one")
+    assert not by_rule.pipeline.view.costs.whole.knows("one")

@@ -43,7 +43,7 @@ class Dispatcher:
         self.stacks = {stack.name: stack for stack in stacks}
 
 
-class Tables:
+class Table:
     """Knows of stacks what it is told."""
 
     pays: bool | None = None
@@ -54,12 +54,12 @@ class Tables:
 
 class Bench:
     def __init__(self, **models: Any) -> None:
-        self.dispatcher, self.tables = Dispatcher(**models), Tables()
+        self.dispatcher, self.table = Dispatcher(**models), Table()
         self.errors: list[tuple[str, str]] = []
         self.builder = StackBuilder(
             threading.Condition(),
             self.dispatcher,  # type: ignore[arg-type]
-            self.tables,  # type: ignore[arg-type]
+            self.table,  # type: ignore[arg-type]
             lambda name, error: self.errors.append((name, str(error))),
         )
 
@@ -131,9 +131,9 @@ def test_stacks_follow_the_models() -> None:
 
 def test_stack_that_does_not_pay_is_not_built() -> None:
     bench = Bench(a=served(plain()), b=served(plain()))
-    bench.tables.pays = False
+    bench.table.pays = False
     assert bench.build() == []
-    bench.tables.pays = True
+    bench.table.pays = True
     assert bench.build() == ["a + b"]
 
 

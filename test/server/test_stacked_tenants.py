@@ -82,26 +82,26 @@ def check_results(running: Running, values: list[int]) -> None:
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)
 def test_each_tenant_gets_its_own_models_results_from_a_stack(running: Running) -> None:
-    assert list(running.pipeline.stacks) == ["one + two + three"]
+    assert list(running.pipeline.view.stacks) == ["one + two + three"]
     values = list(range(8, 208, 8))
     for value in values:
         send_together(running, value)
         running.settled()
     check_results(running, values)
-    reports = [running.pipeline.report(tenant.name, time.monotonic()) for tenant in TENANTS]
+    reports = [running.pipeline.view.report(tenant.name, time.monotonic()) for tenant in TENANTS]
     assert all(report.stacked_batches == report.fused_batches == report.batches == 25 for report in reports)
     running.send("on", 4)  # one request alone is not padded to three
     running.settled()
-    assert running.pipeline.report("on", time.monotonic()).stacked_batches == 25
+    assert running.pipeline.view.report("on", time.monotonic()).stacked_batches == 25
 
 
 @pytest.mark.parametrize("running", [0.0299], indirect=True)
 def test_stack_that_does_not_pay_is_not_even_built(running: Running) -> None:
-    assert running.pipeline.stacks == []
+    assert running.pipeline.view.stacks == []
     send_together(running, 8, 16)
     running.settled()
     check_results(running, [8, 16])
-    assert all(running.pipeline.report(tenant.name, time.monotonic()).stacked_batches == 0 for tenant in TENANTS)
+    assert all(running.pipeline.view.report(tenant.name, time.monotonic()).stacked_batches == 0 for tenant in TENANTS)
 
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)
@@ -112,7 +112,7 @@ def test_stack_follows_the_split_point_of_its_models(running: Running) -> None:
         send_together(running, value)
         running.settled()
     check_results(running, values)
-    reports = [running.pipeline.report(tenant.name, time.monotonic()) for tenant in TENANTS]
+    reports = [running.pipeline.view.report(tenant.name, time.monotonic()) for tenant in TENANTS]
     assert [report.stacked_batches for report in reports] == [len(values)] * 3
 
 
@@ -120,8 +120,8 @@ def test_stack_follows_the_split_point_of_its_models(running: Running) -> None:
 def test_stack_goes_with_the_first_of_its_models(running: Running) -> None:
     send_together(running, 8)
     assert running.set(*TENANTS[1:]) == {}
-    until(lambda: not running.pipeline.leaving)
-    assert list(running.pipeline.stacks) in ([], ["two + three"])
+    until(lambda: not running.pipeline.view.leaving)
+    assert list(running.pipeline.view.stacks) in ([], ["two + three"])
     running.send("tw", 40)
     running.send("th", 40)
     running.settled()

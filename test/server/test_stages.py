@@ -19,11 +19,11 @@ from two_stages import RecordingHead, Start, brightness, frame
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError
 from split_infer_ros.runtime.worker_thread import WorkerThread
+from split_infer_ros.server.account import PipelineMeters
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.dispatcher import TICK_S
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.model_instance import ModelInstance
-from split_infer_ros.server.report import PipelineMeters
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.telemetry.trace import TraceFile

@@ -69,7 +69,7 @@ class Run:
             until(lambda: not any(self.counts(name).in_flight for name in self.found))
 
     def counts(self, name: str):  # type: ignore[no-untyped-def]
-        return self.pipeline.report(name, time.monotonic()).counts
+        return self.pipeline.view.report(name, time.monotonic()).counts
 
     def close(self) -> None:
         self.pipeline.stop(10.0)
@@ -91,12 +91,12 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert len(expected) == len(PICTURES)
         # no layer is tiled, so each runs the same kernels as with weights in memory
         assert all(np.array_equal(a, b) for a, b in zip(streamed.found[name], expected, strict=True))
-        report = streamed.pipeline.report(name, 0.0)
+        report = streamed.pipeline.view.report(name, 0.0)
         assert report.weights is not None
         assert report.weights.memory_bytes < 2.3e6
         assert report.failure == ""
     assert not np.array_equal(resident.found["a"][0], resident.found["b"][0])
-    for line in streamed.pipeline.models.values():
+    for line in streamed.pipeline.view.models.values():
         state = state_of(line.model.graph)
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
@@ -104,11 +104,11 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
         raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
-    until(lambda: streamed.pipeline.is_measured)  # a model whose costs cannot be measured would serve no more
+    until(lambda: streamed.pipeline.view.is_measured)  # a model whose costs cannot be measured would serve no more
     monkeypatch.setattr(WeightsFile, "read", fail)
     streamed.feed()
     assert [set(streamed.counts(name).dropped) for name in "ab"] == [{"weights_unreadable"}] * 2
-    assert all(streamed.pipeline.report(name, 0.0).failure.startswith("Layer ") for name in "ab")
+    assert all(streamed.pipeline.view.report(name, 0.0).failure.startswith("Layer ") for name in "ab")
     assert all(isinstance(error, StreamError) for error in streamed.errors)
     streamed.close()
 

@@ -22,7 +22,7 @@ def test_all_tenants_frames_are_dropped_by_name(serve: Serve) -> None:
     for value in range(5):
         for tenant in "abc":
             run.send(tenant, value)
-    until(lambda: run.pipeline.is_lost)
+    until(lambda: run.pipeline.view.is_lost)
     run.settled()
     run.send("a", 9)
     for tenant in "abc":
@@ -36,7 +36,7 @@ def test_all_tenants_frames_are_dropped_by_name(serve: Serve) -> None:
 def test_a_device_lost_while_costs_are_measured_is_no_hang(serve: Serve) -> None:
     device = LostDevice(left=6)  # enough to load the model, not to measure it
     run = serve(A, one=BrightModel("one", device=device))
-    assert run.pipeline.is_lost
+    assert run.pipeline.view.is_lost
     run.send("a", 1)
     assert run.counts("a").dropped == {"device_lost": 1}
 
@@ -46,7 +46,7 @@ def test_tenants_on_a_lost_device_stop_at_once(serve: Serve) -> None:
     run = serve(A, one=BrightModel("one", device=device))
     device.left = 0
     run.send("a", 1)
-    until(lambda: run.pipeline.is_lost)
+    until(lambda: run.pipeline.view.is_lost)
     begin = time.monotonic()
     run.pipeline.stop(LONG_S)
     assert time.monotonic() - begin < LONG_S / 2  # nothing is in flight for which it would wait

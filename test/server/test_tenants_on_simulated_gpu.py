@@ -17,7 +17,7 @@ from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
 from tenant_server import Running, until
 
-from split_infer_ros.server.costs.cost_tables import CostTables
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.schedule import scheduler
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
@@ -105,7 +105,7 @@ def test_models_run_as_one_network(graphs: bool, seed: int, tmp_path_factory: py
     folder: Path = tmp_path_factory.mktemp("database")
     with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
         patch.setattr(scheduler, "best_stacked_execution", for_nothing)
-        patch.setattr(CostTables, "stack_pays", lambda tables, members: None)
+        patch.setattr(CostTable, "stack_pays", lambda table, members: None)
         running = Running(
             folder / "tuning.jsonl", {f"model_{name}": load(f"model_{name}") for name in "abcd"}, settings
         )
@@ -113,13 +113,13 @@ def test_models_run_as_one_network(graphs: bool, seed: int, tmp_path_factory: py
         running.pipeline.start()
         for tenants in ((A, B), (A, B, C)):
             running.set(*tenants)
-            until(lambda: running.pipeline.is_measured)  # the costs of the network are known
+            until(lambda: running.pipeline.view.is_measured)  # the costs of the network are known
             for value in (10, 60, 110):
                 with running.pipeline.held():
                     for tenant in (*tenants, B):
                         running.send(tenant.name, value)
                 running.settled()
-        stacked = {name: running.pipeline.report(name, time.monotonic()).stacked_batches for name in "abc"}
+        stacked = {name: running.pipeline.view.report(name, time.monotonic()).stacked_batches for name in "abc"}
         running.pipeline.stop(60.0)
         running.check()
         assert running.errors == []

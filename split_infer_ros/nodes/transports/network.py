@@ -20,7 +20,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
-from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import SILENT_S, HeadMonitor
 from split_infer_ros.nodes.transports.head_registry import HeadRegistry
@@ -53,7 +53,7 @@ class NetworkSender:
         self._announced = ""  # the head that was announced last
         self._choices = create_publisher(node, HeadClaim, f"{features}/head", LATCHED)
         self._claims = create_subscription(node, HeadClaim, f"{features}/heads", self._receive_claim, qos)
-        self._timer = node.create_steady_timer(CHECK_S, self._check_heads)
+        self._timer = create_steady_timer(node, CHECK_S, self._check_heads)
         self._monitor = HeadMonitor(node, self._receive_release, self._drop_sent_before, topic_prefix)
 
     @property

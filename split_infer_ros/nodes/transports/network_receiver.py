@@ -14,7 +14,7 @@ from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
-from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import read_handle, release_message
@@ -42,7 +42,7 @@ class NetworkReceiver:
         self._subscription: Any = None  # while this head is chosen
         self._claims = create_publisher(node, HeadClaim, "features/heads", LATCHED)
         self._choices = create_subscription(node, HeadClaim, "features/head", self._receive_choice, LATCHED)
-        self._timer = node.create_steady_timer(HEARTBEAT_S, self._send_heartbeat)
+        self._timer = create_steady_timer(node, HEARTBEAT_S, self._send_heartbeat)
         self._send_heartbeat()
 
     def stop_receiving(self) -> None:

@@ -23,7 +23,7 @@ from split_infer_ros.buffers.shared_reader import SharedBatchReader, SharedSlotR
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
-from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS, HeadMonitor
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, release_message
@@ -151,7 +151,7 @@ class SharedMemoryReceiver:
         self._subscription = create_subscription(
             node, FeatureHandle, "features", self._receive, QoSProfile(depth=DEPTH)
         )
-        self._timer = node.create_steady_timer(CHECK_S, self._claim_orphans)
+        self._timer = create_steady_timer(node, CHECK_S, self._claim_orphans)
 
     @property
     def is_standby(self) -> bool:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from split_infer_ros.server.costs.cost_table import CostTable
-from split_infer_ros.server.costs.execution_timing import ExecutionRunner, GraphStore, samples_agree, time_execution
+from split_infer_ros.server.costs.cost_table import BlankImages, CostTable
+from split_infer_ros.server.costs.kept_costs import samples_agree
+from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
+from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
+from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts
 from split_infer_ros.server.schedule.graph_policy import MAX_FORESEEN, foreseen_combinations
 from split_infer_ros.server.schedule.scheduler import Rules
 
 MIN_ROUNDS = 3  # the fewest samples of an execution
 MAX_ROUNDS = 9  # the most samples, if they disagree
+WARM_UPS = 2  # executions that are not timed, because they choose kernels and pack weights
 
+ExecutionRunner = MergeRunner | ConcurrentLanes
 Clock = Callable[[], float]
 
 
@@ -24,7 +29,7 @@ class Measurement:
     """One combination that is being measured.
 
     Attributes:
-        table: the cost table that gets the result.
+        mode: the execution mode; see ``CostTable``.
         combination: the models and batch sizes that are executed.
         steps: runs one execution at each step.
         samples_s: the seconds of the executions so far.
@@ -33,7 +38,7 @@ class Measurement:
             served before and is run again only to be recorded.
     """
 
-    table: CostTable
+    mode: int
     combination: Combination
     steps: Iterator[None]
     samples_s: list[float] = field(default_factory=list)
@@ -53,12 +58,16 @@ class CostMeasurer:
     executions that the scheduler may fuse. So they are recorded before frames need them.
 
     Args:
-        modes: the runner and the cost table of each execution mode. All tables have the same models.
+        table: knows the models, and gets their costs.
+        runners: the runner of each execution mode of the table.
         clock: returns seconds.
     """
 
-    def __init__(self, modes: Sequence[tuple[ExecutionRunner, CostTable]], clock: Clock = time.perf_counter) -> None:
-        self._modes = modes
+    def __init__(
+        self, table: CostTable, runners: Mapping[int, ExecutionRunner], clock: Clock = time.perf_counter
+    ) -> None:
+        self._table = table
+        self._runners = dict(runners)
         self._clock = clock
         self._current: Measurement | None = None
         self._rehearsed: set[Combination] = set()
@@ -73,10 +82,8 @@ class CostMeasurer:
         """
         self._current = None
         self._rules = rules
-        models = self._modes[0][1].models
-        self._rehearsed = {
-            combination for combination in self._rehearsed if all(name in models for name, _ in combination)
-        }
+        loaded = self._table.blank_images.keys()
+        self._rehearsed = {combination for combination in self._rehearsed if dict(combination).keys() <= loaded}
         self.done = False
 
     def next_measurement(self, is_idle: bool = False) -> Measurement | None:
@@ -104,40 +111,41 @@ class CostMeasurer:
         return measurement.has_enough_samples
 
     def finish(self, measurement: Measurement) -> bool:
-        """Adds the result to its cost table; returns False if models changed meanwhile, so that it does not count."""
+        """Adds the result to the cost table; returns False if models changed meanwhile, so that it does not count."""
         if measurement is not self._current:
             return False
         self._current = None
         if measurement.failure is not None:
             if measurement.is_required:
-                measurement.table.add_failed(measurement.combination)
+                self._table.add_failed(measurement.combination, measurement.mode)
         elif measurement.samples_s:
-            measurement.table.add_measured(measurement.combination, measurement.samples_s)
+            self._table.add_measured(measurement.combination, measurement.samples_s, measurement.mode)
         return True
 
     def _next_missing(self) -> Measurement | None:
         """Begins the next missing measurement, batches of one model first and stacks last. Then begins rehearsals."""
+        table = self._table
         missing = []
-        for runner, table in self._modes:
-            combination = table.next_to_measure()
+        for mode in self._runners:
+            combination = table.next_to_measure(mode)
             if combination is not None:
-                missing.append((runner, table, combination))
+                missing.append((mode, combination))
         if missing:
-            runner, table, combination = min(missing, key=lambda each: (each[1].is_stack(each[2]), len(each[2])))
-            if runner.graphs is not None:
+            mode, combination = min(missing, key=lambda each: (table.is_stack(each[1]), len(each[1])))
+            if self._runners[mode].graphs is not None:
                 self._rehearsed.add(combination)
-            return self._begin(runner, table, combination, rounds=MAX_ROUNDS)
-        for runner, table in self._modes:
+            return self._begin(mode, combination, rounds=MAX_ROUNDS)
+        for mode, runner in self._runners.items():
             if runner.graphs is None:
                 continue
-            for combination in self._to_rehearse(runner.graphs, table):
+            for combination in self._to_rehearse(runner.graphs, mode):
                 if combination not in self._rehearsed:
                     self._rehearsed.add(combination)
-                    return self._begin(runner, table, combination, rounds=0)
+                    return self._begin(mode, combination, rounds=0)
         return None
 
-    def _to_rehearse(self, graphs: GraphStore, table: CostTable) -> Iterator[Combination]:
-        costs = table.costs()
+    def _to_rehearse(self, graphs: ForkedGraphs, mode: int) -> Iterator[Combination]:
+        costs = self._table.costs_in(mode)
         yield from _measured_combinations(costs)
         for combination in itertools.islice(foreseen_combinations(costs, self._rules), MAX_FORESEEN):
             if graphs.has_room(combination):
@@ -145,26 +153,53 @@ class CostMeasurer:
 
     def _next_unrecorded(self) -> Measurement | None:
         """Begins to record a combination that ran without a graph."""
-        for runner, table in self._modes:
+        for mode, runner in self._runners.items():
             combination = None if runner.graphs is None else runner.graphs.most_missed
-            if combination is not None and all(name in table.models for name, _ in combination):
-                return self._begin(runner, table, combination, rounds=0, is_required=False)
+            if combination is not None and dict(combination).keys() <= self._table.blank_images.keys():
+                return self._begin(mode, combination, rounds=0, is_required=False)
         return None
 
-    def _begin(
-        self,
-        runner: ExecutionRunner,
-        table: CostTable,
-        combination: Combination,
-        *,
-        rounds: int,
-        is_required: bool = True,
-    ) -> Measurement:
+    def _begin(self, mode: int, combination: Combination, *, rounds: int, is_required: bool = True) -> Measurement:
         samples_s: list[float] = []
         steps = time_execution(
-            table.models, runner, combination, rounds=rounds, add_sample=samples_s.append, clock=self._clock
+            self._table.blank_images,
+            self._runners[mode],
+            combination,
+            rounds=rounds,
+            add_sample=samples_s.append,
+            clock=self._clock,
         )
-        return Measurement(table, combination, steps, samples_s, is_required=is_required)
+        return Measurement(mode, combination, steps, samples_s, is_required=is_required)
+
+
+def time_execution(
+    blank_images: Mapping[str, BlankImages],
+    runner: ExecutionRunner,
+    combination: Combination,
+    *,
+    rounds: int,
+    add_sample: Callable[[float], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[None]:
+    """Runs a combination ``WARM_UPS`` + ``rounds`` times on blank images, and yields after each run.
+
+    Args:
+        blank_images: what makes the images of each model, at least of those in the combination.
+        runner: runs the combination; it has loaded these models.
+        combination: the models and batch sizes to run.
+        rounds: how many executions are timed.
+        add_sample: receives the seconds of each timed execution.
+        clock: returns seconds.
+    """
+    inputs = {name: blank_images[name](size) for name, size in combination}
+    runner.prepare(inputs)
+    for number in range(WARM_UPS + rounds):
+        begin = clock()
+        runner.run(inputs)
+        seconds = clock() - begin
+        if number >= WARM_UPS:
+            add_sample(seconds)
+        yield
 
 
 def _measured_combinations(costs: ExecutionCosts) -> Iterator[Combination]:

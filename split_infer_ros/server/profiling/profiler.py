@@ -34,10 +34,6 @@ MAX_BATCHES = 500  # the most batches that one run of a pipeline times
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
 
 
-def ignore(line: str) -> None:
-    """Ignores a line of progress."""
-
-
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is measured.
@@ -70,6 +66,10 @@ class Profiler:
         limits: what post-processing keeps.
         effort: how much to measure.
         say: called with each line of progress.
+
+    Attributes:
+        model: as given.
+        image: as given, or the blank one.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Profiler:
         image: Pixels | None = None,
         limits: Limits | None = None,
         effort: Effort | None = None,
-        say: Callable[[str], object] = ignore,
+        say: Callable[[str], object] = lambda line: None,
     ) -> None:
-        self._model = model
-        self._image = image or Pixels.blank()
+        self.model = model
+        self.image = image or Pixels.blank()
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
-        self._timer = StageTimer(model, image=self._image, limits=self._limits, rounds=self._effort.rounds)
+        self._timer = StageTimer(model, image=self.image, limits=self._limits, rounds=self._effort.rounds)
         self._samples: dict[tuple[str, int], PointSamples] = {}  # by split point and batch size
 
     def measure(self, batch_sizes: Sequence[int]) -> list[PointSamples]:
@@ -107,7 +107,7 @@ class Profiler:
         return list(self._samples.values())
 
     def _profile(self) -> Profile:
-        model = self._model
+        model = self.model
         return make_profile(
             model=model.entry.name,
             device=str(model.device),
@@ -151,8 +151,8 @@ class Profiler:
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
         )
-        with LocalPipeline(self._model, settings, deliver, limits=self._limits) as pipeline:
-            pipeline.feed(itertools.repeat(self._image, size * batches))
+        with LocalPipeline(self.model, settings, deliver, limits=self._limits) as pipeline:
+            pipeline.feed(itertools.repeat(self.image, size * batches))
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())
         periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[effort.warm_up - 1 :]))

@@ -7,11 +7,9 @@ from typing import Any
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.models.detections import Limits
-from split_infer_ros.server.profiling.profiler import Effort, Profiler, ignore
+from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import FindProfile, Profile
 from split_infer_ros.split.profile_samples import from_records, make_profile, to_records
@@ -27,50 +25,37 @@ def profile_finder(model: SplitModel, database: Database, say: Callable[[str], o
     """
 
     def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
-        return profile_model(
-            model,
-            batch_sizes,
-            database,
-            may_measure=may_measure,
-            say=lambda line: say(f"measuring {model.entry.name}, {line}"),
-        )
+        profiler = Profiler(model, say=lambda line: say(f"measuring {model.entry.name}, {line}"))
+        return profile_model(profiler, batch_sizes, database, may_measure=may_measure)
 
     return find_profile
 
 
 def profile_model(
-    model: SplitModel,
+    profiler: Profiler,
     batch_sizes: Sequence[int],
     database: Database | None = None,
     *,
-    image: Pixels | None = None,
-    limits: Limits | None = None,
-    effort: Effort | None = None,
     remeasure: bool = False,
     may_measure: bool = True,
-    say: Callable[[str], object] = ignore,
 ) -> Profile:
     """Returns the profile of a model on this machine.
 
     Batch sizes in the database are read from it. The others are measured and stored.
 
     Args:
-        model: the model, on its device.
+        profiler: measures the model.
         batch_sizes: the batch sizes that the profile must have.
         database: keeps the profiles; the user's own if None.
-        image: an image like those of the cameras; a blank one of 640x480 pixels if None.
-        limits: what post-processing keeps.
-        effort: how much to measure.
         remeasure: whether to measure batch sizes that the database already has.
         may_measure: whether to measure batch sizes that the database lacks.
-        say: called with each line of progress.
 
     Raises:
         ConfigurationError: the memory is too small for a batch size, or the database lacks a batch size that may not be
             measured.
     """
     database = database or Database()
-    image = image or Pixels.blank()
+    model, image = profiler.model, profiler.image
     key = Key.here(str(model.device))
     task: dict[str, Any] = {
         "model": model.entry.name,
@@ -91,7 +76,7 @@ def profile_model(
             f"beforehand."
         )
     if missing:
-        measured = Profiler(model, image=image, limits=limits, effort=effort, say=say).measure(missing)
+        measured = profiler.measure(missing)
         database.keep(to_records(measured, key, task), "the profile is")
         samples += measured
     return make_profile(

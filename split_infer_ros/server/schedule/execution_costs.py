@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from split_infer_ros.server.schedule.graph_sizes import padded_size
 
+FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are measured as one execution
 NOISE_MARGIN = 0.03  # relative; repeated measurements differ by this much, so a smaller gain does not count
 
 Combination = tuple[tuple[str, int], ...]  # models and the number of images of each, sorted by name
@@ -185,3 +187,23 @@ def _interpolated_s(measured: Mapping[int, float], count: int) -> float:
     below, above = (sizes[index - 1], sizes[index]) if index else (0, sizes[0])
     below_s = measured[below] if below else 0.0
     return below_s + (measured[above] - below_s) * (count - below) / (above - below)
+
+
+def fusable_combinations(parameters: Mapping[str, int]) -> Iterable[Combination]:
+    """Yields combinations that may run as one execution: several models of one size class (§II-B), fewest models first.
+
+    Args:
+        parameters: the number of parameters of each loaded model.
+    """
+    if not parameters:
+        return
+    is_small = ExecutionCosts(parameters, {}).is_small
+    size_classes = [
+        [name for name in parameters if is_small(name)],
+        [name for name in parameters if not is_small(name)],
+    ]
+    for num_models in range(2, len(parameters) + 1):
+        for size_class in size_classes:
+            for names in itertools.combinations(sorted(size_class), num_models):
+                for batch_size in FUSED_BATCH_SIZES:
+                    yield combination_of(dict.fromkeys(names, batch_size))

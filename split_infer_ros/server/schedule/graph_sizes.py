@@ -1,4 +1,7 @@
-"""The batch sizes for which graphs are recorded. A batch of a size in between runs in the next larger graph."""
+"""The batch sizes for which graphs are recorded and costs are measured.
+
+A batch of a size in between runs in the next larger graph.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +19,18 @@ def padded_size(count: int, num_models: int = 1) -> int:
         num_models: number of models in the execution.
     """
     return count if num_models == 1 and count <= MAX_EXACT else 1 << (count - 1).bit_length()
+
+
+def measured_sizes(max_batch_size: int, *, graphs: bool) -> list[int]:
+    """Returns the batch sizes of one model for which costs are measured, in ascending order.
+
+    Args:
+        max_batch_size: the largest batch.
+        graphs: whether batches run in graphs. Then these are the graphs' sizes, or else powers of two and the largest.
+    """
+    if graphs:
+        return sorted({padded_size(count) for count in range(1, max_batch_size + 1)})
+    sizes = [1]
+    while sizes[-1] < max_batch_size:
+        sizes.append(min(2 * sizes[-1], max_batch_size))
+    return sizes

@@ -1,8 +1,12 @@
-"""Decides when executions use lanes while costs are not known. It is a pure policy: callers pass the time."""
+"""What executions tell about lanes while costs are not known: when to use them, and whether they pay.
+
+Both classes are pure policies: callers pass the times.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 
 BUSY, CALM = 0.85, 0.7  # lanes are used above the first utilisation of all cores, until it falls below the second
 WEIGHT = 0.25  # the weight of the newest sample in a moving average
@@ -11,6 +15,8 @@ MAX_INTERVAL = 2.0  # longer pauses count as this many times an execution's time
 CONTENDED = 0.75  # if lanes get less than this share of their cores' time, other processes use the cores
 MEMORY_S = 0.5  # the seconds over which this share is averaged
 PAUSE_S, MAX_PAUSE_S = 2.0, 32.0  # the first and the longest time for which lanes are then not used
+TRIALS = 16  # how many of the last executions of each kind and size are compared
+TRIAL_LIMIT = 1.1  # lanes may take this many times as long as all cores: others may have used a core just then
 
 
 class LaneRule:
@@ -88,6 +94,46 @@ class LaneRule:
         interval_s = self._interval_at(now)
         utilisation = self._whole_s / interval_s if interval_s > 0 else math.inf
         return utilisation > (CALM if self._is_busy else BUSY)
+
+
+class LaneTrial:
+    """Compares one model's executions side by side on lanes with those on all cores. The fastest of each counts.
+
+    One execution that is faster on a lane shows that lanes serve more. If all ``TRIALS`` executions on lanes are
+    clearly slower, lanes do not serve more.
+
+    Args:
+        num_lanes: how many executions are computed side by side.
+
+    Attributes:
+        lanes_pay: the verdict; None while there is none.
+    """
+
+    def __init__(self, num_lanes: int) -> None:
+        self.lanes_pay: bool | None = None
+        self._num_lanes = num_lanes
+        self._whole_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
+        self._lane_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
+
+    def note(self, seconds: float, *, num_images: int, on_lane: bool) -> None:
+        """Notes an execution.
+
+        Args:
+            seconds: the time from its beginning to its end.
+            num_images: number of images in its batch.
+            on_lane: whether it ran on a lane, with all other lanes at work.
+        """
+        if self.lanes_pay is not None:
+            return
+        (self._lane_s if on_lane else self._whole_s)[num_images].append(seconds)
+        whole_s, lane_s = self._whole_s[num_images], self._lane_s[num_images]
+        if not whole_s or not lane_s:
+            return
+        fastest_s, limit_s = min(lane_s), self._num_lanes * min(whole_s)
+        if fastest_s < limit_s:
+            self.lanes_pay = True
+        elif len(lane_s) == TRIALS:
+            self.lanes_pay = fastest_s < TRIAL_LIMIT * limit_s
 
 
 def _average(before: float, sample: float) -> float:

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.schedule.lane_rule import LaneRule
-from split_infer_ros.server.schedule.lane_trial import LaneTrial
+from split_infer_ros.server.schedule.lane_rule import LaneRule, LaneTrial
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Decision, Rules, decide
 

@@ -23,8 +23,7 @@ from benchmarks.multi_tenant.replays import AT_ONCE, BOUND, POISSON, Replays, na
 from benchmarks.multi_tenant.stacks import ALIKE
 from benchmarks.multi_tenant.trace import at_once, poisson_trace
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.server.costs.cost_measurer import MIN_ROUNDS
-from split_infer_ros.server.costs.execution_timing import WARM_UPS
+from split_infer_ros.server.costs.cost_measurer import MIN_ROUNDS, WARM_UPS
 from split_infer_ros.server.execution.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.server.schedule.execution_costs import combination_of
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
@@ -174,11 +173,11 @@ def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
             ran.append({name: len(images) for name, images in inputs.items()})
             return {}
 
-    costs = tenant_costs.measure_costs(load, Stub(), (1, 4))
+    costs = tenant_costs.measure_costs(load, Stub(), (1, 4))  # type: ignore[arg-type]
     assert all(costs.alone_s[name].keys() == {1, 4} for name in MODELS)
     assert costs.fused_s.keys() == {combination_of(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
     assert all(ran.count({name: size}) >= WARM_UPS + MIN_ROUNDS for name in MODELS for size in (1, 4))
-    assert not tenant_costs.measure_costs(load, Stub(), (1,), fuse=False).fused_s
+    assert not tenant_costs.measure_costs(load, Stub(), (1,), fuse=False).fused_s  # type: ignore[arg-type]
 
 
 def test_bound_runs_best_batches_in_each_mode(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS, CostMeasurer
+from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS, WARM_UPS, CostMeasurer
 from split_infer_ros.server.costs.cost_table import CostTable
-from split_infer_ros.server.costs.execution_timing import WARM_UPS
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.scheduler import Rules
 
@@ -72,7 +71,7 @@ def clock(*durations_s: float) -> Iterator[float]:
 
 
 def make_measurer(runner: Runner, table: CostTable, *durations_s: float) -> CostMeasurer:
-    return CostMeasurer([(runner, table)], clock(*(durations_s or (0.01,))).__next__)  # type: ignore[list-item]
+    return CostMeasurer(table, {0: runner}, clock(*(durations_s or (0.01,))).__next__)  # type: ignore[dict-item]
 
 
 def measure_all(measurer: CostMeasurer) -> None:
@@ -89,7 +88,7 @@ def test_each_step_is_one_execution(table: CostTable) -> None:
     measure_all(measurer)
     assert measurer.done
     assert [counts["one"] for counts in runner.ran] == [1] * (MIN_ROUNDS + WARM_UPS) + [2] * (MIN_ROUNDS + WARM_UPS)
-    assert sorted(table.costs().alone_s["one"]) == [1, 2]
+    assert sorted(table.costs().whole.alone_s["one"]) == [1, 2]
     measure_all(measurer)
     assert len(runner.ran) == 2 * (MIN_ROUNDS + WARM_UPS)
 
@@ -99,7 +98,7 @@ def test_more_samples_are_taken_if_they_disagree(table: CostTable) -> None:
     runner = Runner(records=False)
     measure_all(make_measurer(runner, table, *(FAST_S * factor for factor in (1, 1, 1, 2, 2, 1, 1))))
     assert len(runner.ran) == 2 + 5, "the median is as fast as the fastest after five"
-    assert table.costs().alone_s["one"] == {1: FAST_S}
+    assert table.costs().whole.alone_s["one"] == {1: FAST_S}
 
 
 def test_doubtful_cost_is_measured_again_another_day(tmp_path: Path) -> None:
@@ -107,36 +106,36 @@ def test_doubtful_cost_is_measured_again_another_day(tmp_path: Path) -> None:
         table = make_table(tmp_path / "b", 1)
         table.load_costs()
         table.add_model("one", BrightModel("one"), "x")
-        assert not table.is_ready("one")
+        assert table.next_to_measure() == (("one", 1),)
         runner = Runner(records=False)
         measure_all(make_measurer(runner, table, FAST_S, 2 * FAST_S, 2 * FAST_S))
         assert len(runner.ran) == 2 + MAX_ROUNDS
-        assert table.costs().alone_s["one"] == {1: 2 * FAST_S}, "for now"
+        assert table.costs().whole.alone_s["one"] == {1: 2 * FAST_S}, "for now"
 
 
 def test_batches_of_every_mode_come_before_fused_models(tmp_path: Path) -> None:
-    modes = []
-    for num_lanes in (0, 2):
-        table = make_table(tmp_path / "a", 1, num_lanes=num_lanes)
-        for name in ("one", "two"):
-            table.add_model(name, BrightModel(name), f"variant of {name}")
-        modes.append((Runner(records=False), table))
-    measurer = CostMeasurer(modes, clock(0.01).__next__)  # type: ignore[arg-type]
+    table = make_table(tmp_path / "a", 1, num_lanes=2)
+    for name in ("one", "two"):
+        table.add_model(name, BrightModel(name), f"variant of {name}")
+    runners = {mode: Runner(records=False) for mode in (0, 2)}
+    measurer = CostMeasurer(table, runners, clock(0.01).__next__)  # type: ignore[arg-type]
     order = []
     measurer.restart(RULES)
     while (measurement := measurer.next_measurement()) is not None:
         while not measurer.step(measurement):
             pass
-        order.append(([table for _, table in modes].index(measurement.table), len(measurement.combination)))
+        order.append((measurement.mode, len(measurement.combination)))
         assert measurer.finish(measurement)
-    assert order == [(0, 1), (0, 1), (1, 1), (1, 1), (0, 2), (0, 2)]
-    (_, whole), (_, lane) = modes
-    assert len(whole.costs().fused_s) == 2
-    assert lane.costs().fused_s == {}
+    assert order == [(0, 1), (0, 1), (2, 1), (2, 1), (0, 2), (0, 2)]
+    modes = table.costs()
+    assert modes.num_lanes == 2
+    assert len(modes.whole.fused_s) == 2
+    assert modes.lane.fused_s == {}
     again = make_table(tmp_path / "a", 1, num_lanes=3)
     again.load_costs()
     again.add_model("one", BrightModel("one"), "variant of one")
-    assert not again.is_ready("one"), "neither all cores nor two lanes tell of three"
+    assert again.next_to_measure() is None
+    assert again.next_to_measure(3) == (("one", 1),), "neither all cores nor two lanes tell of three"
 
 
 def test_known_costs_are_rehearsed_by_a_recording_runner(table: CostTable) -> None:
@@ -148,7 +147,7 @@ def test_known_costs_are_rehearsed_by_a_recording_runner(table: CostTable) -> No
     measure_all(measurer)
     assert [counts["one"] for counts in runner.ran] == [1, 1, 2, 2]
     assert runner.prepared == [{"one": 1}, {"one": 2}]
-    assert table.costs().alone_s["one"] == {1: 0.001, 2: 0.001}
+    assert table.costs().whole.alone_s["one"] == {1: 0.001, 2: 0.001}
 
 
 @pytest.fixture
@@ -196,7 +195,7 @@ def test_missed_combination_is_recorded_only_when_idle(three_models: CostTable) 
         pass
     assert measurer.finish(measurement)
     assert runner.prepared == [{"one": 4, "two": 1}]
-    assert len(three_models.costs().fused_s) == 2
+    assert len(three_models.costs().whole.fused_s) == 2
 
 
 def test_combination_that_cannot_be_recorded_is_still_served(three_models: CostTable) -> None:
@@ -217,7 +216,7 @@ def test_failing_batch_size_is_left_out(table: CostTable) -> None:
     runner = Runner(records=False)
     runner.fails_at = 2
     measure_all(make_measurer(runner, table))
-    assert list(table.costs().alone_s["one"]) == [1]
+    assert list(table.costs().whole.alone_s["one"]) == [1]
     assert [counts["one"] for counts in runner.ran].count(2) == 1
 
 
@@ -232,4 +231,4 @@ def test_result_does_not_count_once_models_changed(table: CostTable) -> None:
         pass
     assert not measurer.finish(measurement)
     assert measurer.next_measurement() is None
-    assert table.costs().alone_s == {}
+    assert table.costs().whole.alone_s == {}

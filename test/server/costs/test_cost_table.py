@@ -11,7 +11,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.server.costs import cost_keys
+from split_infer_ros.server.costs import kept_costs
 from split_infer_ros.server.costs.cost_table import FUSION_BUDGET_S, MAX_EXECUTION_S, MAX_FUSED, CostTable
 from split_infer_ros.server.schedule.execution_costs import Combination
 
@@ -41,7 +41,7 @@ def test_batches_of_one_model_are_measured_first(tmp_path: Path) -> None:
         *((((name, size),)) for name in MODELS for size in (1, 2, 4)),
         (("one", 1), ("two", 1)), (("one", 2), ("two", 2)),
     ]  # fmt: skip
-    costs = table.costs()
+    costs = table.costs().whole
     assert costs.alone_s["big"] == {1: 0.001, 2: 0.002, 4: 0.004}
     assert costs.fused_s[("one", 2), ("two", 2)] == 0.004
     assert costs.is_small("one")
@@ -52,11 +52,11 @@ def test_a_model_that_normalises_images_is_timed_with_pixels(tmp_path: Path) -> 
     table, pixels = make_table(tmp_path / "a"), MODELS["one"].entry.preprocess.pixel_input
     table.add_model("one", MODELS["one"], "x")
     table.add_model("two", MODELS["two"], "x, from pixels", pixels)
-    images = {name: model.blank_images(2) for name, model in table.models.items()}
+    images = {name: blank_images(2) for name, blank_images in table.blank_images.items()}
     assert {name: batch.shape for name, batch in images.items()} == {"one": (2, 3, 4, 4), "two": (2, 4, 4, 3)}
     assert images["two"].dtype == pixels.dtype
     table.remove_model("two")
-    assert list(table.models) == ["one"]
+    assert list(table.blank_images) == ["one"]
 
 
 def test_long_executions_are_not_measured(tmp_path: Path) -> None:
@@ -64,8 +64,7 @@ def test_long_executions_are_not_measured(tmp_path: Path) -> None:
     table.add_model("one", MODELS["one"], "x")
     table.add_model("two", MODELS["two"], "x two")
     assert measure_all(table, 0.6 * MAX_EXECUTION_S) == [(("one", 1),), (("two", 1),)]
-    assert table.is_ready("one")
-    assert table.costs().batch_s("one", 4) == pytest.approx(2.4 * MAX_EXECUTION_S)
+    assert table.costs().whole.batch_s("one", 4) == pytest.approx(2.4 * MAX_EXECUTION_S)
 
 
 def test_time_for_fused_models_is_bounded(tmp_path: Path) -> None:
@@ -87,16 +86,16 @@ def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> No
         again.load_costs()
         again.add_model(name, MODELS[model], model)
     assert measure_all(again, 1.0) == []
-    assert again.costs().fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
+    assert again.costs().whole.fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
     elsewhere = make_table(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
     elsewhere.load_costs()
     elsewhere.add_model("one", MODELS["one"], "one")
-    assert not elsewhere.is_ready("one")
+    assert elsewhere.next_to_measure() == (("one", 1),)
 
 
 def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = "2026.4"
-    monkeypatch.setattr(cost_keys, "engine_version", lambda engine: release)
+    monkeypatch.setattr(kept_costs, "engine_version", lambda engine: release)
     on_torch = MODELS["one"]
     config = ExecutionConfig(engine=Engine.OPENVINO)
     on_openvino = on_torch.placed(on_torch.device, config)
@@ -120,11 +119,10 @@ def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:
     table.add_model("two", MODELS["two"], "y")
     table.add_failed((("one", 1),))
     assert table.has_failed("one")
-    assert "one" not in table.costs().alone_s
+    assert "one" not in table.costs().whole.alone_s
     table.add_measured((("two", 1),), [0.001])
     table.add_failed((("two", 2),))
     assert table.next_to_measure() is None
-    assert table.is_ready("two")
     assert not table.has_failed("two")
     table.remove_model("one")
     table.add_model("one", MODELS["one"], "x")
@@ -136,8 +134,8 @@ def test_every_recorded_size_is_measured(tmp_path: Path) -> None:
     table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=11, graphs=True)
     table.add_model("one", MODELS["one"], "x")
     assert measure_all(table, 0.001) == [(("one", size),) for size in (1, 2, 3, 4, 5, 6, 7, 8, 16)]
-    assert table.costs().batch_s("one", 5) == 0.005
-    assert table.costs().batch_s("one", 9) == 0.016, "it is padded"
+    assert table.costs().whole.batch_s("one", 5) == 0.005
+    assert table.costs().whole.batch_s("one", 9) == 0.016, "it is padded"
 
 
 class Stack:
@@ -172,15 +170,15 @@ def test_stacks_are_measured_last_and_kept(tmp_path: Path, image_s: float, pays:
     assert found[-2:] == [(("one + two", 1),), (("one + two", 2),)]
     assert not any(table.is_stack(combination) for combination in found[:-2])
     assert table.stack_pays(["one", "two"]) is pays
-    stack = table.costs().stacks["one + two"]
+    stack = table.costs().whole.stacks["one + two"]
     assert (stack.members, list(stack.seconds)) == (("one", "two"), [1, 2])
-    assert table.costs().parameters.keys() == {"one", "two"}
+    assert table.costs().whole.parameters.keys() == {"one", "two"}
     again = stacked_table(tmp_path / "a")
     assert again.stack_pays(["one", "two"]) is pays, "known from the database, before the network is built"
-    assert again.costs().stacks == {}
+    assert again.costs().whole.stacks == {}
     again.set_stacks([Stack()])  # type: ignore[list-item]
     assert again.next_to_measure() is None
-    assert again.costs().stacks["one + two"] == stack
+    assert again.costs().whole.stacks["one + two"] == stack
 
 
 def test_stack_that_fails_or_is_long_does_not_pay(tmp_path: Path) -> None:
@@ -196,3 +194,21 @@ def test_stack_that_fails_or_is_long_does_not_pay(tmp_path: Path) -> None:
     table.set_stacks([])
     table.set_stacks([Stack()])  # type: ignore[list-item]
     assert table.next_to_measure() == (("one + two", 1),), "another network may run"
+
+
+def test_stack_of_a_model_without_lanes_is_not_measured_on_lanes(tmp_path: Path) -> None:
+    table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=2, graphs=False, num_lanes=2)
+    table.add_model("one", MODELS["one"], "same")
+    table.add_model("two", MODELS["two"], "same", has_lanes=False)
+    assert table.stack_pays(["one", "two"]) is None
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    while (combination := table.next_to_measure(2)) is not None:
+        assert dict(combination).keys() == {"one"}
+        table.add_measured(combination, [0.001] * 3, 2)
+    while (combination := table.next_to_measure()) is not None:
+        table.add_measured(combination, [0.001] * 3)
+    assert table.stack_pays(["one", "two"]) is True
+    modes = table.costs()
+    assert (modes.whole.stacks.keys(), modes.lane.stacks) == ({"one + two"}, {})
+    table.add_model("one", MODELS["one"], "same", has_lanes=False)
+    assert table.costs().lane.alone_s == {}

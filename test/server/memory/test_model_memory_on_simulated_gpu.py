@@ -178,7 +178,7 @@ def test_policy_covers_the_memory_of_tenants(gpu: Gpu, policy: Policy, graphs: b
                 running.send(tenant.name, value)
         running.settled()
     assert set(made) <= {KIND[policy]}
-    assert running.pipeline.report("a", 0.0).model_bytes > 0
+    assert running.pipeline.view.report("a", 0.0).model_bytes > 0
     running.pipeline.stop(60.0)
     running.check()
     assert running.errors == []

@@ -58,10 +58,10 @@ def test_every_split_point_and_some_pipelines_are_measured(model: SplitModel) ->
 def test_stored_measurements_are_read(model: SplitModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     database = Database(tmp_path / "tuning.jsonl")
     progress: list[str] = []
-    first = profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
+    first = profile_model(Profiler(model, image=SMALL, effort=MINIMAL, say=progress.append), [1], database)
     assert progress
     progress.clear()
-    again = profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
+    again = profile_model(Profiler(model, image=SMALL, effort=MINIMAL, say=progress.append), [1], database)
     assert progress == []
     assert str(again) == str(first)  # NaN is not equal to itself
     assert plan(again) == plan(first)
@@ -71,11 +71,12 @@ def test_stored_measurements_are_read(model: SplitModel, tmp_path: Path, caplog:
     edited = lines[0].replace('"costs":[', '"costs":[0.0,')
     database.path.write_text("\n".join([edited, *lines[1:]]) + "\n")
     with caplog.at_level(logging.WARNING):
-        profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
+        profile_model(Profiler(model, image=SMALL, effort=MINIMAL, say=progress.append), [1], database)
     assert "line 1 is ignored" in caplog.text
     assert progress, "an edited record was taken for a measurement"
     progress.clear()
-    profile_model(model, [1], database, image=Pixels(SMALL.data[:100], SMALL.rgb), effort=MINIMAL, say=progress.append)
+    cut = Pixels(SMALL.data[:100], SMALL.rgb)
+    profile_model(Profiler(model, image=cut, effort=MINIMAL, say=progress.append), [1], database)
     assert progress, "images of another size have another cost"
 
 
@@ -83,7 +84,9 @@ def test_a_profile_is_made_even_if_it_cannot_be_stored(
     model: SplitModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    profile = profile_model(model, [1], Database(tmp_path / "file" / "tuning.jsonl"), image=SMALL, effort=MINIMAL)
+    profile = profile_model(
+        Profiler(model, image=SMALL, effort=MINIMAL), [1], Database(tmp_path / "file" / "tuning.jsonl")
+    )
     assert len(profile.points) == len(model.split_points)
     assert "cannot be read" in caplog.text
     assert "the profile is not kept" in caplog.text

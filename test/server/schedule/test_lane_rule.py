@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
-from split_infer_ros.server.schedule.lane_rule import MAX_PAUSE_S, PAUSE_S
+from split_infer_ros.server.schedule.lane_rule import MAX_PAUSE_S, PAUSE_S, TRIAL_LIMIT, TRIALS, LaneTrial
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import Rules
 
 WHOLE_S, LANE_S = 0.020, 0.032  # an execution alone on all cores, and beside another one on half of them
 NUM_LANES = 2
+ALL_CORES_S = 0.1  # an execution on all cores in a trial
+EVEN_S = NUM_LANES * ALL_CORES_S  # of an execution on a lane where both modes serve as many
 RULES = Rules(window=1, max_batch_size=1)
 Served = list[tuple[float, float, int | None]]
 
@@ -200,3 +203,44 @@ def test_no_two_batches_share_a_lane_and_none_runs_beside_one_on_all_cores(pause
             assert first is not None
             assert second is not None
             assert first != second
+
+
+def trial(whole_s: Iterable[float], lane_s: Iterable[float], num_images: int = 1) -> LaneTrial:
+    found = LaneTrial(NUM_LANES)
+    for seconds in whole_s:
+        found.note(seconds, num_images=1, on_lane=False)
+    for seconds in lane_s:
+        found.note(seconds, num_images=num_images, on_lane=True)
+    return found
+
+
+def test_one_execution_that_is_done_sooner_is_enough() -> None:
+    assert trial([ALL_CORES_S], [1.5 * EVEN_S, 0.9 * EVEN_S]).lanes_pay is True
+
+
+def test_few_slow_executions_show_nothing() -> None:
+    assert trial([ALL_CORES_S], [2 * EVEN_S] * (TRIALS - 1)).lanes_pay is None
+
+
+@pytest.mark.parametrize(("times", "pays"), [(0.99 * TRIAL_LIMIT, True), (1.01 * TRIAL_LIMIT, False)])
+def test_lanes_may_be_a_little_slower(times: float, pays: bool) -> None:
+    assert trial([ALL_CORES_S], [times * EVEN_S] * TRIALS).lanes_pay is pays
+
+
+def test_a_disturbed_execution_on_all_cores_does_not_count() -> None:
+    assert trial([5 * ALL_CORES_S, ALL_CORES_S], [2 * EVEN_S] * TRIALS).lanes_pay is False
+
+
+def test_what_was_long_ago_does_not_count() -> None:
+    """Others use the cores since then, so executions on all cores take longer as well."""
+    assert trial([ALL_CORES_S, *[3 * ALL_CORES_S] * TRIALS], [2 * EVEN_S]).lanes_pay is True
+
+
+def test_batches_of_other_sizes_are_not_compared() -> None:
+    assert trial([ALL_CORES_S], [0.5 * EVEN_S] * TRIALS, num_images=2).lanes_pay is None
+
+
+def test_a_verdict_stays() -> None:
+    found = trial([ALL_CORES_S], [2 * EVEN_S] * TRIALS)
+    found.note(0.1 * EVEN_S, num_images=1, on_lane=True)
+    assert found.lanes_pay is False

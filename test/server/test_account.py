@@ -7,7 +7,7 @@ import math
 import pytest
 
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.server.busy_stages import BusyStages
+from split_infer_ros.server.account import BusyStages
 from split_infer_ros.server.timeline import Timeline
 
 ONE, TWO = Lease(1, 0, 1), Lease(1, 1, 1)

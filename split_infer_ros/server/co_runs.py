@@ -1,0 +1,82 @@
+"""What a model needs for co-runs: its batches run beside a batch of another model, maybe by another memory policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from split_infer_ros.buffers.policy import AUTO, Policy
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.task import Task, batch_task
+from split_infer_ros.memory_cost.traffic import kernels_outside
+from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.plan import Plan
+
+
+class CoRuns:
+    """A model's tasks and plans for co-runs. The plans share slots and staging with the model's own plan.
+
+    Callers hold the server's lock.
+
+    Args:
+        instance: the model's instance.
+
+    Attributes:
+        plans: the plans that co-runs have asked for, by policy.
+    """
+
+    def __init__(self, instance: ModelInstance) -> None:
+        self.plans: dict[Policy, Plan] = {}
+        self._instance = instance
+        self._own: Plan | None = None
+
+    @property
+    def inputs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
+        """The machine's constants and legal policies. None unless ``auto`` chooses the policy on a GPU."""
+        return self._instance.advisor.assignment_inputs if self._is_auto else None
+
+    @property
+    def breaks_guideline(self) -> bool:
+        """True if the memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
+        return self._is_auto and self._instance.advisor.breaks_guideline
+
+    @property
+    def reason(self) -> str:
+        """Text that a report appends to the reason for the model's policy; empty if there are no plans for co-runs."""
+        if not self.plans:
+            return ""
+        others = " and ".join(policy.value for policy in self.plans)
+        return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
+
+    def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
+        """The memory task of a batch of ``count`` images, for the overhead model."""
+        model, split_point = self._instance.model, self._instance.plan.split_point
+        return batch_task(
+            self._instance.key,
+            image_bytes=image_bytes,
+            feature_bytes=count * split_point.bytes_per_image,
+            kernels=kernels_outside(model.kernels_before(split_point.name)),
+            execution_ms=1e3 * execution_s,
+            feature_tensors=len(split_point.tensors),
+        )
+
+    def plan_by(self, policy: Policy) -> Plan | None:
+        """The model's plan under that policy; None if the plan's memory does not support it."""
+        own = self._instance.plan
+        if own is not self._own:
+            self._own, self.plans = own, {}
+        if policy is own.pool.slots.policy:
+            return own
+        if policy not in self.plans:
+            switched = own.with_policy(policy)
+            if switched is None:
+                return None
+            self.plans[policy] = switched
+        return self.plans[policy]
+
+    def clear(self) -> None:
+        """Forgets all plans. Call it when the model may have a new plan, because that has other memory."""
+        self._own, self.plans = None, {}
+
+    @property
+    def _is_auto(self) -> bool:
+        return self._instance.plan.settings.memory_policy == AUTO
