@@ -191,7 +191,7 @@ def _onnx_runtime(module: nn.Module, images: Tensor, threads: int, quickly: bool
 def _openvino(compiled: Any, images: Tensor) -> Run:
     request = compiled.create_infer_request()
     given = [images.numpy()]
-    return lambda: request.infer(given)
+    return lambda: request.infer(given, share_inputs=True, share_outputs=True)
 
 
 def _cudnn(module: nn.Module, images: Tensor) -> Run:
