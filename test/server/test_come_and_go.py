@@ -103,7 +103,7 @@ def test_who_cannot_be_started_is_named_and_the_others_run(serve: Serve) -> None
 def test_models_that_together_take_too_much_are_refused_with_what_would_fit(serve: Serve) -> None:
     run = serve(A, one=BrightModel("one"), two=BrightModel("two"))
     one = run.pipeline.view.models["one"]
-    run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * one.budget_bytes))
+    run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * one.plan.budget_bytes))
     refused = run.set(A, C)
     assert list(refused) == ["c"]
     assert "two: Features and staging take" in str(refused["c"])

@@ -17,9 +17,9 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.server import served_model, server, warm_up
 from split_infer_ros.server.costs import kept_costs
 from split_infer_ros.server.execution.merge_runner import Inputs
+from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.request import LatePolicy
-from split_infer_ros.server.served_model import ServedModel
 
 
 def test_each_frame_gets_its_own_result_at_its_own_tenant(serve: Serve) -> None:
@@ -108,14 +108,14 @@ def test_a_result_that_nobody_takes_costs_its_own_frame_alone(serve: Serve) -> N
 def test_a_round_that_fails_does_not_end_the_next_ones(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     run = serve(A, one=BrightModel("one"))
     failures = [RuntimeError("the driver says no")]
-    collect = ServedModel.collect
+    collect = ModelInstance.collect
 
-    def fail_once(line: ServedModel, now: float) -> None:
+    def fail_once(instance: ModelInstance, now: float) -> None:
         if failures:
             raise failures.pop()
-        collect(line, now)
+        collect(instance, now)
 
-    monkeypatch.setattr(ServedModel, "collect", fail_once)
+    monkeypatch.setattr(ModelInstance, "collect", fail_once)
     run.send("a", 1)
     until(lambda: not failures)
     run.send("a", 2)
