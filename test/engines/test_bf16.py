@@ -22,6 +22,8 @@ pytest.importorskip("onnx")
 from comparisons import rounding
 from small_graphs import ROUNDING, images, in_torch, small_graph, weights
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 UNIT = 2.0**-8  # by which rounding to 8 bits changes a value at most, as a share of the value
 SECOND_ORDER = 1.1  # products of two roundings, and sums in float32

@@ -27,6 +27,8 @@ from small_graphs import IMAGE_SHAPE, images, small_graph
 
 from split_infer_ros.engines.openvino_part import OpenVinoPart
 
+pytestmark = pytest.mark.numeric
+
 SHAPE = (1, *IMAGE_SHAPE)
 PROPERTIES = {
     "INFERENCE_PRECISION_HINT": "f32",

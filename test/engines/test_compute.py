@@ -19,6 +19,8 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.compute import backbone_for, compute_into_slot
 from split_infer_ros.engines.writing_part import WritingPart
 
+pytestmark = pytest.mark.numeric
+
 SPECS = (TensorSpec("sum", (3, 4, 4), FLOAT32), TensorSpec("norm", (3, 4, 4), FLOAT32))
 LAYOUT = Layout(SPECS, 2)
 

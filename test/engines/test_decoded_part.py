@@ -25,6 +25,8 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.onnx.decoding import divide
 from split_infer_ros.onnx.graph import OnnxGraph
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("count", [1, 3])

@@ -32,6 +32,8 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper
 from small_graphs import CHANNELS, ROUNDING, SIDE, graph_of, images, in_torch, small_graph
 
+pytestmark = pytest.mark.numeric
+
 GUARD = 12345.0
 WAIT_S = 30.0
 

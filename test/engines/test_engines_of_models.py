@@ -22,6 +22,8 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 
+pytestmark = pytest.mark.numeric
+
 for package in ("onnx", "onnxscript"):
     pytest.importorskip(package)
 

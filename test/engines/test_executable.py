@@ -20,6 +20,8 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 TWICE = 2  # the second call packs weights or compiles
 SEGMENTS = (

@@ -26,6 +26,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.split.graph import prepare
 
+pytestmark = pytest.mark.numeric
+
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 

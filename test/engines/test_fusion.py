@@ -8,7 +8,10 @@ from torch import nn
 from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import trace
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"),
+]
 
 
 def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:

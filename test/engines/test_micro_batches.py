@@ -26,6 +26,8 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.micro_batches import MicroBatchPart
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 
+pytestmark = pytest.mark.numeric
+
 
 def test_images_run_one_by_one() -> None:
     alone = OnnxRuntimePart(small_graph(batch=1))

@@ -10,6 +10,8 @@ from torch import fx, nn
 from split_infer_ros.engines import onednn_graph as module
 from split_infer_ros.engines.onednn_graph import MAX_COMPILED, BlockedPart, has_onednn_graphs
 
+pytestmark = pytest.mark.numeric
+
 needs_graphs = pytest.mark.skipif(not has_onednn_graphs(), reason="this build of torch has no oneDNN graphs")
 
 

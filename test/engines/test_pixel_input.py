@@ -22,6 +22,8 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.pixel_input import PixelInput
 
+pytestmark = pytest.mark.numeric
+
 MEAN, STD = (0.47, 0.43, 0.39), (0.24, 0.23, 0.22)
 PIXELS = PixelInput(np.dtype(np.uint8), MEAN, STD)
 

@@ -10,6 +10,8 @@ from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import check_precision, is_made_for, precisions_of, wants_torch
 from split_infer_ros.errors import ConfigurationError
 
+pytestmark = pytest.mark.numeric
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 

@@ -21,6 +21,8 @@ from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.engines.writing_part import WritingPart, writing_part
 from split_infer_ros.split.export import export_for
 
+pytestmark = pytest.mark.numeric
+
 Forward = Callable[[nn.Module, Tensor], Any]
 
 

@@ -10,6 +10,8 @@ from photographs import photographs
 
 from split_infer_ros.models.antialiasing import resize_smoothly
 
+pytestmark = pytest.mark.numeric
+
 SIDES = st.integers(1, 400)
 LEVELS = {"bilinear": 1, "bicubic": 8}  # grey values: each of two passes rounds, and bicubic overshoots at edges
 

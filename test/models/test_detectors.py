@@ -22,6 +22,8 @@ from split_infer_ros.models.entry import Decode
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.weights import load_weights
 
+pytestmark = pytest.mark.numeric
+
 UNTRAINED = {"weights": None, "weights_backbone": None}
 SMALL_SSD = partial(ssd_resnet.ssd_resnet50, 128)
 

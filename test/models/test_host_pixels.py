@@ -10,6 +10,8 @@ from photographs import photographs
 from split_infer_ros.images.encodings import BGR, GREY, RGB
 from split_infer_ros.models.host_pixels import fill_outside, normalise, resize, write_reordered
 
+pytestmark = pytest.mark.numeric
+
 HUNDREDTH = 0.01  # of a grey level: float32's last bits of coordinates up to 640, times a step from black to white
 SIZES = st.tuples(st.integers(1, 400), st.integers(1, 400))
 

@@ -16,6 +16,8 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.recipe_words import Geometry, ShortForm
 
+pytestmark = pytest.mark.numeric
+
 GREY = 114
 RECIPES = [each.value for each in (*Geometry, *ShortForm)]
 SIZES = st.tuples(st.integers(1, 600), st.integers(1, 600))

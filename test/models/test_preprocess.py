@@ -18,6 +18,8 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MAX_ASPECT, Preprocess
 
+pytestmark = pytest.mark.numeric
+
 CLASSIFIER = find_model("mobilenet_v2").preprocess
 SSDLITE = find_model("ssdlite320").preprocess
 STRETCH = Preprocess(48, 64)

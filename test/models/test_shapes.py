@@ -17,6 +17,8 @@ from split_infer_ros.models.evaluation import Matcher
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.sources.scenes import draw_scene
 
+pytestmark = pytest.mark.numeric
+
 CELLS = shapes.HEIGHT // shapes.STRIDE, shapes.WIDTH // shapes.STRIDE
 
 

@@ -15,6 +15,8 @@ from blocked_torch import PACKAGE  # noqa: E402
 
 from split_infer_ros.models.shapes_file import DEFAULT_SPLIT_POINT, FILE, LABELS, NAME, as_shapes, is_shapes_file  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 CHILD_S = 100  # a bound on the process that a test starts
 RUN = """
 import sys

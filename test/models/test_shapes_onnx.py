@@ -25,6 +25,8 @@ import onnxruntime
 from export_shapes import exported, halved, trained_network, without_notes
 from onnx import numpy_helper
 
+pytestmark = pytest.mark.numeric
+
 NAMES = ("head_classes", "head_boxes")  # of the outputs
 ROUNDING = 1e-5
 """The most by which results may differ, as a share of the largest. Batch norms are folded, and sums of up to 864

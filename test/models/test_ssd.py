@@ -18,6 +18,8 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.ssd import SsdNet, ssdlite320
 
+pytestmark = pytest.mark.numeric
+
 NUM_IMAGES, SIZE = 3, 320
 ENTRY = find_model("ssdlite320")
 

@@ -14,6 +14,8 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.torch_model import TorchModel
 
+pytestmark = pytest.mark.numeric
+
 
 def test_without_timm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)

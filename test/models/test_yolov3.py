@@ -12,6 +12,8 @@ from split_infer_ros.models import yolov3
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.yolo import CLASSES
 
+pytestmark = pytest.mark.numeric
+
 CELLS = (13, 26, 52)  # of a side, for each stride
 NO_OBJECT = -20.0  # a raw objectness
 

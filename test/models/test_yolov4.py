@@ -12,6 +12,8 @@ from split_infer_ros.models import yolov3, yolov4
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.yolo import CLASSES, YoloBoxes
 
+pytestmark = pytest.mark.numeric
+
 CELLS = (52, 26, 13)  # of a side, for each stride: 8, 16 and 32
 NO_OBJECT = -20.0  # a raw objectness
 

@@ -29,6 +29,8 @@ from split_infer_ros.onnx.dataflow import Dataflow
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.shapes import infer_shapes
 
+pytestmark = pytest.mark.numeric
+
 
 def cuttable(graph: OnnxGraph) -> tuple[Cutter, Dataflow, list[int]]:
     """A cutter, and all places at which only values with the batch in front cross."""

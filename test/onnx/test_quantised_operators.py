@@ -16,6 +16,8 @@ from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.onnx.quantised_operators import with_plain_operators  # noqa: E402
 from split_infer_ros.onnx.shapes import BATCH, infer_shapes  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 SHAPE = (4, 5, 6)  # of one image
 X = ("x", "scale_x", "zero_x")
 RESULT = ("scale_y", "zero_y")

@@ -29,6 +29,8 @@ from split_infer_ros.onnx.batch import with_symbolic_batch  # noqa: E402
 from split_infer_ros.onnx.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 
 def read(proto: onnx.ModelProto, folder: Path) -> OnnxGraph:
     path = folder / "model.onnx"

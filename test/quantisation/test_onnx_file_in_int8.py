@@ -10,6 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.numeric
+
 for package in ("onnx", "onnxruntime", "openvino", "nncf"):
     pytest.importorskip(package)
 

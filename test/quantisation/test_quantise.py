@@ -12,6 +12,8 @@ from split_infer_ros.quantisation.quality import MAP, MIN_AGREEMENT, Quality
 from split_infer_ros.quantisation.quantise import Quantised, best_of
 from split_infer_ros.quantisation.scope import Scope, useful_scopes
 
+pytestmark = pytest.mark.numeric
+
 GOOD, POOR, POORER = MIN_AGREEMENT + 0.01, MIN_AGREEMENT - 0.01, MIN_AGREEMENT - 0.02
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+pytestmark = pytest.mark.numeric
+
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"):
     pytest.importorskip(package)
 

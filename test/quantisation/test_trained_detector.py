@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.numeric
+
 for package in ("onnx", "onnxruntime", "openvino", "nncf", "skimage"):
     pytest.importorskip(package)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -13,6 +14,8 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.torch_model import TorchModel
+
+pytestmark = pytest.mark.numeric
 
 CPU = torch.device("cpu")
 SIDE = 8

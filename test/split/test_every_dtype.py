@@ -30,6 +30,8 @@ from split_infer_ros.server.local import LocalPipeline  # noqa: E402
 from split_infer_ros.server.settings import DropPolicy, StageSettings  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 ENGINES = [Engine.ONNXRUNTIME, Engine.OPENVINO]
 BATCHES = [1, 4]

@@ -22,6 +22,8 @@ from split_infer_ros.split.split_points import choose_split_point
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.split.traced_split_points import find_split_points
 
+pytestmark = pytest.mark.numeric
+
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
 
 

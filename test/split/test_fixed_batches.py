@@ -37,6 +37,8 @@ from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 ENGINES = [Engine.ONNXRUNTIME, Engine.OPENVINO]
 Make = Callable[[int], OnnxGraph]

@@ -28,6 +28,8 @@ from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 IMAGES = np.random.default_rng(0).random((2, 3, 32, 32), np.float32)
 NAMES = {"imgsz": "[32, 32]", "names": "['a', 'b']"}
 

@@ -22,6 +22,8 @@ from split_infer_ros.split import load as load_module
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:

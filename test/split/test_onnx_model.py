@@ -51,6 +51,8 @@ from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
 from split_infer_ros.weight_streaming.packed_weights import streamable  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 NAMES = ["input", "stem.1", "body.0", "body.1", "down", "join", "flatten", "output"]
 

@@ -52,6 +52,8 @@ from split_infer_ros.split.onnx_to_torch import to_torch  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
 from split_infer_ros.weight_streaming.residency import Residency  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -29,6 +29,8 @@ from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.split_points import as_specified  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
 
+pytestmark = pytest.mark.numeric
+
 SPEC = ModelSpec("shapes", device="cpu")
 SHARED = ("input", "stem", "block1", "block2", "block3", "neck", "output")  # split points that both have
 

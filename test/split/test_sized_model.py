@@ -20,6 +20,8 @@ from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
 from split_infer_ros.torch_graphs.module_state import state_of
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 SIDE = 12
 ROUNDING = 1e-5

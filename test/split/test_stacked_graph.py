@@ -15,6 +15,8 @@ from split_infer_ros.split.graph import prepare
 from split_infer_ros.split.stacked_graph import stack_graphs
 from split_infer_ros.split.stacked_modules import PerModel, StackedLinear
 
+pytestmark = pytest.mark.numeric
+
 SIDE, CHANNELS = 8, 6
 SHAPE = (3, SIDE, SIDE)
 ROUNDING = 1e-5

@@ -21,6 +21,8 @@ from split_infer_ros.split import stacked_model
 from split_infer_ros.split.stacked_model import StackedModel
 from split_infer_ros.split.torch_model import TorchModel
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def squeezes() -> dict[str, TorchModel]:

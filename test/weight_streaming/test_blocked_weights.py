@@ -8,7 +8,10 @@ import torch
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout, layout_for, layout_of, to_blocked
 
-pytestmark = pytest.mark.skipif(not blocked_weights.is_supported(), reason="this build of torch has no oneDNN layouts")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(not blocked_weights.is_supported(), reason="this build of torch has no oneDNN layouts"),
+]
 
 GEOMETRY = [0, 0], [1, 1], [1, 1], 1
 INPUT_SHAPE = 16, 96, 30, 40

@@ -21,6 +21,8 @@ from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
+pytestmark = pytest.mark.numeric
+
 CALLS_UNTIL_PACKED = 2  # of a convolution; later calls may round otherwise
 
 

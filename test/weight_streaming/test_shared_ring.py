@@ -23,6 +23,8 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligne
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
+pytestmark = pytest.mark.numeric
+
 
 @dataclass
 class SharedRing:

@@ -32,6 +32,8 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
+pytestmark = pytest.mark.numeric
+
 
 def piece_of(packed_model: PackedModel, layer: str) -> Piece:
     return next(piece for piece in read_header(packed_model.path).pieces if piece.layer == layer)

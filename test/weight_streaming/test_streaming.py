@@ -26,6 +26,8 @@ from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streaming import stream_backbone
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
+pytestmark = pytest.mark.numeric
+
 EVERY_RESIDENCY = (
     Residency.TWO_STAGE,
     Residency.AUTO,
