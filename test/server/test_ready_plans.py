@@ -14,7 +14,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
-from split_infer_ros.server import served_model
+from split_infer_ros.server import plan_changer
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.local_transport import LocalTransport
@@ -100,7 +100,7 @@ def test_change_whose_first_batch_fails_is_refused(monkeypatch: pytest.MonkeyPat
         failed.set()
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(served_model, "EnginePart", object)  # torch's partitions run no blank batches
+    monkeypatch.setattr(plan_changer, "EnginePart", object)  # torch's partitions run no blank batches
     monkeypatch.setattr(Plan, "warm_up", fail)
     try:
         with pytest.raises(ConfigurationError, match=r"cannot run a batch of 1 up to block5 \(.*no such kernel.*\)"):
