@@ -180,7 +180,10 @@ class CostTable:
             if measured_s and alone_s.keys() >= stack.members.keys():
                 stacks[name] = StackCosts(tuple(members), measured_s)
         costs = ExecutionCosts(
-            {name: self._models[name].parameters for name in alone_s}, alone_s, stacks=stacks, pads=self._graphs
+            {name: self._models[name].network.num_parameters() for name in alone_s},
+            alone_s,
+            stacks=stacks,
+            pads=self._graphs,
         )
         fused_s = {}
         for combination in _fusable(costs):
@@ -238,7 +241,7 @@ class CostTable:
         """Returns a description of a model or a stack that does not depend on its name."""
         if name in self._stacks:
             return self._stack_kind(list(self._stacks[name].members))
-        return f"{self._models[name].fingerprint} at {self._variants[name]}"
+        return f"{self._models[name].network.fingerprint} at {self._variants[name]}"
 
     def _stack_kind(self, members: Sequence[str]) -> str:
         return f"{len(members)} as one network: {self._kind_of(members[0])}"
