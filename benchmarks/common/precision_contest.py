@@ -30,7 +30,7 @@ from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.sources.scenes import draw_scene
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision
-from split_infer_ros.split.quantised_model import QuantisedModel
+from split_infer_ros.split.quantised_network import QuantisedNetwork
 
 GOALS = {  # how many times as fast as fp32, by model
     Precision.BF16: {"resnet50": 1.6, "yolo_sized": 1.6},
@@ -180,4 +180,4 @@ def quantised_on_scenes(model: SplitModel) -> SplitModel:
     gathered = preprocess.gather(scenes, preprocess.staging(NUM_SCENES))
     images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False)).split(1)
     proto = quantise_graph(model, float_graph(model), Scope.ALL_LAYERS, images, count=NUM_SCENES)
-    return QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))
+    return SplitModel(QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", proto)))

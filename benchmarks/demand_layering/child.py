@@ -25,12 +25,13 @@ from benchmarks.demand_layering.rivals import Partition, load_each_pass, map_fil
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import set_state
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
+from split_infer_ros.weight_streaming.packed_weights import streamable
 from split_infer_ros.weight_streaming.residency import Residency, blocks_in_ring, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 from split_infer_ros.weight_streaming.ring_plan import plan_ring
@@ -53,18 +54,20 @@ class AutoPlan(NamedTuple):
     capacity: int = 0
 
 
-def images_of(model: TorchModel) -> Tensor:
+def images_of(model: SplitModel) -> Tensor:
     """Returns one image of noise."""
     images = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def open_whole(model: TorchModel, path: Path, *, num_threads: int | None) -> PackedPartition:
+def open_whole(model: SplitModel, path: Path, *, num_threads: int | None) -> PackedPartition:
     """Opens a packed file with the weights of the whole model."""
-    return open_packed(model, backbone_of(model.graph, model.split_point("output")), path, num_threads=num_threads)
+    network = streamable(model)
+    whole = backbone_of(network.graph.module, network.split_point("output"))
+    return open_packed(network, whole, path, num_threads=num_threads)
 
 
-def open_partition(model: TorchModel, path: Path, residency: str, plan: AutoPlan) -> Partition:
+def open_partition(model: SplitModel, path: Path, residency: str, plan: AutoPlan) -> Partition:
     """Returns the whole model with its weights in a residency.
 
     Args:
@@ -77,8 +80,9 @@ def open_partition(model: TorchModel, path: Path, residency: str, plan: AutoPlan
     """
     num_threads = torch.get_num_threads()
     if residency == RESIDENT:
-        state = state_of(model.graph)
-        set_state(model.graph, unpack_weights(model, path, num_threads=num_threads, names=state.keys()))
+        network = streamable(model)
+        state = state_of(network.graph.module)
+        set_state(network.graph.module, unpack_weights(network, path, num_threads=num_threads, names=state.keys()))
         return model.backbone("output")
     if residency == OFFLOADED:
         return offload(model, path.with_suffix(".offloaded"))
@@ -110,7 +114,7 @@ def full_read(packed: PackedPartition) -> Callable[[], None]:
 def main() -> int:
     """Runs one residency. Each step waits for a line from the parent process."""
     name, path, residency, passes, *plan = sys.argv[1:]
-    model = weightless_model(find_model(name))
+    model = SplitModel(weightless_network(find_model(name)))
     images = images_of(model)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -33,9 +33,10 @@ from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.packed_weights import streamable
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.streaming import stream_backbone
@@ -100,7 +101,7 @@ class StreamingContestOnGpu:
         config = ExecutionConfig(Convolutions.CHANNELS_LAST)  # a GPU uses channels last for other configs as well
         model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
         num_threads = None if device.type == "cuda" else max_threads()  # as streamed partitions do
-        pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)
+        pack_model(streamable(load_model(ModelSpec(name, "random", "cpu"))), path, num_threads=num_threads)
         images = images_of(model).to(device)
         with ExitStack() as stack, torch.inference_mode():
             resident = model.backbone("output")  # this keeps its weights when the streamed model releases its own
@@ -205,7 +206,7 @@ class StreamingContestOnGpu:
         return np.maximum(compute_s, self._gpu_bytes[RESIDENT] / bandwidth) if residency in STREAMED else compute_s
 
 
-def _stream(model: TorchModel, path: Path, residency: str) -> StreamedPartition:
+def _stream(model: SplitModel, path: Path, residency: str) -> StreamedPartition:
     settings = StageSettings(split_point="output", weights_file=str(path), weights_residency=Residency(residency))
     partition = stream_backbone(model, model.split_point("output"), settings, batch_size=1)
     assert partition is not None

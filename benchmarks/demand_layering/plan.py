@@ -11,12 +11,13 @@ from torch import Tensor
 
 from benchmarks.demand_layering import child
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.packed_weights import streamable
 from split_infer_ros.weight_streaming.profiling import profile_partition
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
@@ -45,7 +46,7 @@ class PlannedModel:
 
     name: str
     path: Path
-    model: TorchModel
+    model: SplitModel
     images: Tensor
     packed: PackedPartition
     trials: Sequence[RingTrial]
@@ -71,7 +72,7 @@ class PlannedModel:
 def plan_model(name: str, path: Path) -> PlannedModel:
     """Packs a model's weights, profiles it, and chooses a point of the trade-off."""
     model = load_model(ModelSpec(name, "random", "cpu"))
-    pack_model(model, path, num_threads=torch.get_num_threads())
+    pack_model(streamable(model), path, num_threads=torch.get_num_threads())
     images = child.images_of(model)
     packed = child.open_whole(model, path, num_threads=torch.get_num_threads())
     with torch.inference_mode():
@@ -95,7 +96,7 @@ def plan_model(name: str, path: Path) -> PlannedModel:
     )
 
 
-def _profile(model: TorchModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
+def _profile(model: SplitModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
     def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
         return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.packed_weights import streamable
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
@@ -109,14 +110,14 @@ def can_offload() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-def offload(model: TorchModel, folder: Path) -> Partition:
+def offload(model: SplitModel, folder: Path) -> Partition:
     """Returns the model with accelerate's disk offload, layer by layer, without fused convolutions.
 
     If the folder does not exist, the model's weights are written to it. Otherwise the folder's weights are used.
     """
     from accelerate import disk_offload
 
-    partition = backbone_of(model.graph, model.split_point("output"))
+    partition = backbone_of(streamable(model).graph.module, model.split_point("output"))
     disk_offload(partition, folder, execution_device=torch.device("cpu"), offload_buffers=True)
 
     def run(images: Tensor) -> Sequence[Tensor]:

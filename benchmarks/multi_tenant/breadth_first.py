@@ -20,8 +20,8 @@ from benchmarks.multi_tenant.trace import Arrivals
 from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.schedule.request import Request
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.split.traced_split_points import live_values
 
 Operator = Callable[..., tuple[Tensor, ...]]
@@ -98,7 +98,7 @@ class _Running:
         return self._next == len(self._operators)
 
 
-def operators_of(model: TorchModel) -> tuple[Operator, ...]:
+def operators_of(model: SplitModel) -> tuple[Operator, ...]:
     """Returns a prepared model's operators as functions. Each maps the values still needed to the values needed next.
 
     A value is freed once no operator needs it. If they are called one after another, the last one returns the model's

@@ -66,7 +66,7 @@ def measure_costs(
         window: how many requests the scheduler looks at. Stacks are measured with as many images of each model as the
             window can hold.
     """
-    parameters = {name: model.parameters for name, model in load.models.items()}
+    parameters = {name: model.network.num_parameters() for name, model in load.models.items()}
     fused = list(fusable_combinations(parameters)) if fuse else []
     batches = [combination_of({name: size}) for size in sizes for name in load.models]
     stack_sizes = {name: range(1, math.ceil(window / len(stack.members)) + 1) for name, stack in load.stacks.items()}

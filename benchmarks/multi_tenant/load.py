@@ -13,9 +13,10 @@ from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Load:
         runners: the runners that rivals have got so far, by number of threads and the runner's own number.
     """
 
-    models: Mapping[str, TorchModel]
+    models: Mapping[str, SplitModel]
     images: Mapping[str, Tensor]
     stacks: Mapping[str, StackedModel] = field(default_factory=dict)
     runners: dict[tuple[int | None, int], MergeRunner] = field(default_factory=dict)
@@ -109,5 +110,5 @@ def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
     for name in names:
         entry, module = build_model(ModelSpec(name, "none"))
         smaller = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
-        models[name] = TorchModel(smaller, module, device)
+        models[name] = SplitModel(TorchNetwork(smaller, module), device)
     return Load(models, {name: torch.rand_like(model.blank_images(1)) for name, model in models.items()})

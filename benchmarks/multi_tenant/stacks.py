@@ -24,9 +24,10 @@ from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, Execut
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 ALIKE = "poisson, one architecture"
 STACK, ALWAYS = "merge, fuse and stack", "stack always"
@@ -108,7 +109,7 @@ def load_alike(name: str, count: int, side: int, device: torch.device) -> Load:
         entry, module = build_model(ModelSpec(name, "none"))
         entry = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
         images = torch.rand((CALIBRATION_IMAGES, *entry.image_shape), generator=torch.Generator().manual_seed(number))
-        models[f"{name} {number}"] = TorchModel(entry, randomise(module, images, number), device)
+        models[f"{name} {number}"] = SplitModel(TorchNetwork(entry, randomise(module, images, number)), device)
     stack = StackedModel(models, "output")
     images_of = {key: torch.rand_like(model.blank_images(1)) for key, model in models.items()}
     return Load(models, images_of, stacks={stack.name: stack})

@@ -42,7 +42,7 @@ from split_infer_ros.sources.folder import image_files
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.quantised_model import QuantisedModel
+from split_infer_ros.split.quantised_network import QuantisedNetwork
 
 MIN_MAP = 0.97
 SPEED_GOALS = {Precision.BF16: 1.0, Precision.INT8: 1.6}
@@ -104,7 +104,7 @@ def in_int8(images: Samples, source: SplitModel) -> SplitModel:
     )
     best = best_of(candidates)
     print(f"int8: {best.scope.value}. {best.quality.loss}", flush=True)
-    return QuantisedModel(source, OnnxGraph(f"{source.entry.name} in int8", best.proto))
+    return SplitModel(QuantisedNetwork(source.network, OnnxGraph(f"{source.entry.name} in int8", best.proto)))
 
 
 def measure(

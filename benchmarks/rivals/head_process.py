@@ -28,12 +28,12 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.transport import OwnedPool, Released
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 START_S = 120.0  # how long a process may take to load torch and the model
 STOP_S = 10.0
@@ -173,7 +173,7 @@ def serve(pipe: Any, work: Work, weights: Path) -> None:
     entry = find_model(work.name)
     module = entry.build()
     module.load_state_dict(torch.load(weights, weights_only=True))
-    model = TorchModel(entry, module, CPU)
+    model = SplitModel(TorchNetwork(entry, module))
     results: defaultdict[Lease, list[tuple[Origin, Sequence[Any]]]] = defaultdict(list)
     readers: dict[str, SharedSlotReader] = {}
 

@@ -23,10 +23,11 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.profile_samples import make_profile
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 NUM_IMAGES = 64
 TOP_1 = Limits(score_threshold=0.0, max_detections=1)
@@ -76,7 +77,7 @@ class Subject:
         self.weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}  # preparing changes them
         self.limits = run_with_threads(max_threads(), lambda: limits_for(self.entry, module, inputs))
         self.baseline = Baseline(self.entry, module, device, self.limits)
-        self.model = TorchModel(self.entry, module, device)
+        self.model = SplitModel(TorchNetwork(self.entry, module), device)
         self.profile = self._measure()
 
     @property

@@ -27,6 +27,7 @@ from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_network import torch_network
 
 CPU = torch.device("cpu")
 PLACED, COPIES, ONE_DEVICE = "placed", "copies", "on one device"
@@ -48,7 +49,7 @@ class FallbackContest:
         self.is_simulated = gpu == CPU
         devices = {Tag.GPU: gpu, Tag.CPU: CPU}
         model = load_model(ModelSpec(name, "none", "cpu"))
-        graph = with_decode(model.graph, model.entry)
+        graph = with_decode(torch_network(model, "Placing operators", "leave it out.").graph.module, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         self._plan = make_plan(operators, OperatorList.read())
         placed = apply_plan(graph, self._plan, devices)

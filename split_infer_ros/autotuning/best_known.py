@@ -141,7 +141,7 @@ def find_best_known(
     own = [
         record
         for record in database.records()
-        if record.task.get("fingerprint") == model.fingerprint and key.fits(record)
+        if record.task.get("fingerprint") == model.network.fingerprint and key.fits(record)
     ]
     space = network_space(num_cores(), (precision,), engines=engines or engines_for(model, precision))
     by_size: dict[int, list[Record]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from split_infer_ros.split.graph_model import GraphModel
+from split_infer_ros.split.graph_network import GraphNetwork
 from split_infer_ros.split.model import SplitModel
 
 
@@ -14,16 +14,16 @@ def model_features(model: SplitModel) -> dict[str, float]:
     An ONNX model has only sizes. In all numbers, a difference of 1 is large.
     """
     _, height, width = model.entry.image_shape
-    sizes = {"parameters": math.log10(max(1, model.parameters)), "pixels": math.log10(height * width)}
-    if isinstance(model, GraphModel):
+    sizes = {"parameters": math.log10(max(1, model.network.num_parameters())), "pixels": math.log10(height * width)}
+    if isinstance(model.network, GraphNetwork):
         return sizes
     from torch import nn  # only here: a process with an ONNX model may have no torch
 
-    from split_infer_ros.split.torch_model import TorchModel
+    from split_infer_ros.split.torch_network import TorchNetwork
 
-    if not isinstance(model, TorchModel):
+    if not isinstance(model.network, TorchNetwork):
         return sizes
-    convolutions = [module for module in model.graph.modules() if isinstance(module, nn.Conv2d)]
+    convolutions = [module for module in model.network.graph.module.modules() if isinstance(module, nn.Conv2d)]
     count = max(1, len(convolutions))
     return {
         **sizes,

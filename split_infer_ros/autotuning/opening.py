@@ -107,7 +107,7 @@ def open_model(
             found = find()
     config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
     model = load_streamable(replace(spec, execution_config=config), weights)
-    return Opened(model, found, tuple(note for note in (reason, model.note) if note))
+    return Opened(model, found, tuple(note for note in (reason, model.network.note) if note))
 
 
 def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:

@@ -13,7 +13,7 @@ def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
     """Returns the task of running the whole network on a batch, as records hold it."""
     return {
         "model": model.entry.name,
-        "fingerprint": model.fingerprint,
+        "fingerprint": model.network.fingerprint,
         "stage": NETWORK,
         "shapes": [[batch_size, *model.entry.image_shape]],
     }
@@ -23,7 +23,7 @@ def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, An
     """Returns the task of running the pipeline with that configuration of the network, as records hold it."""
     return {
         "model": model.entry.name,
-        "fingerprint": model.fingerprint,
+        "fingerprint": model.network.fingerprint,
         "stage": PIPELINE,
         "shapes": [list(model.entry.image_shape)],
         "network": dict(network),

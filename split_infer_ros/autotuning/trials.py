@@ -32,11 +32,12 @@ from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.warm_up import count_lanes
-from split_infer_ros.split.load import build_model, choose_device, make_model
+from split_infer_ros.split.load import build_model, choose_device, make_network
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.quantised_model import place
+from split_infer_ros.split.network import Network
+from split_infer_ros.split.quantised_network import place
 from split_infer_ros.split.result_agreement import ResultDifference
 from split_infer_ros.split.sandbox.inspection import inspect_files
 
@@ -59,7 +60,7 @@ class Trials:
         self._spec = located(spec)
         self._device = choose_device(spec.device)
         self._entry, self._as_built = build_model(self._spec)
-        self._models: dict[bool, SplitModel] = {}
+        self._networks: dict[bool, Network] = {}
         self._stream = Stream(self._device)
         self._rivals: dict[Hashable, LaneRun] = {}  # calls that may take turns, by configuration and batch size
 
@@ -111,14 +112,14 @@ class Trials:
 
     @cached_property
     def _check(self) -> ResultCheck:
-        return ResultCheck(self._as_built, self._source(folding=True))
+        return ResultCheck(self._as_built, SplitModel(self._source(folding=True)))
 
-    def _source(self, folding: bool) -> SplitModel:
-        """Returns the model on the CPU in float32. It is prepared once for each value of ``folding``."""
-        if folding not in self._models:
+    def _source(self, folding: bool) -> Network:
+        """Returns the network. It is prepared once for each value of ``folding``."""
+        if folding not in self._networks:
             built = self._as_built if isinstance(self._as_built, OnnxGraph) else copy.deepcopy(self._as_built)
-            self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
-        return self._models[folding]
+            self._networks[folding] = make_network(self._entry, built, folding=folding)
+        return self._networks[folding]
 
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         with inference_mode(), self._stream.work("trial"):

@@ -100,7 +100,7 @@ class Tuner:
             precisions,
             model.device.type,
             engines=engines,
-            micro_batches=micro_batches_of(batch_size if model.takes_batches else 1, model.device.type),
+            micro_batches=micro_batches_of(batch_size if model.network.takes_batches else 1, model.device.type),
         )
         self._network_space = space(falls_back=falls_back)
         self._quick_space = space(falls_back=falls_back, compilers=False)
@@ -190,9 +190,9 @@ class Tuner:
             return
         if uniform.config["engine"] != Engine.TORCH.value or uniform.config["operators"] == FALLBACK:
             return
-        from split_infer_ros.split.torch_model import TorchModel  # only here: it imports torch
+        from split_infer_ros.split.torch_network import TorchNetwork  # only here: it imports torch
 
-        if not isinstance(self._model, TorchModel):
+        if not isinstance(self._model.network, TorchNetwork):
             return
         tuner = GraphTuner(self._model, self._runner, self._database, self._key, {**task, "stage": SEGMENTS})
         chain = tuner.best(list(map(str, space.knobs["convolutions"])), uniform.config, about, end, self._clock)
@@ -278,7 +278,7 @@ class Tuner:
             return Random(space, self._seed)
         others: list[Sample] = []
         if stage == NETWORK:
-            fingerprint = self._model.fingerprint
+            fingerprint = self._model.network.fingerprint
             others = samples_of_other_models(self._database, self._key, fingerprint=fingerprint, space=space)
         return Guided(space, seed=self._seed, features=self._features, other_samples=others)
 

@@ -15,7 +15,7 @@ import torch
 from split_infer_ros.cli.command import CommandParser, command, model_spec_of, positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.split.torch_model import torch_model
+from split_infer_ros.split.torch_network import torch_network
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
@@ -65,9 +65,9 @@ def make_parser() -> CommandParser:
 def main(chosen: Namespace) -> None:
     """Writes the file and says what is in it."""
     spec = model_spec_of(chosen, weights=chosen.weights, on_torch=True)
-    model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
+    network = torch_network(load_model(spec), "Packing weights", "its weights are never streamed.")
     header = pack_model(
-        model,
+        network,
         chosen.out,
         num_threads=chosen.num_threads if chosen.device == "cpu" else None,
         batch_size=chosen.batch_size,

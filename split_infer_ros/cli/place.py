@@ -36,7 +36,7 @@ from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, de
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.sources import open_source
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.split.torch_model import TorchModel, torch_model
+from split_infer_ros.split.torch_network import TorchNetwork, torch_network
 
 
 def make_parser() -> CommandParser:
@@ -72,12 +72,13 @@ def main(chosen: Namespace) -> None:
     rule: Rule = OperatorList.read(chosen.operators)
     weights = chosen.weights or ("random" if chosen.run else "none")
     spec = model_spec_of(chosen, weights=weights, on_torch=True)
-    model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
-    graph = with_decode(model.graph, model.entry)
+    model = load_model(spec)
+    network = torch_network(model, "Placing operators", "the command split_points lists where it splits.")
+    graph = with_decode(network.graph.module, model.entry)
     operators = read_operators(graph, model.entry.image_shape)
     if chosen.measured:
         database = Database(chosen.database)
-        rule = _measured_rule(model, graph, fallback=rule, gpu=choose_device("cuda"), database=database)
+        rule = _measured_rule(network, graph, fallback=rule, gpu=choose_device("cuda"), database=database)
     plan = make_plan(operators, rule)
     if chosen.run:
         gpu = choose_device("cuda") if torch.cuda.is_available() else None
@@ -135,20 +136,20 @@ def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
 
 
 def _measured_rule(
-    model: TorchModel, graph: fx.GraphModule, *, fallback: Rule, gpu: Device, database: Database
+    network: TorchNetwork, graph: fx.GraphModule, *, fallback: Rule, gpu: Device, database: Database
 ) -> Rule:
     """Returns the rule that follows measured times. It reads them from the database, or measures them now."""
     key = Key.here(str(gpu))
     task = {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
+        "model": network.entry.name,
+        "fingerprint": network.fingerprint,
         "stage": "operators",
-        "shapes": [list(model.entry.image_shape)],
+        "shapes": [list(network.entry.image_shape)],
         "precision": "float32",
     }
     times = from_records(database.find(key, task))
     if not times:
-        images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
+        images = torch.zeros((1, *network.entry.image_shape)).contiguous(memory_format=torch.channels_last)
         times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: CPU})
         database.keep(to_records(times, key, task), "the times are")
     return rule_from_times(times, fallback=fallback)

@@ -61,7 +61,7 @@ def main(chosen: Namespace) -> int:
     begin = time.monotonic()
     check_packages()
     model = load_model(model_spec_of(chosen, weights=chosen.weights))
-    quantised_path(model)  # refuses early what cannot be quantised
+    quantised_path(model.network)  # refuses early what cannot be quantised
     calibration, test = open_samples(model.entry, chosen.images)
     candidates = quantise(
         model, calibration, test, annotations=chosen.annotations, score_threshold=chosen.score_threshold, progress=_bar
@@ -80,7 +80,7 @@ def main(chosen: Namespace) -> int:
     if quality.loss:
         entry = best.proto.metadata_props.add()
         entry.key, entry.value = LOSS, f"{model.entry.name} was quantised in spite of a loss: {quality.loss}"
-    path = keep_quantised(model, best.proto)
+    path = keep_quantised(model.network, best.proto)
     print(f"Kept for precision int8, after {time.monotonic() - begin:.0f} s: {path}")
     return 0
 

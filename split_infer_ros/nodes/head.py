@@ -116,7 +116,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._model, tuned = opened.model, opened.best_known
         for note in opened.notes:
             self.get_logger().warning(f"head: {note}")
-        engine, precision = self._model.head_engine.value, self._model.head_precision
+        engine, precision = self._model.head_config.engine.value, self._model.head_config.precision
         self.get_logger().info(f"The head of {values.model.name} runs on {engine} in {precision.value}.")
         # handles carry the image, which detections/image needs, only within one process
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)

@@ -13,19 +13,19 @@ from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator, Pla
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 
-def placed_backbone(model: TorchModel, split_point: str, devices: Mapping[Tag, Device]) -> fx.GraphModule:
+def placed_backbone(network: TorchNetwork, split_point: str, devices: Mapping[Tag, Device]) -> fx.GraphModule:
     """Returns the partition before a split point. The package's list of operators decides its placement.
 
     Args:
-        model: the model. It must compute in float32.
+        network: the network of a model that computes in float32.
         split_point: the split point's name.
         devices: the devices that ``GPU`` and ``CPU`` stand for.
     """
-    part = backbone_of(model.whole(), model.split_point(split_point))
-    return apply_plan(part, _plan(part, model), devices)
+    part = backbone_of(network.graph.whole(), network.split_point(split_point))
+    return apply_plan(part, _plan(part, network), devices)
 
 
 def has_host_operators(model: SplitModel) -> bool:
@@ -33,16 +33,17 @@ def has_host_operators(model: SplitModel) -> bool:
 
     Always False for a model not of torch.
     """
-    if not isinstance(model, TorchModel):
+    network = model.network
+    if not isinstance(network, TorchNetwork):
         return False
-    part = backbone_of(model.graph, model.split_point("output"))
-    return bool(_plan(part, model).copies)
+    part = backbone_of(network.graph.module, network.split_point("output"))
+    return bool(_plan(part, network).copies)
 
 
-def _plan(part: fx.GraphModule, model: TorchModel) -> PlacementPlan:
+def _plan(part: fx.GraphModule, network: TorchNetwork) -> PlacementPlan:
     listed = OperatorList.read()
 
     def rule(operator: Operator) -> Tag | None:
         return Tag.GPU if operator.kind in (INPUT, OUTPUT) else listed(operator)
 
-    return make_plan(read_operators(part, model.entry.image_shape), rule)
+    return make_plan(read_operators(part, network.entry.image_shape), rule)

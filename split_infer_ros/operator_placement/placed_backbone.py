@@ -21,8 +21,8 @@ def make_backbone(model: SplitModel, split_point: str) -> Partition:
     if not falls_back or model.device.type == "cpu":
         return model.backbone(split_point)
     from split_infer_ros.operator_placement.listed_placement import placed_backbone  # only here: both import torch
-    from split_infer_ros.split.torch_model import TorchModel
+    from split_infer_ros.split.torch_network import TorchNetwork
 
-    if not isinstance(model, TorchModel):
+    if not isinstance(model.network, TorchNetwork):
         return model.backbone(split_point)
-    return placed_backbone(model, split_point, {Tag.GPU: model.device, Tag.CPU: CPU})
+    return placed_backbone(model.network, split_point, {Tag.GPU: model.device, Tag.CPU: CPU})

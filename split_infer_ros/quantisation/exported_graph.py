@@ -13,7 +13,7 @@ from split_infer_ros.onnx.nodes import subgraphs
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.split.torch_model import torch_model
+from split_infer_ros.split.torch_network import torch_network
 from split_infer_ros.split.traced_split_points import live_values
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def exported_graph(model: SplitModel) -> onnx.ModelProto:
     Raises:
         ConfigurationError: the model is no torch model, or torch cannot export it.
     """
-    traced = torch_model(model, "int8", "take precision fp32.")
-    graph = traced.whole()
+    traced = torch_network(model, "int8", "take precision fp32.")
+    graph = traced.graph.whole()
     nodes = list(graph.graph.nodes)
     outputs = outputs_of(nodes)
     crossing = dict.fromkeys(outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.graph_model import GraphModel
+from split_infer_ros.split.graph_network import GraphNetwork
 from split_infer_ros.split.model import SplitModel
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ def float_graph(model: SplitModel) -> onnx.ModelProto:
         ConfigurationError: torch cannot export the model, the file is of an ONNX version that cannot be converted, or
             the file computes its weights.
     """
-    if isinstance(model, GraphModel):
-        _check_weights(model)
-        proto = _copy_of(model)
+    if isinstance(model.network, GraphNetwork):
+        name, original = model.entry.name, model.network.prepared.graph.proto
+        _check_weights(name, original)
+        proto = _copy_of(name, original)
     else:
         from split_infer_ros.quantisation.exported_graph import exported_graph  # only here: it imports torch
 
@@ -37,30 +38,30 @@ def float_graph(model: SplitModel) -> onnx.ModelProto:
     return proto
 
 
-def _check_weights(model: GraphModel) -> None:
-    made = {node.output[0] for node in model.graph.proto.graph.node if node.op_type in MAKING}
-    for node in model.graph.proto.graph.node:
+def _check_weights(name: str, proto: onnx.ModelProto) -> None:
+    made = {node.output[0] for node in proto.graph.node if node.op_type in MAKING}
+    for node in proto.graph.node:
         if node.op_type == "Conv" and node.input[1] in made:
             raise ConfigurationError(
-                f"{model.entry.name} cannot be quantised: its ONNX file computes the weights {node.input[1]}. Export "
+                f"{name} cannot be quantised: its ONNX file computes the weights {node.input[1]}. Export "
                 "it with the weights that it uses; shapes is quantised where torch is installed."
             )
 
 
-def _copy_of(model: GraphModel) -> onnx.ModelProto:
+def _copy_of(name: str, original: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     import onnx.version_converter
 
-    opset = next((each.version for each in model.graph.proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+    opset = next((each.version for each in original.opset_import if each.domain in ("", "ai.onnx")), 1)
     if opset < MIN_OPSET:
         try:
-            return onnx.version_converter.convert_version(model.graph.proto, MIN_OPSET)
+            return onnx.version_converter.convert_version(original, MIN_OPSET)
         except Exception as error:  # the converter's errors have no common class
             reason = str(error).partition("\n")[0]
             raise ConfigurationError(
-                f"{model.entry.name} cannot be quantised: it has operators of ONNX's opset {opset}, which cannot be "
+                f"{name} cannot be quantised: it has operators of ONNX's opset {opset}, which cannot be "
                 f"converted to opset {MIN_OPSET} ({reason}). Export it with opset {MIN_OPSET} or later."
             ) from error
     proto = onnx.ModelProto()
-    proto.CopyFrom(model.graph.proto)
+    proto.CopyFrom(original)
     return proto

@@ -23,7 +23,7 @@ from split_infer_ros.quantisation.scope import Scope, ignored_nodes, useful_scop
 from split_infer_ros.quantisation.unsigned import make_unsigned
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partition_cache import Partition
-from split_infer_ros.split.quantised_model import QuantisedModel
+from split_infer_ros.split.quantised_network import QuantisedNetwork
 from split_infer_ros.split.result_agreement import is_classifier
 from split_infer_ros.split.split_points import INPUT, OUTPUT
 
@@ -80,11 +80,12 @@ def quantise(
     reference = _detect(model, test, measure, progress("float32", len(test)))
     for scope in useful_scopes(whole.graph):
         proto = quantise_graph(model, whole, scope, calibration, count=len(calibration))
-        candidate = QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))
+        quantised = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", proto))
+        candidate = SplitModel(quantised)
         found = _detect(candidate, test, measure, progress("int8", len(test)))
         quality = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
         if quality.loss:
-            network = make_executable(candidate.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
+            network = make_executable(quantised.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
             found = _detect(candidate, test, measure, progress("int8 in ONNX Runtime", len(test)), network)
             same = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
             quality = replace(quality, elsewhere=same.agreement)

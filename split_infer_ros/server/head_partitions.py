@@ -119,7 +119,7 @@ class HeadPartitions:
         Raises:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
         """
-        if self._model.head_engine is Engine.TORCH:
+        if self._model.head_config.engine is Engine.TORCH:
             return
         found = self._model.split_point(split_point)
 

@@ -85,7 +85,7 @@ class HeadStage:
         self._partitions = partitions
         self._deliver = deliver
         self._on_error = on_error
-        self._head_thread = WorkerThread("head", self._run, partial(_set_up, model.head_engine, num_threads))
+        self._head_thread = WorkerThread("head", self._run, partial(_set_up, model.head_config.engine, num_threads))
         self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
 
     @classmethod

@@ -15,7 +15,6 @@ from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.preprocessing.host_preprocessor import PixelPreprocessor
-from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import summarize_error
@@ -81,7 +80,7 @@ def make_plan(
             model_memory = ModelMemory.open(place, memory.covers_model)
             preprocessor = make_preprocessor(
                 model.entry.preprocess,
-                BatchForm(model.dtype, model.execution_config.engine.reads_channels_last, model.takes_arrays),
+                model.batch_form,
                 batch_size=settings.batch_size,
                 place=place,
                 budget_bytes=replace(budget, place=place).image_buffers_bytes,

@@ -17,8 +17,8 @@ from split_infer_ros.server.memory.tried_plan import check_room_for_weights
 from split_infer_ros.server.served_model import ServedModel
 
 if TYPE_CHECKING:
+    from split_infer_ros.split.model import SplitModel
     from split_infer_ros.split.stacked_model import StackedModel
-    from split_infer_ros.split.torch_model import TorchModel
 
 MAX_MEMBERS = 4  # the most models in a stack; members without a request are computed in vain
 MAX_PARAMETERS = 64_000_000  # the most in a stack: it copies all weights, and larger models fill a processor alone
@@ -45,7 +45,7 @@ class StackBuilder:
         self._dispatcher = dispatcher
         self._table = table
         self._on_error = on_error
-        self._refused: set[tuple[tuple[TorchModel, ...], str]] = set()
+        self._refused: set[tuple[tuple[SplitModel, ...], str]] = set()
         self._building = threading.Lock()
 
     def build(self) -> None:
@@ -67,7 +67,7 @@ class StackBuilder:
             with self._changed:
                 self._dispatcher.use_stacks(stacks)
 
-    def _built(self, members: Mapping[str, TorchModel], split_point: str) -> StackedModel | None:
+    def _built(self, members: Mapping[str, SplitModel], split_point: str) -> StackedModel | None:
         models = tuple(members.values())
         with self._changed:
             if (models, split_point) in self._refused or self._table.stack_pays(list(members)) is False:
@@ -86,7 +86,7 @@ class StackBuilder:
             return None
 
 
-def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchModel], str]]:
+def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, SplitModel], str]]:
     """Returns for each possible stack its models by key, and the split point up to which they are computed.
 
     Models of one stack have the same architecture, split point, device and execution config. An architecture with more
@@ -104,14 +104,14 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, TorchMo
             and not config.segments
             and plan.streamed is None
         ):
-            architecture = model.fingerprint, model.image_shape, model.device, config
+            architecture = model.network.fingerprint, model.image_shape, model.device, config
             members = alike.setdefault((plan.split_point.name, architecture), {})
             if model not in members.values():
                 members[key] = model
     groups = []
     for (split_point, _), members in alike.items():
         keys = list(members)
-        parameters = next(iter(members.values())).parameters_before(split_point)
+        parameters = next(iter(members.values())).network.num_parameters(split_point)
         most = min(MAX_MEMBERS, MAX_PARAMETERS // max(1, parameters))
         if most > 1 and parameters:
             parts = [keys[first : first + most] for first in range(0, len(keys), most)]

@@ -26,17 +26,18 @@ from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_files import FilesState, files_state, named_files
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.onnx_model import OnnxModel, of_onnx
+from split_infer_ros.split.network import Network
+from split_infer_ros.split.onnx_network import OnnxNetwork, of_onnx
 from split_infer_ros.split.onnx_reading import read_file
-from split_infer_ros.split.quantised_model import place
+from split_infer_ros.split.quantised_network import place
 from split_infer_ros.split.sandbox.inspection import Inspected, inspect_files
 from split_infer_ros.split.torch_needs import AN_ONNX_FILE, num_gpus, require_torch
 
 if TYPE_CHECKING:
     from torch import nn
 
-MakeWeightless = Callable[[ModelSpec], "SplitModel | None"]
-"""Makes a model on the CPU that reads its weights at need, or returns None if it must be loaded."""
+MakeWeightless = Callable[[ModelSpec], "Network | None"]
+"""Makes a network that reads its weights at need, or returns None if the model must be loaded."""
 
 Built = Union["nn.Module", OnnxGraph]
 """What an entry builds: a module in eval mode with its weights, or an ONNX graph."""
@@ -44,8 +45,9 @@ Built = Union["nn.Module", OnnxGraph]
 AUTO_DEVICE = "auto"
 HAS_FILE = "engine onnxruntime and weights default"  # with these, ``shapes`` is loaded from its ONNX file
 
+_networks: WeakValueDictionary[tuple[ModelSpec, FilesState], Network] = WeakValueDictionary()
 _loaded: WeakValueDictionary[tuple[ModelSpec, FilesState], SplitModel] = WeakValueDictionary()
-_engines: WeakKeyDictionary[SplitModel, set[Engine]] = WeakKeyDictionary()  # engines with inspected files, by model
+_engines: WeakKeyDictionary[Network, set[Engine]] = WeakKeyDictionary()  # engines with inspected files, by network
 _beside: dict[tuple[str, FilesState], tuple[Path, ...]] = {}  # inspected files, by model and the state of named files
 _loading = threading.Lock()
 
@@ -68,34 +70,32 @@ def load_model(spec: ModelSpec, make_weightless: MakeWeightless | None = None) -
     device = CPU if spec.device == AUTO_DEVICE else choose_device(spec.device)  # auto depends on the model
     spec = located(spec)
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
-    # The permission is part of the key: who may not load user code may not share it either.
-    source_spec = replace(spec, device="cpu", execution_config=folding_only)
+    # The permission is part of the key: who may not load user code may not share the network either.
+    network_spec = replace(spec, device="cpu", execution_config=folding_only)
     with _loading:
         named = files_state(named_files(spec))  # before they are read: they may change meanwhile
         model = spec.name, named
         state = named + files_state(_beside.get(model, ()))
-        source = _loaded.get((source_spec, state))
-        if source is None:
-            source = make_weightless(source_spec) if make_weightless is not None else None
-            if source is None:
+        network = _networks.get((network_spec, state))
+        if network is None:
+            network = make_weightless(network_spec) if make_weightless is not None else None
+            if network is None:
                 found = _inspect(spec)
                 _beside[model] = tuple(found.digests)
                 state = named + files_state(found.digests)
-                source = _make_source(spec, found, folding_only)
-                _engines[source] = {_engine_of(spec)}
-            _loaded[source_spec, state] = source
-        engines = _engines.setdefault(source, set())
-        if isinstance(source, OnnxModel) and _engine_of(spec) not in engines:
+                network = _load_network(spec, found)
+                _engines[network] = {_engine_of(spec)}
+            _networks[network_spec, state] = network
+        engines = _engines.setdefault(network, set())
+        if isinstance(network, OnnxNetwork) and _engine_of(spec) not in engines:
             _inspect(spec)
             engines.add(_engine_of(spec))
         if spec.device == AUTO_DEVICE:
-            device = source.best_device()
+            device = network.best_device()
         placed_spec = replace(spec, device=str(device))
-        if placed_spec == source_spec:
-            return source
         placed = _loaded.get((placed_spec, state))
         if placed is None:
-            placed = place(source, device, spec.execution_config)
+            placed = place(network, device, spec.execution_config)
             _loaded[placed_spec, state] = placed
         return placed
 
@@ -112,14 +112,14 @@ def _engine_of(spec: ModelSpec) -> Engine:
     return of_onnx(spec.execution_config).engine
 
 
-def _make_source(spec: ModelSpec, found: Inspected, execution_config: ExecutionConfig) -> SplitModel:
-    """Makes the model on the CPU from which all placements are made. Its files were inspected."""
+def _load_network(spec: ModelSpec, found: Inspected) -> Network:
+    """Makes the network that all placements share. Its files were inspected."""
     origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
     manifest = Manifest.of(found.identity, spec.name) if is_onnx_file(spec.name) else Manifest()
     built = build_uninspected(spec, _reader_of(found), manifest, found.digests)
-    source = make_model(*built, execution_config, manifest)
-    source.weights_source = origin
-    return source
+    network = make_network(*built, folding=spec.execution_config.folding, manifest=manifest)
+    network.weights_source = origin
+    return network
 
 
 def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
@@ -205,25 +205,23 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
-def make_model(
-    entry: ModelEntry, built: Built, execution_config: ExecutionConfig, manifest: Manifest | None = None
-) -> SplitModel:
-    """Makes a model on the CPU in float32 of what its entry built.
+def make_network(entry: ModelEntry, built: Built, *, folding: bool = True, manifest: Manifest | None = None) -> Network:
+    """Makes a network of what a model's entry built.
 
     Args:
         entry: the model's entry.
         built: what the entry built.
-        execution_config: how a model of torch runs. It does not apply to an ONNX file.
+        folding: whether a model of torch folds batch norms into convolutions. It does not apply to an ONNX file.
         manifest: has the known facts of an ONNX file.
 
     Raises:
         ConfigurationError: the model cannot be traced, or does not run.
     """
     if isinstance(built, OnnxGraph):
-        return OnnxModel(entry, built, manifest=manifest)
-    from split_infer_ros.split.torch_loading import make_torch_model  # only here: it imports torch
+        return OnnxNetwork(entry, built, manifest=manifest)
+    from split_infer_ros.split.torch_loading import make_torch_network  # only here: it imports torch
 
-    return make_torch_model(entry, built, execution_config)
+    return make_torch_network(entry, built, folding=folding)
 
 
 def choose_device(name: str) -> Device:

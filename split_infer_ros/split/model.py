@@ -1,80 +1,83 @@
-"""A model that is split on request: what models of torch and ONNX models have in common."""
+"""A model that is split on request."""
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from split_infer_ros.buffers.host_arrays import DType, Values
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
-from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.split.network import Network
 from split_infer_ros.split.partition_cache import BackboneCache, Partition, PartitionCache
-from split_infer_ros.split.split_points import SplitPoint, choose_split_point
-from split_infer_ros.split.torch_needs import num_gpus
+from split_infer_ros.split.split_points import SplitPoint
 
 
-class SplitModel(ABC):
-    """A model and its split points. The backbone runs on ``device``, the head on the CPU.
+class SplitModel:
+    """A network at its place, with the partitions that were made of it. The head runs on the CPU.
 
     Args:
-        entry: the model's entry in the catalogue.
+        network: what the model computes.
         device: where the backbone runs.
-        execution_config: how both partitions run, as far as their device allows.
-        split_points: the split points in order, from ``input`` to ``output``.
-        lock: the lock that is held while a partition is made. Placements of one model share it.
+        execution_config: how both partitions run, as far as their device allows; None for the network's usual config.
 
     Attributes:
-        native_engine: the engine that runs the model as it came, without exporting or converting it.
-        kind: what the model is, for messages.
-        weights_source: identifies the source of the weights; see the function of that name. Empty if only their values
-            identify them.
-        is_quantised: whether ``quantise`` made the model's weights, so that it can compute in int8.
-        has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
-        takes_batches: whether the model runs any number of images at once. If not, a batch runs in parts of a fixed
-            size.
-        can_be_stacked: whether a ``StackedModel`` computes the model as this class does.
+        network: what the model computes. For a network in int8 and another precision, it is the source of that network.
+        entry: the model's entry in the catalogue.
+        image_shape: (C, H, W) of an image that the backbone takes.
+        device: as given.
+        execution_config: how the backbone runs.
+        head_config: how the head runs.
+        precision: the precision in which the backbone computes.
+        dtype: the dtype of the backbone's images, and of all features that follow the precision.
+        split_points: the split points in order, from ``input`` to ``output``.
+        takes_arrays: whether the backbone takes arrays and gives arrays. Otherwise it takes and gives tensors on its
+            device.
+        batch_form: the form in which the backbone takes a batch.
+
+    Raises:
+        ConfigurationError: the network cannot run there or in this config. A network that was not quantised cannot run
+            in int8: it would run in float32.
     """
 
-    native_engine = Engine.TORCH
-    kind = "a model of torch"
-    weights_source = ""
-    is_quantised = False
-    has_one_graph = True
-    takes_batches = True
-    can_be_stacked = False
+    def __init__(self, network: Network, device: Device = CPU, execution_config: ExecutionConfig | None = None) -> None:
+        self.network, config = network.fit(device, execution_config)
+        self.entry, self.image_shape = self.network.entry, self.network.entry.image_shape
+        if config.precision is Precision.INT8 and not self.network.is_quantised:
+            raise ConfigurationError(
+                f"{self.entry.name} is {self.network.kind} and not quantised, so it cannot run in int8 as it is: load "
+                "it with precision int8, which reads what `split_infer_ros quantise` made of it."
+            )
+        self.device, self.execution_config = device, config
+        self.head_config = self.network.head_config(device, config)
+        self.precision, self.dtype = config.precision, config.boundary_dtype
+        self.split_points = tuple(point.in_precision(self.dtype) for point in self.network.split_points)
+        self.takes_arrays = self.network.takes_arrays and device.type == "cpu"
+        self.batch_form = BatchForm(self.dtype, config.engine.reads_channels_last, self.takes_arrays)
+        self._backbones, self._heads = BackboneCache(device), PartitionCache()
+        self._kernels: dict[SplitPoint, tuple[KernelTraffic, ...]] = {}
 
-    def __init__(
-        self,
-        entry: ModelEntry,
-        device: Device,
-        *,
-        execution_config: ExecutionConfig,
-        split_points: tuple[SplitPoint, ...],
-        lock: threading.RLock,
-    ) -> None:
-        self.entry = entry
-        self.device = device
-        self.execution_config = execution_config
-        self.split_points = split_points
-        self._lock = lock
-        self._reset_caches()
-
-    @abstractmethod
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
-        Both models share the weights on the CPU.
+        Both models share the weights on the CPU. A model of torch keeps its folding, because that comes before
+        splitting.
 
         Raises:
             ConfigurationError: the model cannot run there or in this config.
         """
+        return SplitModel(self.network, device, execution_config or self.execution_config)
+
+    @property
+    def can_be_stacked(self) -> bool:
+        """Whether a ``StackedModel`` computes this model. False for a subclass, which may compute something else."""
+        return type(self) is SplitModel and self.network.can_be_stacked
 
     def use_memory(self, policy: Policy) -> None:
         """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
@@ -84,7 +87,7 @@ class SplitModel(ABC):
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
         """
-        with self._lock:
+        with self.network.lock:
             self._backbones.use_memory(policy)
 
     def weight_bytes(self, name: str) -> int:
@@ -96,80 +99,37 @@ class SplitModel(ABC):
         Args:
             name: the split point of that one backbone, which was made before.
         """
-        with self._lock:
-            return self._backbones.weight_bytes() + self.host_weight_bytes(self.split_point(name))
-
-    def host_weight_bytes(self, split_point: SplitPoint) -> int:
-        """Returns the bytes on the CPU of the weights before a split point, as far as torch has them."""
-        return 0
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of an image that the backbone takes."""
-        return self.entry.image_shape
-
-    @property
-    def execution_config(self) -> ExecutionConfig:
-        """How both partitions run, as far as their device allows.
-
-        Raises:
-            ConfigurationError: the config says int8, and the model is not quantised. It would run in float32.
-        """
-        return self._execution_config
-
-    @execution_config.setter
-    def execution_config(self, config: ExecutionConfig) -> None:
-        if config.precision is Precision.INT8 and not self.is_quantised:
-            raise ConfigurationError(
-                f"{self.entry.name} is {self.kind} and not quantised, so it cannot run in int8 as it is: load it with "
-                "precision int8, which reads what `split_infer_ros quantise` made of it."
-            )
-        self._execution_config = config
-
-    @property
-    def precision(self) -> Precision:
-        """The precision in which the backbone computes."""
-        return self.execution_config.precision
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype of the backbone's images, and of all features that follow the precision."""
-        return self.execution_config.boundary_dtype
+        with self.network.lock:
+            return self._backbones.weight_bytes() + self.network.host_weight_bytes(self.split_point(name))
 
     def blank_images(self, batch_size: int) -> Values:
         """Returns black images (n, C, H, W) as the backbone takes them."""
-        return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
-
-    @property
-    def takes_arrays(self) -> bool:
-        """Whether the backbone takes arrays and gives arrays. Otherwise it takes and gives tensors on its device."""
-        return False
-
-    def best_device(self) -> Device:
-        """Returns the device on which the backbone should run if the user names none: the first GPU, else the CPU."""
-        return Device("cuda:0") if num_gpus() else CPU
+        shape = (batch_size, *self.image_shape)
+        if self.takes_arrays:
+            return np.zeros(shape, self.dtype)
+        return self.execution_config.blank_images(shape, self.device)
 
     def split_point(self, name: str) -> SplitPoint:
-        """Returns the split point of that name. ``default`` is the model's own; see ``default_split_point``.
+        """Returns the split point of that name. ``default`` is the network's own.
 
         Raises:
             UnknownSplitPointError: the model has no such split point.
         """
-        wanted = self.default_split_point if name == "default" else name
-        return choose_split_point(self.split_points, wanted, self.entry.name)
-
-    @property
-    def default_split_point(self) -> str:
-        """The split point that the catalogue's entry names, or else the last one before ``output``."""
-        return self.entry.default_split_point or self.split_points[-2:][0].name
+        return self.network.split_point(name).in_precision(self.dtype)
 
     def backbone(self, name: str) -> Partition:
         """Returns the partition before the split point of that name.
 
         It maps (N, C, H, W) of ``dtype`` on ``device`` to the split point's tensors.
         """
-        with self._lock:
-            return self._backbones.get(self.split_point(name), self._make_backbone)
+
+        def make(split_point: SplitPoint) -> Partition:
+            return self.network.backbone(
+                split_point, self.execution_config, self.device, keeps_copy=self._backbones.keeps_copy
+            )
+
+        with self.network.lock:
+            return self._backbones.get(self.split_point(name), make)
 
     def head(self, name: str) -> Partition:
         """Returns the partition behind the split point of that name.
@@ -177,31 +137,24 @@ class SplitModel(ABC):
         It maps tensors as ``SplitPoint.head_inputs`` says to the model's outputs. A model of torch that computes in 16
         bits gives its outputs in float32.
         """
-        with self._lock:
-            return self._heads.get(self.split_point(name), self._make_head)
+        with self.network.lock:
+            return self._heads.get(
+                self.split_point(name), lambda split_point: self.network.head(split_point, self.head_config)
+            )
 
-    @property
-    def content(self) -> str:
-        """Hexadecimal digits that identify the model's operations and weights; empty if not ``has_one_graph``.
+    def drop_partitions(self) -> None:
+        """Drops all partitions from the caches, because weights were released. Callers that use one keep it."""
+        with self.network.lock:
+            self._backbones.clear()
+            self._heads.clear()
 
-        Raises:
-            ConfigurationError: weights that were released cannot be read again.
+    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
+        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does.
+
+        Segments are never compiled.
         """
-        return ""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that identify the model's operations, their order and their shapes."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> int:
-        """How many parameters the whole model has."""
-
-    @abstractmethod
-    def parameters_before(self, name: str) -> int:
-        """Returns how many parameters the partition before the split point of that name has on ``device``."""
+        backbones = self.network.segments(self.execution_config, self.device)
+        return backbones, self.network.segments(self.head_config, CPU, takes_float32=True)
 
     def kernels_before(self, name: str) -> tuple[KernelTraffic, ...]:
         """Returns the kernels of the partition before the split point of that name, in order.
@@ -209,55 +162,14 @@ class SplitModel(ABC):
         The bytes of a kernel are 0 if an engine keeps its weights and activations in memory of its own.
         """
         split_point = self.split_point(name)
-        with self._lock:
+        with self.network.lock:
             if split_point not in self._kernels:
-                self._kernels[split_point] = self._find_kernels(split_point)
+                self._kernels[split_point] = self.network.kernels_before(split_point, self.execution_config)
             return self._kernels[split_point]
 
-    @abstractmethod
-    def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does.
-
-        Segments are never compiled.
-        """
-
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
-        """Returns the batch sizes, up to ``batch_size``, that should run before frames come."""
-        return sorted({1, batch_size})
+        """Returns the batch sizes, up to ``batch_size``, that should run before frames come.
 
-    @property
-    def head_engine(self) -> Engine:
-        """The engine that runs the head."""
-        return self._head_execution_config.engine
-
-    @property
-    def head_precision(self) -> Precision:
-        """The precision in which the head computes."""
-        return self._head_execution_config.precision
-
-    @property
-    @abstractmethod
-    def _head_execution_config(self) -> ExecutionConfig:
-        """How the head runs."""
-
-    @property
-    def note(self) -> str:
-        """What a user should know about how the model runs, in sentences; empty if there is nothing."""
-        return " ".join(self.entry.notes)
-
-    @abstractmethod
-    def _make_backbone(self, split_point: SplitPoint) -> Partition:
-        """Makes the partition before a split point."""
-
-    @abstractmethod
-    def _make_head(self, split_point: SplitPoint) -> Partition:
-        """Makes the partition behind a split point."""
-
-    @abstractmethod
-    def _find_kernels(self, split_point: SplitPoint) -> tuple[KernelTraffic, ...]:
-        """Finds the kernels of the partition before a split point."""
-
-    def _reset_caches(self) -> None:
-        self._backbones = BackboneCache(self.device)
-        self._heads = PartitionCache()
-        self._kernels: dict[SplitPoint, tuple[KernelTraffic, ...]] = {}
+        If each size has a graph of its own, that is every size: it is traced when it first runs.
+        """
+        return sorted({1, batch_size}) if self.network.has_one_graph else range(1, batch_size + 1)

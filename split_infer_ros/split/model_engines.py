@@ -9,7 +9,7 @@ from split_infer_ros.engines.precision import OR_FP32, Precision
 from split_infer_ros.engines.precision_checks import check_precision, is_made_for
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
 from split_infer_ros.split.quantised_file import find_quantised
 
 ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
@@ -27,7 +27,7 @@ def engines_for(model: SplitModel, precision: Precision = Precision.FP32) -> tup
 
 def untuned_engine(model: SplitModel, precision: Precision) -> str:
     """Returns the engine for a model in a precision if nothing was measured: the native one if it can run that."""
-    return (*engines_for(model, precision), model.native_engine.value)[0]
+    return (*engines_for(model, precision), model.network.native_engine.value)[0]
 
 
 def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str) -> tuple[Precision, str]:
@@ -65,8 +65,8 @@ def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str
 
 def _candidates(model: SplitModel) -> tuple[str, ...]:
     """Returns the engines that take models of this kind, the native one first."""
-    native = model.native_engine.value
-    if not model.has_one_graph:
+    native = model.network.native_engine.value
+    if not model.network.has_one_graph:
         return (native,)
     return (native, *(name for name in ENGINES if name not in (native, Engine.TORCH.value)))
 
@@ -88,9 +88,9 @@ def _objections(model: SplitModel, engine: str, precision: Precision) -> str:
 def _objection(model: SplitModel, engine: str, precision: Precision) -> str:
     """Says why an engine cannot compute a model in a precision, wherever it runs; empty if it can."""
     try:
-        check_precision(precision, *parse_engine(engine), is_file=isinstance(model, OnnxModel))
+        check_precision(precision, *parse_engine(engine), is_file=isinstance(model.network, OnnxNetwork))
         if precision is Precision.INT8 and model.precision is not Precision.INT8:
-            find_quantised(model)
+            find_quantised(model.network)
     except ConfigurationError as error:
         return str(error)
     return ""

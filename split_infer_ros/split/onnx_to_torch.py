@@ -19,8 +19,10 @@ from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.shapes import with_constant_shapes
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import tidy
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.network import Network
 from split_infer_ros.split.onnx_batches import difference_of_rows
-from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
 from split_infer_ros.split.result_agreement import compare_results, is_classifier
 from split_infer_ros.split.sample_images import sample_images
 from split_infer_ros.split.sandbox.verdict import Verdict
@@ -45,7 +47,8 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
             differ.
     """
     tell_torch()  # this thread may be the first to use torch
-    original = OnnxModel(entry, graph)
+    original = OnnxNetwork(entry, graph)
+    model = SplitModel(original)
     prepared = original.prepared
     if prepared.graph.inputs[0].shape[0] is not None:
         raise ConfigurationError(
@@ -53,9 +56,9 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
             f"take engine {original.native_engine.value}. {original.note}"
         )
     module = tidy(import_graph(with_constant_shapes(prepared.whole(), entry.image_shape), prepared.shapes))
-    verdict = Verdict.on_torch(graph, entry.image_shape, original.execution_config)
+    verdict = Verdict.on_torch(graph, entry.image_shape, model.execution_config)
     if not verdict.read():
-        _compare(original, module)
+        _compare(model, module)
         verdict.keep(True)
     _mark_split_points(original, module)
     points = find_split_points(module, entry.image_shape)
@@ -63,7 +66,7 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
     return replace(entry, default_split_point=default.name), module
 
 
-def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
+def _compare(original: SplitModel, module: fx.GraphModule) -> None:
     """Compares the results of both models for drawn scenes: detections if these are enough, or else values.
 
     Raises:
@@ -77,7 +80,7 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
             found = outputs_of(module(tensors))
         except Exception as error:  # a module that onnx2torch made may raise anything
             reason = str(error).partition("\n")[0]
-            raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
+            raise _refusal(original.network, f"what onnx2torch made of it does not run ({reason})") from error
         difference = compare_results(
             original.entry,
             [found],
@@ -88,13 +91,13 @@ def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
         allowed = partial(allowed_difference, module, (tensors,), found)
         if not difference.agrees(allowed):
             raise _refusal(
-                original,
-                f"its results differ from those of engine {original.native_engine.value} {difference}, and "
+                original.network,
+                f"its results differ from those of engine {original.network.native_engine.value} {difference}, and "
                 f"{difference.allowed_text(allowed)}",
             )
 
 
-def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:
+def _mark_split_points(original: OnnxNetwork, module: fx.GraphModule) -> None:
     """Writes the names of the ONNX model's split points into the nodes that follow them.
 
     A split point is left out if other values cross there in torch's graph, because operations were joined.
@@ -110,7 +113,7 @@ def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:
     nodes[-1].meta[SPLIT_NAMES] = [OUTPUT]  # so that no other names are looked for
 
 
-def _refusal(original: OnnxModel, reason: str) -> ConfigurationError:
+def _refusal(original: Network, reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"{original.entry.name} cannot run on engine {Engine.TORCH.value}, because {reason}: take engine "
         f"{original.native_engine.value}."

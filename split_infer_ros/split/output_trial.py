@@ -14,8 +14,8 @@ from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.recipe import Recipe
-from split_infer_ros.runtime.device import CPU
-from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
 from split_infer_ros.split.split_points import INPUT
 
 SEED = 0
@@ -57,7 +57,7 @@ def _runner(file: OnnxFile) -> Callable[[Recipe], dict[str, npt.NDArray[np.gener
         default_split_point=None,
         decode=lambda outputs, limits: [],
     )
-    network = OnnxModel(provisional, file.graph).placed(CPU).head(INPUT)
+    network = SplitModel(OnnxNetwork(provisional, file.graph)).head(INPUT)
     known: list[tuple[Values, tuple[Values, ...]]] = []  # inputs and their results: recipes often give the same input
 
     def results_for(images: Values) -> tuple[Values, ...]:

@@ -56,9 +56,9 @@ class BackboneCache(PartitionCache):
         self._weights_pool = MemoryPool(Policy.HOST, device)
 
     @property
-    def policy(self) -> Policy:
-        """The policy of the memory in which backbones keep their weights."""
-        return self._weights_pool.policy
+    def keeps_copy(self) -> bool:
+        """Whether the CPU keeps its copy of weights that a backbone has in memory of the policy."""
+        return self._weights_pool.policy not in POOLED
 
     def use_memory(self, policy: Policy) -> None:
         """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
@@ -68,7 +68,8 @@ class BackboneCache(PartitionCache):
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
         """
-        if policy is not self.policy and POOLED & {policy, self.policy}:
+        current = self._weights_pool.policy
+        if policy is not current and POOLED & {policy, current}:
             self._weights_pool = MemoryPool(policy, self._device)
             self.clear()
 

@@ -13,7 +13,7 @@ from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.cache import cache_path
 from split_infer_ros.runtime.files import write_whole
 from split_infer_ros.split.manifest import Manifest
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.network import Network
 from split_infer_ros.split.split_points import write_split_points
 from split_infer_ros.telemetry.machine import engine_version
 
@@ -24,7 +24,7 @@ FORMAT = 2  # of the file, and of how it is made; a change of either raises it, 
 LOSS = "split_infer_ros.loss"  # key in the metadata: the loss of quality that the user accepted, in a sentence
 
 
-def quantised_path(model: SplitModel) -> Path:
+def quantised_path(network: Network) -> Path:
     """Returns the path of the file that holds a model in int8. The file need not exist.
 
     Its name depends on:
@@ -37,38 +37,39 @@ def quantised_path(model: SplitModel) -> Path:
     Raises:
         ConfigurationError: a model of this kind cannot be quantised.
     """
-    if not model.content:
+    if not network.content:
         raise ConfigurationError(
-            f"{model.entry.name} is {model.kind}, so it cannot be quantised: export it to ONNX, and quantise the file."
+            f"{network.entry.name} is {network.kind}, so it cannot be quantised: export it to ONNX, and quantise the "
+            "file."
         )
     weights = "8 bits" if has_vnni() else "7 bits"
     version = str(engine_version(Engine.OPENVINO.value))
-    facts = (str(FORMAT), model.content, str(model.entry.image_shape), version, weights)
+    facts = (str(FORMAT), network.content, str(network.entry.image_shape), version, weights)
     return cache_path("int8", " ".join(facts), ".onnx")
 
 
-def find_quantised(model: SplitModel) -> Path:
+def find_quantised(network: Network) -> Path:
     """Returns the path of the file that holds a model in int8.
 
     Raises:
         ConfigurationError: there is no file for this model, these weights and versions.
     """
-    path = quantised_path(model)
+    path = quantised_path(network)
     if not path.is_file():
         raise ConfigurationError(
-            f"{model.entry.name} was not quantised with these weights and versions: run `split_infer_ros quantise "
-            f"{model.entry.name} --images FOLDER` first."
+            f"{network.entry.name} was not quantised with these weights and versions: run `split_infer_ros quantise "
+            f"{network.entry.name} --images FOLDER` first."
         )
     return path
 
 
-def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
+def read_quantised(network: Network) -> tuple[OnnxGraph, Manifest]:
     """Returns the graph of a model in int8, and its manifest. The file is parsed only when its nodes are needed.
 
     Raises:
         ConfigurationError: there is no file for this model, these weights and versions, or the file is damaged.
     """
-    path = find_quantised(model)
+    path = find_quantised(network)
     digest = _checked_digest(path)
 
     def read() -> OnnxGraph:
@@ -78,9 +79,9 @@ def read_quantised(model: SplitModel) -> tuple[OnnxGraph, Manifest]:
             raise ConfigurationError(f"{path} has changed since it was loaded; load the model again.")
         return read_onnx(path)
 
-    split_points = write_split_points(model.split_points)  # the split points of the model in int8 follow from these
+    split_points = write_split_points(network.split_points)  # the split points of the model in int8 follow from these
     manifest = Manifest.of(f"{digest} {split_points}", str(path))
-    return manifest.graph(f"{model.entry.name} in int8", "whole", read), manifest
+    return manifest.graph(f"{network.entry.name} in int8", "whole", read), manifest
 
 
 def _checked_digest(path: Path) -> str:
@@ -95,13 +96,13 @@ def _checked_digest(path: Path) -> str:
     return digest.decode()
 
 
-def keep_quantised(model: SplitModel, proto: onnx.ModelProto) -> Path:
+def keep_quantised(network: Network, proto: onnx.ModelProto) -> Path:
     """Writes the graph of a model in int8, as a whole or not at all, and returns its path.
 
     Raises:
         ConfigurationError: the file cannot be written.
     """
-    path = quantised_path(model)
+    path = quantised_path(network)
     try:
         data = proto.SerializeToString()
         write_whole(path, data)

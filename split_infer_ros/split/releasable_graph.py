@@ -21,7 +21,7 @@ class ReleasableGraph:
         module: the prepared graph. Weights on the device ``meta`` become stand-ins.
 
     Attributes:
-        module: the graph, with stand-ins for weights that were released.
+        module: the graph on the CPU, with stand-ins for weights that were released. It must not be changed.
         lock: the lock that is held while weights are released or read again. Models hold it while they make a
             partition.
     """
@@ -68,6 +68,15 @@ class ReleasableGraph:
             for name in released:
                 del self._released[name]
             return bool(released)
+
+    def whole(self) -> fx.GraphModule:
+        """Returns the graph with all its weights. Released weights are read again.
+
+        Raises:
+            ConfigurationError: released weights cannot be read.
+        """
+        self.restore()
+        return self.module
 
     def state(self) -> dict[str, Tensor]:
         """Returns all weights by name. Released weights are read, but not kept.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
@@ -26,10 +26,11 @@ from split_infer_ros.engines.traced_part import OperatorOverride, make_traced_pa
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream, work_apart
 from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.stacked_graph import stack_graphs
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 CHECK_SIZE = 2  # images of each model on which the network is compared with the models
@@ -56,7 +57,7 @@ class StackedModel:
             also raised if an operation cannot compute several models, or if the network has other results.
     """
 
-    def __init__(self, members: Mapping[str, TorchModel], split_point: str) -> None:
+    def __init__(self, members: Mapping[str, SplitModel], split_point: str) -> None:
         self.name = " + ".join(members)
         self.members = dict(members)
         self.split_point = split_point
@@ -65,7 +66,7 @@ class StackedModel:
         self.device, self.dtype, self.execution_config = first.device, first.dtype, first.execution_config
         channels, height, width = first.image_shape
         self.image_shape = (len(members) * channels, height, width)
-        self.fingerprint = f"{len(members)} of {first.fingerprint} stacked"
+        self.fingerprint = f"{len(members)} of {first.network.fingerprint} stacked"
         with work_apart(self.device, "stack"):
             self.backbone = self._make_backbone(first)
         self._check_results()
@@ -109,7 +110,7 @@ class StackedModel:
         places = {name: place for place, name in enumerate(self.members)}
         return {name: tuple(tensor[:count, places[name]] for tensor in features) for name, count in counts.items()}
 
-    def _check_members(self, first: TorchModel) -> None:
+    def _check_members(self, first: SplitModel) -> None:
         if len(self.members) < 2:
             raise ConfigurationError(f"A stack takes at least two models, and was given {len(self.members)}.")
         config = first.execution_config
@@ -118,8 +119,8 @@ class StackedModel:
             for model in self.members.values()
         ):
             raise ConfigurationError(f"{self.name} run on different devices or in different ways: let each run alone.")
-        architecture = first.fingerprint, first.image_shape
-        if any((model.fingerprint, model.image_shape) != architecture for model in self.members.values()):
+        architecture = first.network.fingerprint, first.image_shape
+        if any((model.network.fingerprint, model.image_shape) != architecture for model in self.members.values()):
             raise ConfigurationError(f"{self.name} differ in more than their weights: let each run alone.")
         if config.engine is not Engine.TORCH:
             raise ConfigurationError(
@@ -131,8 +132,8 @@ class StackedModel:
                 f"{self.name} are compiled or tuned by segment, each for itself: let each run alone."
             )
 
-    def _make_backbone(self, first: TorchModel) -> Partition:
-        parts = [backbone_of(model.whole(), model.split_point(self.split_point)) for model in self.members.values()]
+    def _make_backbone(self, first: SplitModel) -> Partition:
+        parts = [self._part_of(model) for model in self.members.values()]
         network = stack_graphs(parts, first.image_shape)
         if self.device.type != "cpu" or self.dtype != FLOAT32:
             network = copy_to_device(network, self.device, torch_dtype(self.dtype))
@@ -175,11 +176,15 @@ class StackedModel:
                         f"largest; {allowed:.2g} is allowed: let each model run alone."
                     )
 
-    def _allowed(self, model: TorchModel, images: Tensor, results: Sequence[Tensor]) -> float:
+    def _allowed(self, model: SplitModel, images: Tensor, results: Sequence[Tensor]) -> float:
         """Returns how far the network's results may be from the model's, as a share of the largest value."""
         if self.dtype != FLOAT32:
             return 2 * MAX_LOW_PRECISION_DIFFERENCE  # both round
         if self.device.type != "cpu":
             return MAX_ROUNDING  # a GPU may round the factors of convolutions to 10 bits, in one of the two only
-        part = backbone_of(model.whole(), model.split_point(self.split_point))
-        return allowed_difference(part, [images], results)
+        return allowed_difference(self._part_of(model), [images], results)
+
+    def _part_of(self, model: SplitModel) -> fx.GraphModule:
+        """Returns a member's partition as a graph on the CPU."""
+        assert isinstance(model.network, TorchNetwork), f"{model.entry.name} cannot be stacked"
+        return backbone_of(model.network.graph.whole(), model.split_point(self.split_point))

@@ -26,7 +26,6 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.inference import inference_mode
@@ -80,7 +79,7 @@ class StageTimer:
         stream, watch = Stream(model.device), Stopwatch(model.device)
         preprocessor = make_preprocessor(
             model.entry.preprocess,
-            BatchForm(model.dtype, model.execution_config.engine.reads_channels_last, model.takes_arrays),
+            model.batch_form,
             batch_size=batch_size,
             place=self._place,
         )

@@ -1,25 +1,24 @@
-"""Builds models that need torch, and makes them models that can be split."""
+"""Builds models that need torch, and makes networks of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections
 from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import UntraceableError
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.sized_model import SizedModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
+from split_infer_ros.split.sized_network import SizedNetwork
 from split_infer_ros.split.split_points import INPUT
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 SEED = 0  # untrained weights are the same ones each time
 
@@ -41,22 +40,22 @@ def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph
     if not isinstance(built, OnnxGraph):
         load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):
-        check_detections(entry, OnnxModel(entry, built).head(INPUT) if isinstance(built, OnnxGraph) else built)
+        check_detections(
+            entry, SplitModel(OnnxNetwork(entry, built)).head(INPUT) if isinstance(built, OnnxGraph) else built
+        )
     return entry, built
 
 
-def make_torch_model(
-    entry: ModelEntry, module: nn.Module, execution_config: ExecutionConfig
-) -> TorchModel | SizedModel:
-    """Makes a model on the CPU in float32 of a module. It is traced for any batch size, or else for each size.
+def make_torch_network(entry: ModelEntry, module: nn.Module, *, folding: bool) -> TorchNetwork | SizedNetwork:
+    """Makes a network of a module. It is traced for any batch size, or else for each size.
 
     Raises:
         UntraceableError: the module cannot be traced.
     """
     try:
-        return TorchModel(entry, module, CPU, execution_config=execution_config)
+        return TorchNetwork(entry, module, folding=folding)
     except UntraceableError as error:
         try:
-            return SizedModel(entry, module, execution_config=execution_config)
+            return SizedNetwork(entry, module, folding=folding)
         except UntraceableError:
             raise error from None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.runtime.num_threads import run_with_threads
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.telemetry.machine import instruction_set
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.layers import Layer, input_shapes, layers_of, skeleton, streamable_graph
@@ -47,12 +47,12 @@ def packing_target(num_threads: int | None) -> str:
 
 
 def pack_model(
-    model: TorchModel, path: Path, *, num_threads: int | None, batch_size: int = 1, tile_mb: float = TILE_MB
+    network: TorchNetwork, path: Path, *, num_threads: int | None, batch_size: int = 1, tile_mb: float = TILE_MB
 ) -> PackedHeader:
     """Writes a model's weights to a file for this machine.
 
     Args:
-        model: the model, on the CPU in float32. All its split points share the file.
+        network: the network of the model. All its split points share the file.
         path: the file to write.
         num_threads: number of CPU threads that will run the model; None for a GPU, where all layouts are plain.
         batch_size: batch size with which the model will run. Other sizes work, but some run more slowly.
@@ -62,22 +62,23 @@ def pack_model(
         OSError: the file cannot be written.
         WeightsError: the model has no weights, or released weights cannot be read again.
     """
-    state = model.state()
+    state = network.graph.state()
     for name, tensor in state.items():
         if tensor.untyped_storage().nbytes() < tensor.nbytes:  # a stand-in
-            raise WeightsError(f"{model.entry.name} has no weights to pack: '{name}' was never loaded.")
-    shapes = input_shapes(skeleton(model.graph), (batch_size, *model.entry.image_shape))
+            raise WeightsError(f"{network.entry.name} has no weights to pack: '{name}' was never loaded.")
+    graph = network.graph.module
+    shapes = input_shapes(skeleton(graph), (batch_size, *network.entry.image_shape))
     header = PackedHeader(
-        model=model.entry.name,
-        fingerprint=model.fingerprint,
+        model=network.entry.name,
+        fingerprint=network.fingerprint,
         values=weights_digest(state),
         machine=packing_target(num_threads),
         pieces=(),
-        source=model.weights_source,
+        source=network.weights_source,
     )
 
     def contents() -> Iterator[tuple[Piece, bytes]]:
-        for layer in layers_of(streamable_graph(model.graph, fuse=num_threads is not None)):
+        for layer in layers_of(streamable_graph(graph, fuse=num_threads is not None)):
             for row, tensors in _tiles(layer, state, int(1e6 * tile_mb)):
                 yield _piece(layer, row, tensors, shapes.get(layer.name, set()))
 

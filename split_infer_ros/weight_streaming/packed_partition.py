@@ -13,7 +13,7 @@ from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import run_with_threads
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
 from split_infer_ros.weight_streaming.layers import Layer, layer_of, streamable_graph
@@ -78,11 +78,13 @@ class PackedPartition:
         return sum(piece.nbytes for piece in self.kept)
 
 
-def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_threads: int | None) -> PackedPartition:
+def open_packed(
+    network: TorchNetwork, graph: fx.GraphModule, path: Path, *, num_threads: int | None
+) -> PackedPartition:
     """Finds the weights of a model or partition in a file. Reads the header, but no weights.
 
     Args:
-        model: the model that the file must fit. The weights that it has in memory are not used.
+        network: the network that the file must fit. The weights that it has in memory are not used.
         graph: the graph of the model, or of one of its partitions.
         path: the packed file.
         num_threads: number of CPU threads that will run the partition; None for a GPU.
@@ -91,7 +93,7 @@ def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_thr
         WeightsError: the file is damaged, or was packed for another model or machine.
     """
     header = read_header(path)
-    _check_header(header, model, path, num_threads)
+    _check_header(header, network, path, num_threads)
     graph = streamable_graph(graph, fuse=num_threads is not None)
     by_layer: dict[str, list[Piece]] = {}
     for piece in header.pieces:
@@ -125,11 +127,11 @@ def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_thr
     )
 
 
-def _check_header(header: PackedHeader, model: TorchModel, path: Path, num_threads: int | None) -> None:
-    if header.fingerprint != model.fingerprint:
+def _check_header(header: PackedHeader, network: TorchNetwork, path: Path, num_threads: int | None) -> None:
+    if header.fingerprint != network.fingerprint:
         raise WeightsError(
-            f"{path} holds the weights of {header.model} ({header.fingerprint}), not of {model.entry.name} "
-            f"({model.fingerprint})."
+            f"{path} holds the weights of {header.model} ({header.fingerprint}), not of {network.entry.name} "
+            f"({network.fingerprint})."
         )
     if header.machine != packing_target(num_threads):
         raise WeightsError(

@@ -14,23 +14,23 @@ from split_infer_ros.runtime.cache import cache_folder, hold
 from split_infer_ros.runtime.cache_pruning import prune_cache
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.torch_model import TorchModel, torch_model
+from split_infer_ros.split.torch_network import TorchNetwork, torch_network
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
 from split_infer_ros.weight_streaming.packed_header import PackedHeader
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
-_digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by graph, which placed models share
+_digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by graph
 
 
-def streamable(model: SplitModel) -> TorchModel:
-    """Returns the torch model, so that its weights can be streamed.
+def streamable(model: SplitModel) -> TorchNetwork:
+    """Returns the network of a torch model, so that its weights can be streamed.
 
     Raises:
         ConfigurationError: its weights cannot be streamed, because it is no torch model or runs on another engine.
     """
-    streamed = torch_model(
+    streamed = torch_network(
         model,
         "Streaming weights",
         "take engine torch for an ONNX file, or leave weights_residency at resident and weights_budget_mb at 0.",
@@ -49,31 +49,31 @@ def packed_folder() -> Path:
     return cache_folder() / "weights"
 
 
-def read_from_file(model: TorchModel, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
-    """Connects a model without weights to a packed file. The model reads weights there when a partition needs them.
+def read_from_file(network: TorchNetwork, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
+    """Connects a network without weights to a packed file. It reads weights there when a partition needs them.
 
     Args:
-        model: the model, on the CPU. The file holds its weights.
+        network: the network. The file holds its weights.
         path: the packed file.
         header: the file's header.
         num_threads: number of CPU threads for which the weights were packed; None for a GPU.
     """
     hold(path)
-    _digests[model.graph] = header.values
-    model.weights_source = header.source
-    model.release(
-        state_of(model.graph).keys(),
-        lambda names: fetch_weights(model, path, num_threads=num_threads, names=names),
+    _digests[network.graph.module] = header.values
+    network.weights_source = header.source
+    network.graph.release(
+        state_of(network.graph.module).keys(),
+        lambda names: fetch_weights(network, path, num_threads=num_threads, names=names),
     )
 
 
-def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
+def find_packed(network: TorchNetwork, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
     """Returns the path of a model's packed weights: the user's file, or one in the cache folder.
 
     The file in the cache folder is created if it is missing or does not fit.
 
     Args:
-        model: the model that has the weights.
+        network: the network that has the weights.
         weights_file: path of the user's file; empty if there is none.
         num_threads: number of CPU threads that will run the partition; None for a GPU.
         batch_size: the partition's batch size. Weights are laid out for it.
@@ -83,39 +83,39 @@ def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None
             or has other weights.
     """
     try:
-        return _find(model, weights_file, num_threads, batch_size)
+        return _find(network, weights_file, num_threads, batch_size)
     except OSError as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
 
 
-def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
-    if model.graph not in _digests:  # now, because the model may release its weights later
-        _digests[model.graph] = weights_digest(model.state())
-    digest = _digests[model.graph]
+def _find(network: TorchNetwork, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
+    if network.graph.module not in _digests:  # now, because weights may be released later
+        _digests[network.graph.module] = weights_digest(network.graph.state())
+    digest = _digests[network.graph.module]
     if weights_file:
         path = user_path(weights_file)
-        if open_packed(model, model.graph, path, num_threads=num_threads).header.values != digest:
+        if open_packed(network, network.graph.module, path, num_threads=num_threads).header.values != digest:
             raise WeightsError(
                 f"weights_file {path} holds other weights than those that were loaded: pack the loaded ones."
             )
         return path
     # Layouts depend on threads and batch size. In a file for others, some weights would be converted at every call.
     kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
-    path = packed_folder() / f"{model.fingerprint}-{digest}-{kind}.weights"
+    path = packed_folder() / f"{network.fingerprint}-{digest}-{kind}.weights"
     hold(path)
     try:
-        fits = open_packed(model, model.graph, path, num_threads=num_threads).header.values == digest
+        fits = open_packed(network, network.graph.module, path, num_threads=num_threads).header.values == digest
     except WeightsError:  # there is no file yet, or another version of torch made it
         fits = False
     if not fits:
-        pack_model(model, path, num_threads=num_threads, batch_size=batch_size)
+        pack_model(network, path, num_threads=num_threads, batch_size=batch_size)
         hold(path)
         prune_cache()
     return path
 
 
 def fetch_weights(
-    model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
+    network: TorchNetwork, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> Mapping[str, Tensor]:
     """Reads released weights back from their file. Returns them by name.
 
@@ -123,9 +123,9 @@ def fetch_weights(
         WeightsError: the weights cannot be read.
     """
     try:
-        return unpack_weights(model, path, num_threads=num_threads, names=names)
+        return unpack_weights(network, path, num_threads=num_threads, names=names)
     except (OSError, StreamError, WeightsError) as error:
         raise WeightsError(
-            f"{error} The released weights of {model.entry.name} cannot be read back: remove that file, or pack it "
+            f"{error} The released weights of {network.entry.name} cannot be read back: remove that file, or pack it "
             "again, and restart the node."
         ) from error

@@ -12,8 +12,9 @@ from torch import Tensor, fx
 from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.runtime.device import CPU
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 
 
@@ -23,6 +24,7 @@ class PartitionSpec:
 
     Attributes:
         model: the model to which the partition belongs.
+        network: the model's network.
         extract: takes the partition from the model's graph.
         split_point: the split point where the partition ends or begins.
         inputs: the partition's inputs for one image, in the dtypes that it takes in fp32.
@@ -30,7 +32,8 @@ class PartitionSpec:
         batch_size: the batch size for which its weights are laid out.
     """
 
-    model: TorchModel
+    model: SplitModel
+    network: TorchNetwork
     extract: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
     split_point: SplitPoint
     inputs: tuple[TensorSpec, ...]
@@ -39,12 +42,12 @@ class PartitionSpec:
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The partition's graph, with the weights that the model has not released."""
-        return self.extract(self.model.graph, self.split_point)
+        """The partition's graph, with the weights that were not released."""
+        return self.extract(self.network.graph.module, self.split_point)
 
     def open_packed(self, path: Path) -> PackedPartition:
         """Finds the partition's weights in a file. The result serves one streamed partition, which changes it."""
-        return open_packed(self.model, self.graph, path, num_threads=self.num_threads)
+        return open_packed(self.network, self.graph, path, num_threads=self.num_threads)
 
     def zeros(self, batch_size: int) -> list[Tensor]:
         """Returns inputs of zeros for ``batch_size`` images, on the partition's device."""

@@ -30,7 +30,7 @@ def stream_partition(
     Raises:
         ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
     """
-    path = find_packed(spec.model, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
+    path = find_packed(spec.network, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
     try:
         packed = spec.open_packed(path)
         if not packed.step_blocks:
@@ -45,10 +45,12 @@ def stream_partition(
             streamed = open_on_gpu(spec, settings, packed)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-    if spec.model.release(
+    frees_any = spec.network.graph.release(
         state_of(spec.graph).keys(),
-        lambda names: fetch_weights(spec.model, path, num_threads=spec.num_threads, names=names),
-    ):
+        lambda names: fetch_weights(spec.network, path, num_threads=spec.num_threads, names=names),
+    )
+    spec.model.drop_partitions()
+    if frees_any:
         gc.collect()  # traced graphs refer to themselves, and hold weights until collected
     trim()
     return streamed

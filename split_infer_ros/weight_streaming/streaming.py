@@ -56,7 +56,8 @@ def stream_backbone(
 
     _check_precision(model.precision, settings)
     spec = PartitionSpec(
-        model=streamable(model),
+        model=model,
+        network=streamable(model),
         extract=backbone_of,
         split_point=split_point,
         inputs=(TensorSpec("images", model.entry.image_shape, FLOAT32),),
@@ -90,9 +91,10 @@ def stream_head(
     from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
     from split_infer_ros.weight_streaming.partition_streaming import stream_partition
 
-    _check_precision(model.head_precision, settings)
+    _check_precision(model.head_config.precision, settings)
     spec = PartitionSpec(
-        model=streamable(model),
+        model=model,
+        network=streamable(model),
         extract=head_of,
         split_point=split_point,
         inputs=split_point.head_inputs,

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.weight_streaming.binding import weight_views
 from split_infer_ros.weight_streaming.packed_header import Piece
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
@@ -17,22 +17,22 @@ from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
 def unpack_weights(
-    model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
+    network: TorchNetwork, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> dict[str, Tensor]:
     """Returns tensors by name, with the exact values that were packed. Each tensor has its own memory.
 
     Args:
-        model: the model. The file holds its weights.
+        network: the network. The file holds its weights.
         path: the packed file.
         num_threads: number of CPU threads for which the weights were packed; None for a GPU.
-        names: names of the wanted tensors in the model's state.
+        names: names of the wanted tensors in the network's state.
 
     Raises:
         OutOfMemory: the host has too little memory.
         StreamError: the weights cannot be read.
         WeightsError: the file is another model's, or damaged.
     """
-    packed = open_packed(model, model.graph, path, num_threads=num_threads)
+    packed = open_packed(network, network.graph.module, path, num_threads=num_threads)
     file = WeightsFile.open(path)
     tiles: dict[str, list[Tensor]] = {}
     try:

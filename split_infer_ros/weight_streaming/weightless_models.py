@@ -1,4 +1,4 @@
-"""Makes models without weights in memory. A packed file has their weights."""
+"""Makes networks without weights in memory. A packed file has their weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.split.torch_network import TorchNetwork
+from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.weight_streaming.pack import packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.packed_header import PackedHeader
@@ -23,23 +23,23 @@ from split_infer_ros.weight_streaming.packed_weights import packed_folder, read_
 _log = logging.getLogger(__name__)
 
 
-def make_weightless(weights_file: str, spec: ModelSpec) -> TorchModel | None:
-    """Returns the model on the CPU without weights, or None if no packed file fits or it cannot be built so."""
+def make_weightless(weights_file: str, spec: ModelSpec) -> TorchNetwork | None:
+    """Returns the network of a model without weights, or None if no packed file fits or it cannot be built so."""
     tell_torch()  # this thread may be the first that imports torch
     source = weights_source(spec.name, spec.weights)
     packed = list(_files_of(source, weights_file)) if source else []
     if not packed:
         return None
     try:
-        model = weightless_model(find_model(spec.name), spec.execution_config)
+        network = weightless_network(find_model(spec.name), folding=spec.execution_config.folding)
     except Exception as error:  # models of other libraries may compute with weights while they are built
         _log.info("%s is loaded with its weights, because it cannot be built without: %s", spec.name, error)
         return None
     for path, header, num_threads in packed:
-        if header.fingerprint == model.fingerprint:
-            read_from_file(model, path, header, num_threads=num_threads)
+        if header.fingerprint == network.fingerprint:
+            read_from_file(network, path, header, num_threads=num_threads)
             _log.info("%s starts without its weights in memory, because %s has them.", spec.name, path)
-            return model
+            return network
     return None
 
 

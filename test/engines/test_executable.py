@@ -16,8 +16,9 @@ from split_infer_ros.engines.traced_part import PartChain
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 pytestmark = pytest.mark.numeric
@@ -52,7 +53,8 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
-        model = TorchModel(find_model("squeezenet1_0", allow_user_code=False), network(), CPU, execution_config=config)
+        entry = find_model("squeezenet1_0", allow_user_code=False)
+        model = SplitModel(TorchNetwork(entry, network(), folding=config.folding), CPU, config)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
             partitions = partitions_of(model, split_point)
@@ -75,11 +77,10 @@ def kinds(module: nn.Module) -> list[Convolutions]:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_each_segment_runs_its_kind_of_convolutions() -> None:
-    model = TorchModel(
-        find_model("squeezenet1_0", allow_user_code=False),
-        network(),
+    model = SplitModel(
+        TorchNetwork(find_model("squeezenet1_0", allow_user_code=False), network()),
         CPU,
-        execution_config=ExecutionConfig(segments=SEGMENTS),
+        ExecutionConfig(segments=SEGMENTS),
     )
     assert kinds(model.backbone("features.3")) == [Convolutions.CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [Convolutions.CONTIGUOUS, Convolutions.PACKED]
@@ -98,17 +99,14 @@ def test_models_of_other_configs_share_their_weights() -> None:
     assert load_model(contiguous_spec) is contiguous
     assert load_model(spec) is plain
     assert plain.execution_config == ExecutionConfig()
-    assert contiguous.graph is plain.graph
+    assert contiguous.network is plain.network
     unfolded = replace(spec, execution_config=ExecutionConfig(folding=False))
-    assert load_model(unfolded).graph is not plain.graph
+    assert load_model(unfolded).network is not plain.network
 
 
 def test_unfolded_models_have_the_same_split_points() -> None:
     folded, unfolded = (
-        TorchModel(
-            *build_model(ModelSpec("mobilenet_v2", "none")), CPU, execution_config=ExecutionConfig(folding=folding)
-        )
-        for folding in (True, False)
+        TorchNetwork(*build_model(ModelSpec("mobilenet_v2", "none")), folding=folding) for folding in (True, False)
     )
     assert [(point.name, point.bytes_per_image) for point in folded.split_points] == [
         (point.name, point.bytes_per_image) for point in unfolded.split_points

@@ -20,8 +20,9 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 LONG_S = 60.0
 CHANGES = 6 if SANITIZED else 40  # more than the 32 streams that torch deals out in turn
@@ -113,7 +114,7 @@ class Unrecordable(torch.nn.Module):
 def run_unrecordable(monkeypatch: pytest.MonkeyPatch) -> str:
     """Have a pipeline serve with a backbone whose recording fails; returns what it notes."""
     entry, module = build_model(ModelSpec("shapes", "default"))
-    model = TorchModel(entry, module, GPU)  # not the one that all tests share
+    model = SplitModel(TorchNetwork(entry, module), GPU)  # not the one that all tests share
     backbone = model.backbone
     monkeypatch.setattr(model, "backbone", lambda split_point: Unrecordable(backbone(split_point)))
     with running(SETTINGS, model=model) as (pipeline, scores):

@@ -26,8 +26,9 @@ from split_infer_ros.runtime import cuda
 from split_infer_ros.runtime.captures import capture
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.torch_graphs.module_state import state_of
 
 MB = 1 << 20
@@ -174,7 +175,7 @@ def test_process_ends_with_memory_in_use(policy: Policy) -> None:
 def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, shares_memory: None) -> None:
     need_pools(policy)
     entry, module = build_model(ModelSpec("shapes", "default"))
-    model = TorchModel(entry, module, torch.device("cpu")).placed(GPU)
+    model = SplitModel(TorchNetwork(entry, module)).placed(GPU)
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
     with running(settings, model=model) as (pipeline, scores):
         weights = state_of(model.backbone(SETTINGS.split_point))
@@ -191,7 +192,7 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, share
             assert recorded.bytes > 0
         report = pipeline.backbone.report(0.0)
         assert report.model_bytes >= sum(tensor.nbytes for tensor in weights.values())
-        host_bytes = model.host_weight_bytes(model.split_point(SETTINGS.split_point))
+        host_bytes = model.network.host_weight_bytes(model.split_point(SETTINGS.split_point))
         assert (host_bytes > 0) == (policy is Policy.DEVICE), "two copies of the weights under device alone"
     assert sorted(scores) == list(range(8))
     check_scores(scores)

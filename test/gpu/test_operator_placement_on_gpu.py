@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fallback_net import images, sorting_model
+from networks import graph_of
 
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
@@ -29,7 +30,7 @@ DEVICES = {Tag.GPU: torch.device("cuda", 0), Tag.CPU: torch.device("cpu")}
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_placed_model_gives_what_the_cpu_gives(name: str, measured: bool) -> None:
     model = load_model(ModelSpec(name, "default" if name == "shapes" else "none", "cpu"))
-    graph = with_decode(model.graph, model.entry)
+    graph = with_decode(graph_of(model), model.entry)
     pictures = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     pictures = pictures.contiguous(memory_format=torch.channels_last)
     rule: Rule = OperatorList.read()
@@ -59,7 +60,7 @@ def test_a_placed_backbone_serves_a_pipeline() -> None:
 
 def test_a_plan_is_run_and_timed() -> None:
     model = load_model(ModelSpec("ssdlite320", "random", "cpu"))
-    graph = with_decode(model.graph, model.entry)
+    graph = with_decode(graph_of(model), model.entry)
     plan = make_plan(read_operators(graph, model.entry.image_shape), OperatorList.read())
     given = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     found = run_plan(graph, plan, [given.contiguous(memory_format=torch.channels_last)], gpu=DEVICES[Tag.GPU])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpu_frames import SETTINGS, check_scores, picture, running
+from networks import graph_of, network_of
 
 from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
 from split_infer_ros.server.settings import StageSettings
@@ -78,16 +79,16 @@ def test_pipelines_take_their_memory_and_their_predicted_time(tmp_path: Path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = load_model(ModelSpec("resnet18", "none", "cuda:0"))
     device = model.device
-    pack_model(load_model(ModelSpec("resnet18", "none", "cpu")), tmp_path / "w", num_threads=None)
+    pack_model(network_of(load_model(ModelSpec("resnet18", "none", "cpu"))), tmp_path / "w", num_threads=None)
     images = torch.rand(1, *model.entry.image_shape, device=device).contiguous(memory_format=torch.channels_last)
     ops = DeviceOps(Stream(device).copy, partial(current_fence, device), partial(current_mark, device))
 
     def open_in(memory_plan: MemoryPlan) -> StreamedPartition:
         ring_memory = CopiedRingMemory.allocate(memory_plan.ring.capacity, device, ops)
-        packed = open_packed(model, model.graph, tmp_path / "w", num_threads=None)
+        packed = open_packed(network_of(model), graph_of(model), tmp_path / "w", num_threads=None)
         return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory, mark=ops.mark)
 
-    packed = open_packed(model, model.graph, tmp_path / "w", num_threads=None)
+    packed = open_packed(network_of(model), graph_of(model), tmp_path / "w", num_threads=None)
     sizes, steps = packed.block_sizes, packed.step_blocks
     with torch.inference_mode(), Stream(device).work("test"):
         profile = profile_partition(open_in, sizes, steps, inputs=[images], passes=4, is_copied=True)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from networks import graph_of, network_of
 from torch import Tensor, nn
 
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -59,14 +60,14 @@ ENTRY = ModelEntry(
 class PackedModel:
     """A model with seeded weights, its packed file, and images with different results."""
 
-    model: TorchModel
+    model: SplitModel
     path: Path
     images: Tensor
 
     def packed(self, head: bool = False) -> PackedPartition:
         extract = head_of if head else backbone_of
-        partition = extract(self.model.graph, self.model.split_point("default" if head else "output"))
-        return open_packed(self.model, partition, self.path, num_threads=1)
+        partition = extract(graph_of(self.model), self.model.split_point("default" if head else "output"))
+        return open_packed(network_of(self.model), partition, self.path, num_threads=1)
 
     def streamed(self, residency: Residency = Residency.ASYNCHRONOUS, **options: Any) -> StreamedPartition:
         packed = self.packed()

@@ -15,7 +15,8 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.server.frame import Origin
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 LONG_S = 60.0  # a bound, far above the time of any step here
 BAD = 255  # the brightness of a frame on which a BrightModel fails, if it is asked to
@@ -36,7 +37,7 @@ class Brightness(nn.Module):
         return self.parts(images)[:, :1] + 0 * self.idle.sum()  # type: ignore[no-any-return]
 
 
-class BrightModel(TorchModel):
+class BrightModel(SplitModel):
     """A model that can be made to fail or to wait.
 
     Args:
@@ -75,7 +76,7 @@ class BrightModel(TorchModel):
             default_split_point="parts.0",
             decode=decode,
         )
-        super().__init__(entry, Brightness(idle), CPU)
+        super().__init__(TorchNetwork(entry, Brightness(idle)))
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[int] = []

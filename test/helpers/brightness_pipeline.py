@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 
 import torch
-from brightness_models import CPU, BrightModel, Brightness, frame
+from brightness_models import BrightModel, Brightness, frame
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 GPU = torch.device("cuda", 0)
 SETTINGS = StageSettings(
@@ -19,9 +20,9 @@ SETTINGS = StageSettings(
 )  # measuring it takes long
 
 
-def bright_model() -> TorchModel:
+def bright_model() -> SplitModel:
     """Returns a model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
-    return TorchModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU)
+    return SplitModel(TorchNetwork(BrightModel("bright").entry, Brightness(1))).placed(GPU)
 
 
 class BrightRun:
@@ -32,7 +33,7 @@ class BrightRun:
         model: a new one if None. Two threads must not create models at the same time, because torch.fx cannot do that.
     """
 
-    def __init__(self, settings: StageSettings = SETTINGS, model: TorchModel | None = None) -> None:
+    def __init__(self, settings: StageSettings = SETTINGS, model: SplitModel | None = None) -> None:
         self.found: dict[int, int] = {}
         self._sent: list[int] = []
         self.pipeline = LocalPipeline(model or bright_model(), settings, self._deliver)

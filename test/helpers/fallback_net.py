@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 SIDE = 12
 
@@ -29,7 +30,7 @@ class Sorting(nn.Module):
         return self.last(self.second(ordered).mean((2, 3)))  # type: ignore[no-any-return]
 
 
-def sorting_model() -> TorchModel:
+def sorting_model() -> SplitModel:
     """Returns the model on the CPU, with seeded weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -42,7 +43,7 @@ def sorting_model() -> TorchModel:
         default_split_point="second",
         decode=classify(SIDE, SIDE),
     )
-    return TorchModel(entry, module, torch.device("cpu"))
+    return SplitModel(TorchNetwork(entry, module))
 
 
 def images(count: int) -> Tensor:

@@ -23,7 +23,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 CPU = torch.device("cpu")
 SIZES = ((480, 640), (480, 640), (1080, 1920), (240, 320))
@@ -73,12 +73,12 @@ def running(settings: StageSettings, model: SplitModel | None = None) -> Iterato
 
 
 @cache
-def cpu_model() -> TorchModel:
+def cpu_model() -> SplitModel:
     """The model on the CPU. Its images are resized as on a GPU."""
     entry, module = build_model(ModelSpec("shapes", "default"))
     assert isinstance(module, torch.nn.Module)
     values = {field.name: getattr(entry.preprocess, field.name) for field in fields(Preprocess)}
-    return TorchModel(replace(entry, preprocess=_LikeGpuPreprocess(**values)), module, CPU)
+    return SplitModel(TorchNetwork(replace(entry, preprocess=_LikeGpuPreprocess(**values)), module))
 
 
 @cache

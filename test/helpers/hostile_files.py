@@ -15,13 +15,15 @@ import hostile_onnx
 import hostile_weights
 import torch
 from hostile_bytes import cut, flipped, moved
+from networks import graph_of, network_of
 
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.packed_weights import find_packed
@@ -76,8 +78,8 @@ def serve_packed(path: Path, rng: random.Random) -> None:
     model = detector()
 
     def run() -> None:
-        find_packed(model, str(path), num_threads=1, batch_size=2)
-        packed = open_packed(model, model.graph, path, num_threads=1)
+        find_packed(network_of(model), str(path), num_threads=1, batch_size=2)
+        packed = open_packed(network_of(model), graph_of(model), path, num_threads=1)
         plan = plan_memory(Residency.ASYNCHRONOUS, packed.block_sizes, packed.step_blocks, kept_bytes=packed.kept_bytes)
         streamed = StreamedPartition.open(packed, plan, timeout_s=5)
         try:
@@ -102,15 +104,15 @@ def serve_description(path: Path, rng: random.Random, *, ran: Path) -> None:
 
 
 @cache
-def detector() -> TorchModel:
+def detector() -> SplitModel:
     entry = find_model("shapes")
-    return TorchModel(entry, load_model(ModelSpec("shapes", device="cpu")).graph, torch.device("cpu"))  # type: ignore
+    return SplitModel(TorchNetwork(entry, graph_of(load_model(ModelSpec("shapes", device="cpu")))))
 
 
 def whole_packed(folder: Path) -> bytes:
     path = folder / "whole.weights"
     if not path.exists():
-        pack_model(detector(), path, num_threads=1, batch_size=2)
+        pack_model(network_of(detector()), path, num_threads=1, batch_size=2)
     return path.read_bytes()
 
 

@@ -26,7 +26,7 @@ def measure_costs(
         sizes: of batches of one model.
         rounds: samples of each execution.
     """
-    parameters = {name: model.parameters for name, model in models.items()}
+    parameters = {name: model.network.num_parameters() for name, model in models.items()}
     blank_images = {name: model.blank_images for name, model in models.items()}
     fusable = list(fusable_combinations(parameters))
 

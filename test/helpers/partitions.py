@@ -10,9 +10,9 @@ from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.split_points import SplitPoint
-from split_infer_ros.split.torch_model import TorchModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def split(graph: fx.GraphModule, split_point: SplitPoint) -> Partitions:
     return Partitions(backbone_of(graph, split_point), head_of(graph, split_point))
 
 
-def partitions_of(model: TorchModel, name: str) -> Partitions:
+def partitions_of(model: SplitModel, name: str) -> Partitions:
     """Returns both partitions of a prepared model at the split point of that name."""
     return Partitions(model.backbone(name), model.head(name))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from networks import graph_of
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
@@ -17,8 +17,9 @@ from split_infer_ros.server.ledger import LedgerCounts
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.packed_file import read_header
 from split_infer_ros.weight_streaming.settings import WeightsSettings
@@ -28,10 +29,10 @@ PICTURES = [Pixels(np.random.randint(0, 255, (48, 64, 3), np.uint8), (0, 1, 2)) 
 Scores = npt.NDArray[np.float32]
 
 
-def own_model() -> TorchModel:
+def own_model() -> SplitModel:
     """Returns a small detector that shares its weights with no other model, so that they can be released."""
     entry = load_model(ModelSpec("shapes", "default", "cpu")).entry
-    return TorchModel(entry, entry.build().eval(), torch.device("cpu"))
+    return SplitModel(TorchNetwork(entry, entry.build().eval()))
 
 
 class Run:
@@ -61,7 +62,7 @@ class Run:
 
     def memory_share(self) -> float:
         """Returns the part of the model's own weights in memory. The rest was released."""
-        state = state_of(self.model.graph).values()
+        state = state_of(graph_of(self.model)).values()
         return sum(tensor.untyped_storage().nbytes() for tensor in state) / sum(tensor.nbytes for tensor in state)
 
     def feed_often(self, times: int) -> None:

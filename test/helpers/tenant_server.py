@@ -24,7 +24,7 @@ from split_infer_ros.server.schedule.lane_rule import LaneRule
 from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
 SETTINGS = SharedSettings(device="cpu", max_waiting=20)
@@ -43,7 +43,7 @@ class Running:
     def __init__(
         self,
         database: Path,
-        models: Mapping[str, TorchModel],
+        models: Mapping[str, SplitModel],
         settings: SharedSettings,
         say: Callable[[str, str], object] = lambda key, line: None,
     ) -> None:
@@ -70,7 +70,7 @@ class Running:
         if tenant.model not in self.models:
             raise UnknownModelError(f"There is no model '{tenant.model}'.")
         model = self.models[tenant.model]
-        return OpenedModel(model, (model.note,) if model.note else ())
+        return OpenedModel(model, (model.network.note,) if model.network.note else ())
 
     def note(self, name: str, error: Exception) -> None:
         self.errors.append((name, str(error)))

@@ -9,7 +9,8 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 CPU = torch.device("cpu")
 SIDE = 32  # of an image
@@ -33,7 +34,7 @@ class TwoRoads(nn.Module):
         return 4 * self.last(x.mean((2, 3)))
 
 
-def two_roads(config: ExecutionConfig, preprocess: Preprocess = PREPROCESS) -> TorchModel:
+def two_roads(config: ExecutionConfig, preprocess: Preprocess = PREPROCESS) -> SplitModel:
     """Returns the network with the same weights each time, on the CPU."""
     torch.manual_seed(SEED)
     entry = ModelEntry(
@@ -46,4 +47,4 @@ def two_roads(config: ExecutionConfig, preprocess: Preprocess = PREPROCESS) -> T
         default_split_point="left",
         decode=classify(SIDE, SIDE),
     )
-    return TorchModel(entry, TwoRoads().eval(), CPU, execution_config=config)
+    return SplitModel(TorchNetwork(entry, TwoRoads().eval()), CPU, config)

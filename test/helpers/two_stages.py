@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from brightness_models import CPU, LONG_S
+from brightness_models import LONG_S
 from tenant_server import until
 from torch import Tensor, nn
 
@@ -25,7 +25,8 @@ from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import Released
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 
 class Brightness(nn.Module):
@@ -61,8 +62,8 @@ ENTRY = ModelEntry(
 
 
 @functools.cache
-def brightness() -> TorchModel:
-    return TorchModel(ENTRY, Brightness(), CPU)
+def brightness() -> SplitModel:
+    return SplitModel(TorchNetwork(ENTRY, Brightness()))
 
 
 def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -> tuple[Pixels, Origin]:

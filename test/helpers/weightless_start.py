@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 import torch
+from networks import graph_of
 from torch import Tensor
 
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -49,12 +50,11 @@ def images_of(side: int) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def start(name: str, residency: str) -> tuple[TorchModel, StreamedPartition]:
+def start(name: str, residency: str) -> tuple[SplitModel, StreamedPartition]:
     """Loads a model, of which the backbone is the whole, and streams its weights."""
     settings = StageSettings(split_point="output", batch_size=BATCH, weights_residency=Residency(residency))
     model = load_streamable(ModelSpec(name, "none", "cpu"), settings)
-    assert isinstance(model, TorchModel)
-    is_weightless = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
+    is_weightless = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(graph_of(model)).values())
     print(f"{name} is {'weightless' if is_weightless else 'whole'}", flush=True)
     partition = stream_backbone(model, model.split_point("output"), settings, batch_size=settings.batch_size)
     assert partition is not None
@@ -78,7 +78,7 @@ def main(name: str, residency: str) -> None:
         partition(images)
     steady_bytes = peak_bytes() - base
     partition.close()
-    weight_bytes = sum(tensor.nbytes for tensor in state_of(model.graph).values())
+    weight_bytes = sum(tensor.nbytes for tensor in state_of(graph_of(model)).values())
     found = {"start_bytes": start_bytes, "steady_bytes": steady_bytes, "weight_bytes": weight_bytes, "logits": logits}
     print(json.dumps(found))
 

@@ -12,7 +12,8 @@ from photographs import photograph_batch
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 pytestmark = pytest.mark.numeric
 
@@ -49,7 +50,7 @@ def test_every_split_point_gives_the_whole_models_output(name: str) -> None:
     with torch.inference_mode():
         expected = module(images)
         assert expected.std(dim=0).mean() > 0.05
-        model = TorchModel(entry, module, torch.device("cpu"))
+        model = SplitModel(TorchNetwork(entry, module))
         assert len(model.split_points) > 5
         for split_point in model.split_points[:: len(model.split_points) // 4]:
             (found,) = model.head(split_point.name)(*model.backbone(split_point.name)(images))

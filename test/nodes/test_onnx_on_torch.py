@@ -21,8 +21,8 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
-from split_infer_ros.split.onnx_model import OnnxModel
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
+from split_infer_ros.split.torch_network import TorchNetwork
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_onnx_file_runs_on_engine_torch(context: Context, classifier: str, engin
         nodes = pipeline.nodes["backbone"], pipeline.nodes["head"]
         assert isinstance(nodes[0], BackboneNode)
         assert isinstance(nodes[1], HeadNode)
-        kinds = {"torch": TorchModel, "onnxruntime": OnnxModel}
-        assert type(nodes[0].model) is kinds[engines[0]]
-        assert type(nodes[1].model) is kinds[engines[1]]
+        kinds = {"torch": TorchNetwork, "onnxruntime": OnnxNetwork}
+        assert type(nodes[0].model.network) is kinds[engines[0]]
+        assert type(nodes[1].model.network) is kinds[engines[1]]
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(image(stamp=1))
         (message,) = detections.wait_for(1)

@@ -41,7 +41,7 @@ def precisions(context: Context, folder: Path, **values: Any) -> tuple[Precision
         node = kind(context=context, use_global_arguments=False, parameter_overrides=overrides)
         try:
             start_nodes([node])
-            found.append(node.model.precision if kind is BackboneNode else node.model.head_precision)
+            found.append(node.model.precision if kind is BackboneNode else node.model.head_config.precision)
         finally:
             node.close()
     backbone, head = found

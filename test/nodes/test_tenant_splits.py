@@ -21,8 +21,8 @@ from split_infer_ros.server import model_splits
 from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.server.server import Server
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Objective, plan
-from split_infer_ros.split.torch_model import TorchModel
 
 BATCH_SIZE = 2
 KEY = "shapes with weights none"
@@ -85,9 +85,9 @@ def test_second_start_measures_nothing_and_split_follows_drift(
 ) -> None:
     """If the backbone becomes much slower than it was measured, all work goes to the head."""
     written = profiles_in(database)
-    backbone = TorchModel.backbone
+    backbone = SplitModel.backbone
 
-    def slowed(model: TorchModel, name: str) -> Callable[[Any], Sequence[Any]]:
+    def slowed(model: SplitModel, name: str) -> Callable[[Any], Sequence[Any]]:
         fast = backbone(model, name)
 
         def run(images: Any) -> Sequence[Any]:
@@ -97,7 +97,7 @@ def test_second_start_measures_nothing_and_split_follows_drift(
 
         return run
 
-    monkeypatch.setattr(TorchModel, "backbone", slowed)
+    monkeypatch.setattr(SplitModel, "backbone", slowed)
     monkeypatch.setattr(model_splits, "DWELL_S", 0.3)
     values = {**TENANTS, "tuning_database": str(database), "objective": Objective.LATENCY.value}
     with Pipeline(context, tenants=values) as pipeline:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fallback_net import images, sorting_model
+from networks import network_of
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.writing_part import writing_part
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 def test_a_placed_backbone_gives_the_backbones_features(split_point: str, count: int) -> None:
     # equal bits: both devices are this CPU, so the same kernels run on the same values
     model = sorting_model()
-    placed = placed_backbone(model, split_point, {Tag.GPU: CPU, Tag.CPU: CPU})
+    placed = placed_backbone(network_of(model), split_point, {Tag.GPU: CPU, Tag.CPU: CPU})
     copies = [node for node in placed.graph.nodes if node.target is copy_to]  # type: ignore[union-attr]
     assert len(copies) == 2, "to the CPU for sorting, and back"
     with torch.inference_mode():

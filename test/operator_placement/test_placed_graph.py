@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from networks import graph_of
 from photographs import photograph_batch
 from torch import Tensor, fx, nn
 
@@ -92,7 +93,7 @@ def test_a_placed_model_gives_the_whole_models_results(name: str, rule_name: str
     model = load_model(ModelSpec(name, "none", "cpu"))
     images = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
     rule = LISTED if rule_name == "listed" else alternate()
-    plan, count = run_both(model.graph, model.entry, images, limits=Limits(0.0, 0.5, 20), rule=rule)
+    plan, count = run_both(graph_of(model), model.entry, images, limits=Limits(0.0, 0.5, 20), rule=rule)
     assert count > 0
     if rule_name == "listed":
         assert plan.unlisted == {}
@@ -155,11 +156,11 @@ def test_arithmetic_in_place_survives_placement(how: str, rule: str) -> None:
 
 def test_placing_shares_weights_and_keeps_the_model() -> None:
     model = load_model(ModelSpec("shapes", "none", "cpu"))
-    before = str(model.graph.graph)
-    joined = with_decode(model.graph, model.entry)
+    before = str(graph_of(model).graph)
+    joined = with_decode(graph_of(model), model.entry)
     placed = apply_plan(joined, make_plan(read_operators(joined, model.entry.image_shape), LISTED), DEVICES)
-    assert str(model.graph.graph) == before
-    pointers = {parameter.data_ptr() for parameter in model.graph.parameters()}
+    assert str(graph_of(model).graph) == before
+    pointers = {parameter.data_ptr() for parameter in graph_of(model).parameters()}
     assert {parameter.data_ptr() for parameter in placed.parameters()} <= pointers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from networks import graph_of
 from photographs import photograph_batch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 def run_shapes(gpu: torch.device | None) -> PlacedRun:
     """Runs the model ``shapes`` as the list places it, on two photographs."""
     model = load_model(ModelSpec("shapes", device="cpu"))
-    graph = with_decode(model.graph, model.entry)
+    graph = with_decode(graph_of(model), model.entry)
     plan = make_plan(read_operators(graph, model.entry.image_shape), OperatorList.read())
     batch: Tensor = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
     return run_plan(graph, plan, [image.unsqueeze(0) for image in batch], gpu=gpu)

@@ -32,7 +32,7 @@ from split_infer_ros.runtime.num_threads import run_with_threads  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
-from split_infer_ros.split.quantised_model import QuantisedModel  # noqa: E402
+from split_infer_ros.split.quantised_network import QuantisedNetwork  # noqa: E402
 
 INT8 = ExecutionConfig(precision=Precision.INT8)
 SIDE, HIDDEN = 32, 64
@@ -106,7 +106,7 @@ def test_a_loss_is_kept_only_if_the_user_accepts_it(
     assert run("--accept-loss") == 0
     assert "Kept for precision int8" in capsys.readouterr().out
     model = load_model(spec)
-    assert "was quantised in spite of a loss: int8 agrees with float32 by" in model.note
+    assert "was quantised in spite of a loss: int8 agrees with float32 by" in model.network.note
     assert (model.precision, model.execution_config.engine) == (Precision.INT8, Engine.OPENVINO)
 
 
@@ -173,9 +173,9 @@ def test_products_in_a_row_give_onnx_runtimes_results(
     monkeypatch.setattr(quality, "MIN_AGREEMENT", 0.0)
     assert run() == 0
     model = load_model(ModelSpec(str(folder / "mine.onnx"), device="cpu", execution_config=INT8))
-    assert isinstance(model, QuantisedModel)
+    assert isinstance(model.network, QuantisedNetwork)
     given = np.concatenate(list(Samples(model.entry, sorted(folder.glob("*.png"))[:batch_size])))
-    (expected,) = map(as_array, run_alone(model.graph, as_tensor(given)))
+    (expected,) = map(as_array, run_alone(model.network.prepared.graph, as_tensor(given)))
     (found,) = run_with_threads(num_threads, lambda: model.head("input")(given))
     assert expected.std() > 1.0
     assert mean_difference(found, expected) <= 1e-2

@@ -26,7 +26,7 @@ from split_infer_ros.quantisation.samples import Samples  # noqa: E402
 from split_infer_ros.quantisation.scope import Scope  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
-from split_infer_ros.split.quantised_model import QuantisedModel  # noqa: E402
+from split_infer_ros.split.quantised_network import QuantisedNetwork  # noqa: E402
 
 THRESHOLD = 0.5  # of what counts as an object, as in a pipeline
 MIN_BOXES = 40
@@ -43,7 +43,7 @@ def test_int8_finds_what_float32_finds(tmp_path: Path) -> None:
     test = Samples(model.entry, write_crops(tmp_path, (PHOTOGRAPHS[0], *MORE), 8, seed=10))
     scope = Scope.ALL_BUT_ENDS if has_vnni() else Scope.DENSE
     proto = quantise_graph(model, float_graph(model), scope, calibration, count=len(calibration))
-    quantised = QuantisedModel(model, OnnxGraph("in int8", proto))
+    quantised = QuantisedNetwork(model.network, OnnxGraph("in int8", proto))
     by_onnxruntime = make_executable(quantised.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
 
     def boxes(found: list[Detections]) -> int:

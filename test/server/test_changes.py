@@ -22,9 +22,10 @@ from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Goal
 from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
 
@@ -77,7 +78,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
     expected = expected.sigmoid().numpy()  # scores lie between 0 and 1
     assert expected.std(0).min() > 0.01
     pictures = [Pixels(image, (0, 1, 2)) for image in images.numpy()]
-    model = TorchModel(ENTRY, module, torch.device("cpu"))
+    model = SplitModel(TorchNetwork(ENTRY, module))
     wrong: list[tuple[int, float]] = []
     split_points_seen: set[str] = set()
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import torch
-from brightness_models import CPU, BrightModel, Brightness, frame
+from brightness_models import BrightModel, Brightness, frame
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_gpu import GPU, Gpu, simulated
@@ -17,7 +17,8 @@ from benchmarks.co_optimisation import __main__ as co_optimisation
 from benchmarks.co_optimisation.runs import RealGpu
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
@@ -51,7 +52,9 @@ def test_pair_of_applications_gives_what_each_kernel_wrote(absent: list[str], se
 def test_models_side_by_side_give_their_own_features(policies: tuple[Policy, Policy], seed: int) -> None:
     """Exact: each value is a pixel's, times one."""
     with simulated(Gpu(Random(seed).randrange)):
-        models = [TorchModel(BrightModel(name).entry, Brightness(1), CPU).placed(GPU) for name in ("one", "two")]
+        models = [
+            SplitModel(TorchNetwork(BrightModel(name).entry, Brightness(1))).placed(GPU) for name in ("one", "two")
+        ]
         neighbours = [Neighbour(model, policy, 2) for model, policy in zip(models, policies, strict=True)]
         assert [neighbour.plan.pool.slots.policy for neighbour in neighbours] == list(policies)
         for value in (51, 102):

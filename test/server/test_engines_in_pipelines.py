@@ -170,7 +170,7 @@ def test_a_head_on_another_engine_converts_and_counts(monkeypatch: pytest.Monkey
     """torch leaves its features channels last; another engine's head converts both maps of each batch."""
     torch_model, head_model = two_roads(ExecutionConfig()), two_roads(ExecutionConfig(engine=Engine.ONNXRUNTIME))
     head = head_model.head("left")
-    monkeypatch.setattr(torch_model, "_make_head", lambda split_point: head)
+    monkeypatch.setattr(torch_model.network, "head", lambda split_point, config: head)
     with LocalPipeline(torch_model, SETTINGS) as pipeline:
         results = list(pipeline.run(pictures()))
     assert len(results) == len(pictures())

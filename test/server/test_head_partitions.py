@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import network_of
 from streamed_run import PICTURES, SETTINGS, Run, Scores, change, damage, own_model, packed_in, same
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
@@ -66,12 +67,12 @@ def test_split_point_changes_while_frames_flow(run: Run) -> None:
 
 def test_both_partitions_read_released_weights_from_their_files(run: Run, tmp_path: Path) -> None:
     expected = run.feed()
-    state = {name: tensor.clone() for name, tensor in run.model.state().items()}
+    state = {name: tensor.clone() for name, tensor in network_of(run.model).graph.state().items()}
     change(run, weights_residency=Residency.TWO_STAGE)
     run.pipeline.head.configure(TWO_STAGE)
     assert same(run.feed(), expected)
     assert run.memory_share() < 0.1
-    again = run.model.state()
+    again = network_of(run.model).graph.state()
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     files = list((tmp_path / "split_infer_ros" / "weights").iterdir())
@@ -79,7 +80,7 @@ def test_both_partitions_read_released_weights_from_their_files(run: Run, tmp_pa
     for path in files:
         path.rename(tmp_path / "away")
         with pytest.raises(WeightsError, match=path.name):
-            run.model.state()
+            network_of(run.model).graph.state()
         (tmp_path / "away").rename(path)
     change(run, weights_residency=Residency.RESIDENT)
     run.pipeline.head.configure(RESIDENT)
@@ -145,7 +146,7 @@ def test_weights_are_packed_before_the_first_frame(tmp_path: Path, monkeypatch: 
 def test_file_for_another_number_of_threads_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, path = own_model(), tmp_path / "mine.weights"
-    pack_model(model, path, num_threads=max_threads() + 1)
+    pack_model(network_of(model), path, num_threads=max_threads() + 1)
     with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
         LocalPipeline(model, SETTINGS, lambda *_: None, head_weights=replace(TWO_STAGE, weights_file=str(path)))
 

@@ -16,18 +16,19 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server import stack_builder
 from split_infer_ros.server.stack_builder import MAX_MEMBERS, StackBuilder, groups_of
 from split_infer_ros.split import stacked_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 BRIGHT = BrightModel("bright")
 
 
-def plain(idle: int = 1, config: ExecutionConfig | None = None) -> TorchModel:
-    """A model that is no subclass of ``TorchModel``."""
-    return TorchModel(BRIGHT.entry, Brightness(idle), CPU, execution_config=config)
+def plain(idle: int = 1, config: ExecutionConfig | None = None) -> SplitModel:
+    """A model that is no subclass of ``SplitModel``."""
+    return SplitModel(TorchNetwork(BRIGHT.entry, Brightness(idle)), CPU, config)
 
 
-def served(model: TorchModel, split_point: str = "parts.0", streamed: object = None) -> Any:
+def served(model: SplitModel, split_point: str = "parts.0", streamed: object = None) -> Any:
     plan = SimpleNamespace(split_point=model.split_point(split_point), streamed=streamed)
     return SimpleNamespace(model=model, plan=plan)
 
@@ -90,7 +91,7 @@ def test_model_with_several_keys_is_in_a_stack_once() -> None:
 def test_many_models_have_several_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     models = {f"m{number}": served(plain()) for number in range(2 * MAX_MEMBERS + 1)}
     assert [len(members) for members, _ in groups_of(models)] == [MAX_MEMBERS, MAX_MEMBERS]
-    parameters = BRIGHT.parameters_before("parts.0")
+    parameters = BRIGHT.network.num_parameters("parts.0")
     monkeypatch.setattr(stack_builder, "MAX_PARAMETERS", 3 * parameters)
     assert [len(members) for members, _ in groups_of(models)] == [3, 3, 3]
     monkeypatch.setattr(stack_builder, "MAX_PARAMETERS", 2 * parameters - 1)

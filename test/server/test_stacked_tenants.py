@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from brightness_models import CPU, LONG_S, BrightModel, Brightness
+from brightness_models import LONG_S, BrightModel, Brightness
 from tenant_server import SETTINGS, Running, until
 
 from split_infer_ros.measurements.database import Database
@@ -17,9 +17,10 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.server import server
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 NAMES = ("one", "two", "three")
 SPLIT_POINTS = "parts.0", "parts.1"
@@ -27,12 +28,12 @@ TENANTS = tuple(Tenant(name[0] + name[1], name) for name in NAMES)  # on, tw and
 FACTORS = dict(zip(NAMES, (0.25, 0.5, 1.0), strict=True))  # of the brightness that a model finds
 
 
-def load(spec: ModelSpec, settings: object = None) -> TorchModel:
+def load(spec: ModelSpec, settings: object = None) -> SplitModel:
     """Returns a model that multiplies the brightness by its own factor, exactly: factors are powers of two."""
     module = Brightness(1)
     with torch.no_grad():
         module.parts[0].weight.mul_(FACTORS[spec.name])  # type: ignore[operator, union-attr]
-    return TorchModel(BrightModel(spec.name).entry, module, CPU)
+    return SplitModel(TorchNetwork(BrightModel(spec.name).entry, module))
 
 
 def know_costs(path: Path, stacked_s: float) -> None:

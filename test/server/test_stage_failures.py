@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from brightness_models import CPU, LONG_S
+from brightness_models import LONG_S
 from tenant_server import until
 from torch import Tensor
 from two_stages import ENTRY, Brightness, Stages, Start, frame
@@ -23,7 +23,8 @@ from split_infer_ros.models.candidates import Candidates, suppress
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.settings import DropPolicy
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 
 def test_frames_without_a_head_are_dropped_as_no_head(start: Start) -> None:
@@ -138,8 +139,8 @@ def test_candidates_beyond_memory_cost_one_batch(start: Start, monkeypatch: pyte
     assert [origin.header for origin, _ in pipeline.delivered] == [2]
 
 
-def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections]]) -> TorchModel:
-    return TorchModel(replace(ENTRY, decode=function), Brightness(), CPU)
+def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections]]) -> SplitModel:
+    return SplitModel(TorchNetwork(replace(ENTRY, decode=function), Brightness()))
 
 
 def test_publishing_error_keeps_batches_that_a_head_has(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from networks import graph_of
 from tenant_server import until
 
 from split_infer_ros.autotuning.opening import tenant_opener
@@ -97,7 +98,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert report.failure == ""
     assert not np.array_equal(resident.found["a"][0], resident.found["b"][0])
     for line in streamed.pipeline.view.models.values():
-        state = state_of(line.model.graph)
+        state = state_of(graph_of(line.model))
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 import torch
-from brightness_models import CPU, BrightModel, Brightness
+from brightness_models import BrightModel, Brightness
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_gpu import Gpu, simulated
@@ -24,19 +24,20 @@ from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.stacking import StackedExecution, best_stacked_execution
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
 A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
 
 
-def load(name: str) -> TorchModel:
-    model = TorchModel(BrightModel(name).entry, Brightness(1), CPU)
+def load(name: str) -> SplitModel:
+    model = SplitModel(TorchNetwork(BrightModel(name).entry, Brightness(1)))
     return model.placed(torch.device("cuda", 0))
 
 
-def models() -> dict[str, TorchModel]:
+def models() -> dict[str, SplitModel]:
     return {tenant.model: load(tenant.model) for tenant in (A, B, C, D)}
 
 

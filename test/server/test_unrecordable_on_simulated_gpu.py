@@ -25,7 +25,7 @@ from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.execution.recording import can_be_recorded
 from split_infer_ros.server.local import LocalPipeline
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -46,7 +46,7 @@ class WaitingPart(EnginePart):
         raise NotImplementedError
 
 
-def falling_back() -> TorchModel:
+def falling_back() -> SplitModel:
     """The sorting model on the GPU, one of whose operators runs on the CPU."""
     model = sorting_model()
     return model.placed(GPU, replace(model.execution_config, operators=ImplementationChoice.FALLBACK))

@@ -13,7 +13,8 @@ from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.split.converted_part import ConvertedPart
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 pytestmark = pytest.mark.numeric
 
@@ -61,9 +62,9 @@ def test_a_head_in_bf16_rounds_as_bf16_does() -> None:
     last = net[1]
     assert isinstance(last, nn.Conv2d)
     assert last.bias is not None
-    own = TorchModel(entry, net, CPU)
+    own = SplitModel(TorchNetwork(entry, net))
     low = own.placed(CPU, ExecutionConfig(precision=Precision.BF16))
-    assert low.head_precision is Precision.BF16
+    assert low.head_config.precision is Precision.BF16
     middle = own.split_points[1].name
     with torch.inference_mode():
         (features,) = own.backbone(middle)(torch.randn(2, 3, SIDE, SIDE))

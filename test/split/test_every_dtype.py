@@ -28,7 +28,8 @@ from split_infer_ros.onnx.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.server.local import LocalPipeline  # noqa: E402
 from split_infer_ros.server.settings import DropPolicy, StageSettings  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
 
 pytestmark = pytest.mark.numeric
 
@@ -41,7 +42,7 @@ compute in float32 between the values that cross. Each value that crosses is rou
 cross at once at most, and a sum of them behind is off by no more than 2^-10 of the sizes. Doubled for their signs."""
 
 
-def model_of(graph: OnnxGraph, engine: Engine = Engine.ONNXRUNTIME, classes: int = CLASSES) -> OnnxModel:
+def model_of(graph: OnnxGraph, engine: Engine = Engine.ONNXRUNTIME, classes: int = CLASSES) -> SplitModel:
     pytest.importorskip(engine.value)
     _, height, width = IMAGE_SHAPE
     entry = ModelEntry(
@@ -54,14 +55,14 @@ def model_of(graph: OnnxGraph, engine: Engine = Engine.ONNXRUNTIME, classes: int
         default_split_point=None,
         decode=classify(height, width),
     )
-    return OnnxModel(entry, graph).placed(CPU, ExecutionConfig(engine=engine))
+    return SplitModel(OnnxNetwork(entry, graph)).placed(CPU, ExecutionConfig(engine=engine))
 
 
-def crossing_dtypes(model: OnnxModel) -> set[str]:
+def crossing_dtypes(model: SplitModel) -> set[str]:
     return {spec.dtype.name for point in model.split_points for spec in point.tensors}
 
 
-def whole(model: OnnxModel, batch: Tensor) -> tuple[Tensor, ...]:
+def whole(model: SplitModel, batch: Tensor) -> tuple[Tensor, ...]:
     found: tuple[Tensor, ...] = model.head("input")(batch)
     return found
 

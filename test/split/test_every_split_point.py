@@ -17,9 +17,10 @@ from split_infer_ros.models import dense, faster_rcnn
 from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.split_points import choose_split_point
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.split.traced_split_points import find_split_points
 
 pytestmark = pytest.mark.numeric
@@ -112,7 +113,7 @@ def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
         expected = backbone_of(graph, choose_split_point(split_points, case.compared, name))(images.clone())
 
         sized = replace(entry, preprocess=replace(entry.preprocess, height=case.height, width=case.width))
-        prepared = TorchModel(sized, model, torch.device("cpu"))
+        prepared = SplitModel(TorchNetwork(sized, model))
         assert [split_point.name for split_point in prepared.split_points] == [
             split_point.name for split_point in split_points
         ]

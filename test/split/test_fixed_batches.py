@@ -35,7 +35,8 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
 
 pytestmark = pytest.mark.numeric
 
@@ -50,7 +51,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
-def model_of(graph: OnnxGraph) -> OnnxModel:
+def model_of(graph: OnnxGraph) -> SplitModel:
     _, height, width = IMAGE_SHAPE
     entry = ModelEntry(
         name=graph.name,
@@ -62,7 +63,7 @@ def model_of(graph: OnnxGraph) -> OnnxModel:
         default_split_point=None,
         decode=classify(height, width),
     )
-    return OnnxModel(entry, graph)
+    return SplitModel(OnnxNetwork(entry, graph))
 
 
 def in_groups(graph: OnnxGraph, batch: Tensor, fixed: int) -> tuple[Tensor, ...]:
@@ -74,7 +75,7 @@ def in_groups(graph: OnnxGraph, batch: Tensor, fixed: int) -> tuple[Tensor, ...]
     return tuple(torch.cat(results) for results in zip(*runs, strict=True))
 
 
-def assert_runs(model: OnnxModel, graph: OnnxGraph, fixed: int, engine: Engine = Engine.ONNXRUNTIME) -> None:
+def assert_runs(model: SplitModel, graph: OnnxGraph, fixed: int, engine: Engine = Engine.ONNXRUNTIME) -> None:
     """Asserts that the partitions at every split point give the file's own results, whatever the batch."""
     placed = model.placed(CPU, ExecutionConfig(engine=engine))
     for count in (1, 3, 5, fixed):
@@ -98,8 +99,8 @@ def test_constants_that_hold_the_batch_are_rewritten(make: Make, fixed: int, eng
     pytest.importorskip(engine.value)
     graph = make(fixed)
     model = model_of(graph)
-    assert model.takes_batches
-    assert model.note == ""
+    assert model.network.takes_batches
+    assert model.network.note == ""
     assert_runs(model, graph, fixed, engine)
 
 
@@ -109,8 +110,8 @@ def test_other_files_run_in_parts_of_their_batch(fixed: int, engine: Engine) -> 
     pytest.importorskip(engine.value)
     graph = mixing(fixed)
     model = model_of(graph)
-    assert not model.takes_batches
-    assert f"takes {fixed} images at a time and gives other results for other numbers" in model.note
+    assert not model.network.takes_batches
+    assert f"takes {fixed} images at a time and gives other results for other numbers" in model.network.note
     assert len(model.split_points) > 2
     assert_runs(model, graph, fixed, engine)
 

@@ -26,7 +26,7 @@ from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.manifest import Manifest  # noqa: E402
 from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
 
 pytestmark = pytest.mark.numeric
 
@@ -63,11 +63,11 @@ def loaded(path: Path, engine: str = "onnxruntime") -> SplitModel:
 
 def facts(model: SplitModel) -> list[object]:
     """All that a node asks of a model before frames come."""
-    names = [point.name for point in model.split_points]
-    counts = [(model.parameters_before(name), len(model.kernels_before(name))) for name in names]
-    known = (model.fingerprint, model.content, model.parameters, model.note, model.takes_batches)
+    network, names = model.network, [point.name for point in model.split_points]
+    counts = [(network.num_parameters(name), len(model.kernels_before(name))) for name in names]
+    known = (network.fingerprint, network.content, network.num_parameters(), network.note, network.takes_batches)
     entry = model.entry
-    described = (entry.name, entry.summary, entry.labels, entry.notes, entry.preprocess, model.default_split_point)
+    described = (entry.name, entry.summary, entry.labels, entry.notes, entry.preprocess, network.default_split_point)
     return [model.split_points, counts, known, described]
 
 
@@ -157,8 +157,8 @@ def test_a_comparison_that_failed_is_made_again(file: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(OnnxRuntimePart, "__call__", fail)
-        assert not OnnxModel(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
-    assert OnnxModel(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
+        assert not OnnxNetwork(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
+    assert OnnxNetwork(entry, graph, manifest=Manifest.of("0123", str(file))).takes_batches
 
 
 def test_a_copy_of_a_file_has_its_own_name(file: Path) -> None:
@@ -167,4 +167,4 @@ def test_a_copy_of_a_file_has_its_own_name(file: Path) -> None:
     copy.write_bytes(file.read_bytes())
     second = loaded(copy)
     assert (first.entry.summary.split(",")[0], second.entry.summary.split(",")[0]) == ("m.onnx", "copy.onnx")
-    assert first.content == second.content
+    assert first.network.content == second.network.content

@@ -70,7 +70,8 @@ def test_equal_specs_share_a_model() -> None:
 
 
 def test_an_unused_model_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
+    for name in ("_networks", "_loaded"):
+        monkeypatch.setattr(load_module, name, WeakValueDictionary())  # nobody else's here
     model = load_model(ModelSpec("shapes", "none", "cpu"))
     partitions_of(model, "default")
     assert load_model(ModelSpec("shapes", "none", "cpu")) is model

@@ -15,9 +15,9 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, engines_for, untuned_engine
-from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.onnx_network import OnnxNetwork
 from split_infer_ros.split.onnx_to_torch import to_torch
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 SIDE = 12
@@ -47,7 +47,7 @@ def entry() -> ModelEntry:
 @pytest.fixture
 def of_torch() -> SplitModel:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    return TorchModel(entry(), net.eval(), torch.device("cpu"))
+    return SplitModel(TorchNetwork(entry(), net.eval()))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def of_onnx() -> SplitModel:
     pytest.importorskip("onnxruntime")
     from small_graphs import small_graph
 
-    return OnnxModel(entry(), small_graph())
+    return SplitModel(OnnxNetwork(entry(), small_graph()))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def of_onnx_on_torch() -> SplitModel:
     pytest.importorskip("onnx2torch")
     from small_graphs import small_graph
 
-    return TorchModel(*to_torch(entry(), small_graph()), torch.device("cpu"))
+    return SplitModel(TorchNetwork(*to_torch(entry(), small_graph())))
 
 
 def test_onnx_file_on_torch_has_torchs_precisions(
@@ -95,7 +95,7 @@ def test_model_that_was_not_quantised_never_gets_an_int8_config(
     with pytest.raises(ConfigurationError, match=r"^small is an? .* and not quantised, so it cannot run in int8 as it"):
         model.placed(torch.device("cpu"), config)
     with pytest.raises(ConfigurationError, match="not quantised"):
-        model.execution_config = config
+        SplitModel(model.network, model.device, config)
     assert model.precision is FP32
 
 

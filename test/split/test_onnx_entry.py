@@ -149,7 +149,7 @@ def test_every_engine_runs_an_entry_of_a_file(module: str, engine: Engine) -> No
 def test_torch_runs_an_entry_of_a_file(module: str) -> None:
     pytest.importorskip("onnx2torch")
     model = load(module, "renamed", on_torch=True)
-    assert model.native_engine is Engine.TORCH
+    assert model.network.native_engine is Engine.TORCH
     assert detections_of(model, [np.ascontiguousarray(photographs()[0])])[0]
 
 

@@ -46,10 +46,11 @@ from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.server.local import LocalPipeline  # noqa: E402
 from split_infer_ros.server.settings import DropPolicy, StageSettings  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
 from split_infer_ros.split.onnx_to_torch import to_torch  # noqa: E402
-from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
+from split_infer_ros.split.torch_network import TorchNetwork  # noqa: E402
 from split_infer_ros.weight_streaming.residency import Residency  # noqa: E402
 
 pytestmark = pytest.mark.numeric
@@ -71,9 +72,9 @@ def entry_of(graph: OnnxGraph) -> ModelEntry:
     )
 
 
-def converted(graph: OnnxGraph, config: ExecutionConfig | None = None) -> TorchModel:
+def converted(graph: OnnxGraph, config: ExecutionConfig | None = None) -> SplitModel:
     entry, module = to_torch(entry_of(graph), graph)
-    return TorchModel(entry, module, CPU, execution_config=config)
+    return SplitModel(TorchNetwork(entry, module, folding=config is None or config.folding), CPU, config)
 
 
 def static_net() -> OnnxGraph:
@@ -87,7 +88,7 @@ def symbolic_net() -> OnnxGraph:
 @pytest.mark.parametrize("make", [static_net, symbolic_net, chunks, attention, reused])
 def test_every_split_point_is_the_onnx_models_and_gives_its_results(make: Callable[[], OnnxGraph]) -> None:
     graph = make()
-    original, model = OnnxModel(entry_of(graph), graph), converted(graph)
+    original, model = SplitModel(OnnxNetwork(entry_of(graph), graph)), converted(graph)
     assert [point.name for point in model.split_points] == [point.name for point in original.split_points]
     assert [point.aliases for point in model.split_points] == [point.aliases for point in original.split_points]
     assert model.split_point("default").name == original.split_point("default").name
@@ -169,7 +170,7 @@ def test_detector_finds_what_the_onnx_model_finds(detector: str) -> None:
     found = []
     for on_torch in (False, True):
         model = load_model(ModelSpec(detector, device="cpu", on_torch=on_torch))
-        assert isinstance(model, TorchModel) is on_torch
+        assert isinstance(model.network, TorchNetwork) is on_torch
         assert model.entry.labels == ("a", "b", "c")
         settings = StageSettings(batch_size=2, drop_policy=DropPolicy.BLOCK)
         with LocalPipeline(model, settings, limits=Limits(0.3, 0.5, 300)) as pipeline:
@@ -192,7 +193,7 @@ def test_weights_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         entry, module = to_torch(entry_of(graph), graph)
         entry = replace(entry, labels=tuple("abcdefghij"))
         settings = StageSettings(split_point="output", drop_policy=DropPolicy.BLOCK, weights_residency=residency)
-        with LocalPipeline(TorchModel(entry, module, CPU), settings, limits=Limits(0.0)) as pipeline:
+        with LocalPipeline(SplitModel(TorchNetwork(entry, module)), settings, limits=Limits(0.0)) as pipeline:
             outputs.append([torch.from_numpy(result.detections.scores) for result in pipeline.run(photographs()[:4])])
             report = pipeline.backbone.report(0.0).weights
             assert (report is not None) is (residency is Residency.TWO_STAGE)

@@ -17,7 +17,7 @@ from split_infer_ros.split.quantised_file import keep_quantised, read_quantised
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A model of which nothing but its identity counts here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return SimpleNamespace(
@@ -25,23 +25,23 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
 
-def test_what_was_kept_is_read(model: Any) -> None:
+def test_what_was_kept_is_read(network: Any) -> None:
     with pytest.raises(ConfigurationError, match="small was not quantised"):
-        read_quantised(model)
-    keep_quantised(model, small_graph().proto)
-    assert read_quantised(model)[0].proto.graph.node == small_graph().proto.graph.node
+        read_quantised(network)
+    keep_quantised(network, small_graph().proto)
+    assert read_quantised(network)[0].proto.graph.node == small_graph().proto.graph.node
 
 
-def test_damaged_and_foreign_files_are_refused(model: Any) -> None:
-    path = keep_quantised(model, small_graph().proto)
+def test_damaged_and_foreign_files_are_refused(network: Any) -> None:
+    path = keep_quantised(network, small_graph().proto)
     digest = path.with_suffix(".sha256")
     for damaged in (path, digest):
         good = damaged.read_bytes()
         damaged.write_bytes(good[:-1] + b"?")
         with pytest.raises(ConfigurationError, match="is not as it was written; run `split_infer_ros quantise` again"):
-            read_quantised(model)
+            read_quantised(network)
         damaged.write_bytes(good)
-    read_quantised(model)
+    read_quantised(network)
     digest.unlink()
     with pytest.raises(ConfigurationError, match="is not as it was written"):
-        read_quantised(model)
+        read_quantised(network)

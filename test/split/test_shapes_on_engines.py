@@ -25,9 +25,9 @@ from split_infer_ros.split.load import load_model  # noqa: E402
 from split_infer_ros.split.located_spec import located  # noqa: E402
 from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
 from split_infer_ros.split.split_points import as_specified  # noqa: E402
-from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
+from split_infer_ros.split.torch_network import TorchNetwork  # noqa: E402
 
 pytestmark = pytest.mark.numeric
 
@@ -77,8 +77,8 @@ def test_a_spec_means_the_network_or_the_file() -> None:
 
 def test_both_are_shared_by_their_own_users(network: SplitModel) -> None:
     file = load_model(replace(SPEC, on_torch=False))
-    assert isinstance(network, TorchModel)
-    assert isinstance(file, OnnxModel)
+    assert isinstance(network.network, TorchNetwork)
+    assert isinstance(file.network, OnnxNetwork)
     assert load_model(replace(SPEC, on_torch=True)) is network
     assert load_model(replace(SPEC, on_torch=False)) is file
 

@@ -18,18 +18,18 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, MAX_LOW_PRECISION_DIFFERENCE, difference
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split import stacked_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.stacked_model import StackedModel
-from split_infer_ros.split.torch_model import TorchModel
 
 pytestmark = pytest.mark.numeric
 
 
 @pytest.fixture(scope="module")
-def squeezes() -> dict[str, TorchModel]:
+def squeezes() -> dict[str, SplitModel]:
     return seeded_models("squeezenet1_0", 3)
 
 
-def images_of(members: Mapping[str, TorchModel], counts: Mapping[str, int]) -> dict[str, Tensor]:
+def images_of(members: Mapping[str, SplitModel], counts: Mapping[str, int]) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(1)
     return {
         name: torch.randn((count, *members[name].entry.image_shape), generator=random).to(
@@ -53,7 +53,7 @@ def check(stack: StackedModel, counts: Mapping[str, int], limit: float = MAX_DIF
 
 @pytest.mark.parametrize("counts", [{"a": 2, "b": 2, "c": 2}, {"a": 1, "b": 3, "c": 2}, {"b": 1, "c": 2}, {"c": 1}])
 def test_members_have_their_own_results_in_batches_of_any_size(
-    squeezes: dict[str, TorchModel], counts: dict[str, int]
+    squeezes: dict[str, SplitModel], counts: dict[str, int]
 ) -> None:
     """The same sums in float32, in another order: the package's bound for that, on any processor."""
     check(StackedModel(squeezes, "output"), counts)
@@ -65,11 +65,11 @@ def test_module_that_is_called_twice_is_packed_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("split_point", ["input", "default"])
-def test_network_ends_at_the_split_point(squeezes: dict[str, TorchModel], split_point: str) -> None:
+def test_network_ends_at_the_split_point(squeezes: dict[str, SplitModel], split_point: str) -> None:
     check(StackedModel(squeezes, split_point), {"a": 1, "b": 1, "c": 1})
 
 
-def test_network_runs_in_the_models_execution_config(squeezes: dict[str, TorchModel]) -> None:
+def test_network_runs_in_the_models_execution_config(squeezes: dict[str, SplitModel]) -> None:
     packed = StackedModel(squeezes, "output")
     convolutions = [module for module in packed.backbone.modules() if isinstance(module, FusedConv2d)]
     assert len(convolutions) == 26
@@ -80,14 +80,14 @@ def test_network_runs_in_the_models_execution_config(squeezes: dict[str, TorchMo
     check(plain, {"a": 1, "b": 2})
 
 
-def test_network_computes_in_the_models_precision(squeezes: dict[str, TorchModel]) -> None:
+def test_network_computes_in_the_models_precision(squeezes: dict[str, SplitModel]) -> None:
     config = ExecutionConfig(precision=Precision.BF16)
     stack = StackedModel({name: model.placed(CPU, config) for name, model in squeezes.items()}, "features.5")
     assert stack.dtype == bfloat16()
     check(stack, {"a": 1, "b": 1}, 2 * MAX_LOW_PRECISION_DIFFERENCE)
 
 
-def test_models_keep_running_alone(squeezes: dict[str, TorchModel]) -> None:
+def test_models_keep_running_alone(squeezes: dict[str, SplitModel]) -> None:
     images = images_of(squeezes, {"a": 1})["a"]
     with torch.inference_mode():
         before = squeezes["a"].backbone("output")(images)
@@ -95,7 +95,7 @@ def test_models_keep_running_alone(squeezes: dict[str, TorchModel]) -> None:
         torch.testing.assert_close(squeezes["a"].backbone("output")(images), before, rtol=0, atol=0)
 
 
-def test_other_architecture_is_refused(squeezes: dict[str, TorchModel]) -> None:
+def test_other_architecture_is_refused(squeezes: dict[str, SplitModel]) -> None:
     other = seeded_model("squeezenet1_0", 0, side=80)
     narrow = seeded_model("mobilenet_v2", 0)
     for model in (other, narrow):
@@ -112,14 +112,14 @@ def test_other_architecture_is_refused(squeezes: dict[str, TorchModel]) -> None:
     ],
 )
 def test_execution_config_of_a_single_network_is_refused(
-    squeezes: dict[str, TorchModel], config: ExecutionConfig, reason: str
+    squeezes: dict[str, SplitModel], config: ExecutionConfig, reason: str
 ) -> None:
     placed = {name: model.placed(CPU, config) for name, model in squeezes.items()}
     with pytest.raises(ConfigurationError, match=reason):
         StackedModel(placed, "output")
 
 
-def test_different_configs_and_single_models_are_refused(squeezes: dict[str, TorchModel]) -> None:
+def test_different_configs_and_single_models_are_refused(squeezes: dict[str, SplitModel]) -> None:
     config = replace(squeezes["a"].execution_config, convolutions=Convolutions.CONTIGUOUS)
     with pytest.raises(ConfigurationError, match=r"a \+ b run on different devices or in different ways"):
         StackedModel({"a": squeezes["a"], "b": squeezes["b"].placed(CPU, config)}, "output")
@@ -128,7 +128,7 @@ def test_different_configs_and_single_models_are_refused(squeezes: dict[str, Tor
 
 
 def test_network_with_other_results_is_refused(
-    squeezes: dict[str, TorchModel], monkeypatch: pytest.MonkeyPatch
+    squeezes: dict[str, SplitModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack_graphs = stacked_model.stack_graphs
 
@@ -140,7 +140,7 @@ def test_network_with_other_results_is_refused(
         StackedModel(squeezes, "output")
 
 
-def test_network_that_cannot_run_is_refused(squeezes: dict[str, TorchModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_that_cannot_run_is_refused(squeezes: dict[str, SplitModel], monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             raise RuntimeError("no batching rule")

@@ -7,8 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from all_layers_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel  # noqa: E402
+from networks import network_of  # noqa: E402
 
-from split_infer_ros.split.torch_model import TorchModel  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
+from split_infer_ros.split.torch_network import TorchNetwork  # noqa: E402
 from split_infer_ros.weight_streaming.pack import pack_model  # noqa: E402
 
 
@@ -27,9 +29,9 @@ def packed_model(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
         torch.manual_seed(0)
         module = Odd().eval()
         images = torch.rand(8, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
-    model = TorchModel(ENTRY, module, torch.device("cpu"))
+    model = SplitModel(TorchNetwork(ENTRY, module))
     path = tmp_path_factory.mktemp("packed") / "odd.weights"
-    pack_model(model, path, num_threads=1, tile_mb=TILE_MB)
+    pack_model(network_of(model), path, num_threads=1, tile_mb=TILE_MB)
     found = PackedModel(model, path, images)
     with torch.inference_mode():
         logits = torch.cat([found.resident(image[None]) for image in images])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from all_layers_model import PackedModel
 from lost_device import AcceleratorError, refuse
+from networks import graph_of, network_of
 from torch import Tensor
 
 from split_infer_ros.buffers.memory import Memory
@@ -84,7 +85,7 @@ def ring_memory_of(memory_plan: MemoryPlan, ops: DeviceOps) -> RingMemory:
 def plain(packed_model: PackedModel) -> PackedModel:
     """The model with a file for a GPU."""
     path = packed_model.path.with_name("gpu.weights")
-    pack_model(packed_model.model, path, num_threads=None, tile_mb=0.05)
+    pack_model(network_of(packed_model.model), path, num_threads=None, tile_mb=0.05)
     return PackedModel(packed_model.model, path, packed_model.images)
 
 
@@ -97,7 +98,7 @@ def streamed(
     timeout_s: float = TIMEOUT_S,
     is_timed: bool = False,
 ) -> StreamedPartition:
-    packed = open_packed(plain.model, plain.model.graph, plain.path, num_threads=None)
+    packed = open_packed(network_of(plain.model), graph_of(plain.model), plain.path, num_threads=None)
     memory_plan = plan_memory(residency, packed.block_sizes, packed.step_blocks, is_copied=is_copied)
     ring_memory = ring_memory_of(memory_plan, ops)
     return StreamedPartition.open(
@@ -120,7 +121,7 @@ def test_device_gets_the_weights_of_each_step(plain: PackedModel, residency: Res
     with torch.inference_mode():
         for image in [*plain.images, *plain.images]:
             found = partition(image[None])
-            expected = plain.model.graph(image[None])
+            expected = graph_of(plain.model)(image[None])
             # A tile of rows uses another kernel than the whole layer, which rounds otherwise.
             torch.testing.assert_close(found if isinstance(found, Tensor) else found[0], expected, rtol=1e-5, atol=1e-5)
     assert CountingFence.waits > waits_before
@@ -224,7 +225,7 @@ def test_pass_on_a_lost_device_does_not_block_the_next() -> None:
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_device_takes_the_times_of_each_step(plain: PackedModel, is_copied: bool) -> None:
     partition = streamed(plain, Residency.ASYNCHRONOUS, is_copied, is_timed=True)
-    steps = len(open_packed(plain.model, plain.model.graph, plain.path, num_threads=None).step_blocks)
+    steps = len(open_packed(network_of(plain.model), graph_of(plain.model), plain.path, num_threads=None).step_blocks)
     with torch.inference_mode():
         for _ in range(2):
             start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ import pytest
 import torch
 from all_layers_model import TILE_MB, Odd, PackedModel
 from comparisons import rounding
+from networks import graph_of, network_of
 from torch import nn
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.releasable_graph import Fetch
+from split_infer_ros.split.torch_network import TorchNetwork
+from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
@@ -26,29 +30,35 @@ pytestmark = pytest.mark.numeric
 CALLS_UNTIL_PACKED = 2  # of a convolution; later calls may round otherwise
 
 
-@pytest.fixture
-def model(packed_model: PackedModel) -> TorchModel:
-    return TorchModel(packed_model.model.entry, Odd().eval(), torch.device("cpu"))
+def release(model: SplitModel, names: Collection[str], fetch: Fetch) -> None:
+    """Releases weights as streaming does."""
+    network_of(model).graph.release(names, fetch)
+    model.drop_partitions()
 
 
 @pytest.fixture
-def path(model: TorchModel, tmp_path: Path) -> Path:
-    pack_model(model, tmp_path / "odd.weights", num_threads=1, tile_mb=TILE_MB)
+def model(packed_model: PackedModel) -> SplitModel:
+    return SplitModel(TorchNetwork(packed_model.model.entry, Odd().eval()))
+
+
+@pytest.fixture
+def path(model: SplitModel, tmp_path: Path) -> Path:
+    pack_model(network_of(model), tmp_path / "odd.weights", num_threads=1, tile_mb=TILE_MB)
     return tmp_path / "odd.weights"
 
 
-def test_new_partition_reads_released_weights_back(packed_model: PackedModel, model: TorchModel, path: Path) -> None:
+def test_new_partition_reads_released_weights_back(packed_model: PackedModel, model: SplitModel, path: Path) -> None:
     with torch.inference_mode():
         expected = model.head("default")(*model.backbone("default")(packed_model.images[:1]))
-    names = state_of(model.graph).keys()
+    names = state_of(graph_of(model)).keys()
     requested: list[str] = []
 
     def fetch(wanted: Any) -> Any:
         requested.extend(wanted)
-        return unpack_weights(model, path, num_threads=1, names=wanted)
+        return unpack_weights(network_of(model), path, num_threads=1, names=wanted)
 
-    model.release(names, fetch)
-    assert sum(tensor.untyped_storage().nbytes() for tensor in state_of(model.graph).values()) < 2000
+    release(model, names, fetch)
+    assert sum(tensor.untyped_storage().nbytes() for tensor in state_of(graph_of(model)).values()) < 2000
     with torch.inference_mode():
         head = model.head("default")
         assert requested
@@ -58,22 +68,26 @@ def test_new_partition_reads_released_weights_back(packed_model: PackedModel, mo
     assert sorted(requested) == sorted(names)
 
 
-def test_model_with_released_weights_is_packed_the_same(model: TorchModel, path: Path) -> None:
-    model.release(state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted))
+def test_model_with_released_weights_is_packed_the_same(model: SplitModel, path: Path) -> None:
+    release(
+        model,
+        state_of(graph_of(model)).keys(),
+        lambda wanted: unpack_weights(network_of(model), path, num_threads=1, names=wanted),
+    )
     again = path.with_name("again.weights")
-    pack_model(model.placed(model.device), again, num_threads=1, tile_mb=TILE_MB)
+    pack_model(network_of(model.placed(model.device)), again, num_threads=1, tile_mb=TILE_MB)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"shapes has no weights to pack: 'stem\..*' was never loaded"):
-        pack_model(weightless_model(find_model("shapes")), tmp_path / "w", num_threads=1)
+        pack_model(weightless_network(find_model("shapes")), tmp_path / "w", num_threads=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("convolutions", [Convolutions.PACKED, Convolutions.CONTIGUOUS])
 def test_partition_in_use_keeps_its_weights(
-    packed_model: PackedModel, model: TorchModel, path: Path, convolutions: Convolutions
+    packed_model: PackedModel, model: SplitModel, path: Path, convolutions: Convolutions
 ) -> None:
     other = model.placed(model.device, ExecutionConfig(convolutions=convolutions))
     images = packed_model.images[:1]
@@ -81,8 +95,10 @@ def test_partition_in_use_keeps_its_weights(
         backbone, head = other.backbone("default"), other.head("default")
         for _ in range(CALLS_UNTIL_PACKED):
             (expected,) = head(*backbone(images))
-        model.release(
-            state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted)
+        release(
+            model,
+            state_of(graph_of(model)).keys(),
+            lambda wanted: unpack_weights(network_of(model), path, num_threads=1, names=wanted),
         )
         assert torch.equal(head(*backbone(images))[0], expected)  # the same partition once more
 
@@ -102,14 +118,12 @@ class Nested(nn.Module):
 
 
 def test_partition_keeps_weights_of_nested_layers(packed_model: PackedModel) -> None:
-    model = TorchModel(
-        replace(packed_model.model.entry, default_split_point=None), Nested().eval(), torch.device("cpu")
-    )
+    model = SplitModel(TorchNetwork(replace(packed_model.model.entry, default_split_point=None), Nested().eval()))
     with torch.inference_mode():
         partition = model.backbone("output")
         for _ in range(CALLS_UNTIL_PACKED):
             (expected,) = partition(packed_model.images[:1])
-        state = state_of(model.graph)
-        model.release(state.keys(), lambda wanted: {name: state[name] for name in wanted})
+        state = state_of(graph_of(model))
+        release(model, state.keys(), lambda wanted: {name: state[name] for name in wanted})
         assert torch.equal(partition(packed_model.images[:1])[0], expected)  # the same partition once more
         assert rounding(model.backbone("output")(packed_model.images[:1])[0], expected) <= 1e-5  # not packed yet

@@ -13,11 +13,12 @@ import pytest
 import torch
 from all_layers_model import PackedModel
 from comparisons import rounding
+from networks import graph_of, network_of
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split.torch_model import TorchModel
-from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.split.torch_network import TorchNetwork
+from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming import packed_partition
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
@@ -96,7 +97,7 @@ def test_many_passes_give_the_results_of_resident_weights(
 def test_untiled_weights_give_the_same_bits(packed_model: PackedModel, tmp_path: Path) -> None:
     """The file has the layouts to which oneDNN converts resident weights for the same kernel."""
     whole = PackedModel(packed_model.model, tmp_path / "whole.weights", packed_model.images)
-    header = pack_model(packed_model.model, whole.path, num_threads=1)
+    header = pack_model(network_of(packed_model.model), whole.path, num_threads=1)
     assert len(header.pieces) == len({piece.layer for piece in header.pieces})
     partition = whole.streamed(Residency.TWO_STAGE)
     for image in packed_model.images:
@@ -145,24 +146,24 @@ def test_first_layers_can_stay_in_memory(packed_model: PackedModel) -> None:
 
 
 def test_unpacked_weights_are_those_that_were_packed(packed_model: PackedModel) -> None:
-    state = state_of(packed_model.model.graph)
-    found = unpack_weights(packed_model.model, packed_model.path, num_threads=1, names=state.keys())
+    state = state_of(graph_of(packed_model.model))
+    found = unpack_weights(network_of(packed_model.model), packed_model.path, num_threads=1, names=state.keys())
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], state[name]) for name in state)
 
 
 def test_weightless_model_has_the_split_points_of_a_whole_one() -> None:
-    weightless = weightless_model(find_model("shapes"))
-    whole = TorchModel(weightless.entry, weightless.entry.build().eval(), torch.device("cpu"))
+    weightless = weightless_network(find_model("shapes"))
+    whole = TorchNetwork(weightless.entry, weightless.entry.build().eval())
     assert (weightless.split_points, weightless.fingerprint) == (whole.split_points, whole.fingerprint)
 
 
 def test_file_of_another_model_or_machine_is_refused(packed_model: PackedModel) -> None:
-    other = weightless_model(find_model("shapes"))
+    other = weightless_network(find_model("shapes"))
     with pytest.raises(WeightsError, match=r"holds the weights of odd .* not of shapes"):
-        open_packed(other, other.graph, packed_model.path, num_threads=1)
+        open_packed(other, other.graph.module, packed_model.path, num_threads=1)
     with pytest.raises(WeightsError, match="another machine"):
-        open_packed(packed_model.model, packed_model.model.graph, packed_model.path, num_threads=7)
+        open_packed(network_of(packed_model.model), graph_of(packed_model.model), packed_model.path, num_threads=7)
 
 
 def test_error_for_a_small_budget_names_the_needed_one(packed_model: PackedModel) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from networks import graph_of, network_of
 from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
 from split_infer_ros.drop_reason import DropReason
@@ -123,7 +124,7 @@ def test_file_of_other_weights_is_packed_again(tmp_path: Path, run: Run) -> None
     change(run, weights_residency=Residency.TWO_STAGE)
     path = packed_in(tmp_path)
     change(run, weights_residency=Residency.RESIDENT)
-    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, num_threads=max_threads())
+    pack_model(network_of(load_model(ModelSpec("shapes", "random", "cpu"))), path, num_threads=max_threads())
     change(run, weights_residency=Residency.TWO_STAGE)
     assert same(run.feed(), expected)
 
@@ -174,7 +175,9 @@ def test_gpu_budget_counts_the_rings_on_both_sides(tmp_path: Path, monkeypatch: 
     settings = replace(SETTINGS, weights_residency=Residency.SYNCHRONOUS, weights_budget_bytes=1000.0)
     with pytest.raises(ConfigurationError) as caught:
         stream_backbone(model, split_point, settings, batch_size=1)
-    packed = open_packed(model, backbone_of(model.graph, split_point), packed_in(tmp_path), num_threads=None)
+    packed = open_packed(
+        network_of(model), backbone_of(graph_of(model), split_point), packed_in(tmp_path), num_threads=None
+    )
     ring = plan_memory(Residency.SYNCHRONOUS, packed.block_sizes, packed.step_blocks).ring
     needed = 2 * ring.capacity + packed.kept_bytes
     assert f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} " in str(caught.value)

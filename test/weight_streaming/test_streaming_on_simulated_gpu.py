@@ -19,7 +19,7 @@ from simulated_settings import drawn
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -81,7 +81,7 @@ def test_refused_page_locking_falls_back_to_three_stages(gpu: Gpu, monkeypatch: 
     partition.close()
 
 
-def auto_memory(model: TorchModel, budget_bytes: float = math.inf) -> StreamedPartition:
+def auto_memory(model: SplitModel, budget_bytes: float = math.inf) -> StreamedPartition:
     settings = replace(
         StageSettings(split_point="output"),
         weights_residency=Residency.AUTO,

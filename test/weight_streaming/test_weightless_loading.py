@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from networks import graph_of, network_of
 
 from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.split import load
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
@@ -38,24 +38,23 @@ RUN = Path(__file__).parents[1] / "helpers" / "weightless_start.py"
 def own_process_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No model is shared with other tests, and packed files go to a folder of their own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(load, "_loaded", {})
+    forget_models(monkeypatch)
 
 
 def is_weightless(model: SplitModel) -> bool:
-    assert isinstance(model, TorchModel)
-    return all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
+    return all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(graph_of(model)).values())
 
 
 def forget_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_loaded", {})
+    for name in ("_networks", "_loaded"):
+        monkeypatch.setattr(load, name, {})
 
 
-def pack_here(monkeypatch: pytest.MonkeyPatch) -> TorchModel:
+def pack_here(monkeypatch: pytest.MonkeyPatch) -> SplitModel:
     """Packs the model's file in the cache folder as a node does at its first start. Returns the whole model."""
     model = load_streamable(SPEC, STREAMED)
-    assert isinstance(model, TorchModel)
     assert not is_weightless(model), "there was no file"
-    find_packed(model, "", num_threads=1, batch_size=1)
+    find_packed(network_of(model), "", num_threads=1, batch_size=1)
     forget_models(monkeypatch)
     return model
 
@@ -69,13 +68,13 @@ def test_second_start_needs_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pack_here(monkeypatch)
     weightless = load_streamable(SPEC, STREAMED)
     assert is_weightless(weightless)
-    assert (weightless.fingerprint, weightless.split_points) == (whole.fingerprint, whole.split_points)
+    assert (weightless.network.fingerprint, weightless.split_points) == (whole.network.fingerprint, whole.split_points)
     images = torch.rand(1, *whole.entry.image_shape).contiguous(memory_format=torch.channels_last)
     # The same graph with the same values, which were read back from the file.
     assert all(map(torch.equal, outputs(weightless, images), outputs(whole, images)))
 
 
-def test_head_streams_from_the_file_of_a_weightless_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_streams_from_the_file_of_a_weightless_network(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pack_here(monkeypatch)
     weightless = load_streamable(SPEC, STREAMED)
     split_point = weightless.split_point("default")
@@ -103,9 +102,8 @@ def test_model_that_is_loaded_already_is_shared(monkeypatch: pytest.MonkeyPatch)
 
 def test_users_file_is_used_if_its_weights_are_those_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(SPEC)
-    assert isinstance(model, TorchModel)
     path = tmp_path / "mine.weights"
-    assert pack_model(model, path, num_threads=1).source == weights_source("shapes", "default")
+    assert pack_model(network_of(model), path, num_threads=1).source == weights_source("shapes", "default")
     forget_models(monkeypatch)
     settings = WeightsSettings(weights_residency=Residency.TWO_STAGE, weights_file=str(path))
     assert is_weightless(load_streamable(SPEC, settings))
@@ -115,9 +113,8 @@ def test_users_file_is_used_if_its_weights_are_those_asked_for(tmp_path: Path, m
 
 def test_file_without_a_source_does_not_replace_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = load_model(SPEC)
-    assert isinstance(model, TorchModel)
-    monkeypatch.setattr(model, "weights_source", "")
-    path = find_packed(model, "", num_threads=1, batch_size=1)
+    monkeypatch.setattr(model.network, "weights_source", "")
+    path = find_packed(network_of(model), "", num_threads=1, batch_size=1)
     assert read_header(path).source == ""
     forget_models(monkeypatch)
     assert not is_weightless(load_streamable(SPEC, STREAMED))

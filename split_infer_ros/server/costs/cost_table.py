@@ -103,7 +103,8 @@ class CostTable:
         blank_images: BlankImages = model.blank_images
         if pixels is not None:
             blank_images = partial(_blank_pixels, pixels, model.image_shape[1:])
-        self._models[name] = _LoadedModel(kind_of(model, variant), model.parameters, blank_images, has_lanes)
+        kind, parameters = kind_of(model, variant), model.network.num_parameters()
+        self._models[name] = _LoadedModel(kind, parameters, blank_images, has_lanes)
         self._fusion_budget_s = FUSION_BUDGET_S
         if not has_lanes:
             self._forget_failures({name}, self._modes[1:])

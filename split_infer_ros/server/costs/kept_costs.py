@@ -72,7 +72,7 @@ def kind_of(model: SplitModel, variant: str) -> str:
         model: the model. An engine other than torch counts, with its version, and so does a precision other than fp32.
         variant: what the costs depend on besides the model; see ``Plan.cost_key``.
     """
-    config, kind = model.execution_config, f"{model.fingerprint} at {variant}"
+    config, kind = model.execution_config, f"{model.network.fingerprint} at {variant}"
     if config.engine is not Engine.TORCH:
         kind += f" on {config.engine_text} {engine_version(config.engine.value)}"
     if config.precision is not Precision.FP32:

@@ -29,7 +29,7 @@ def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: 
     if models[0].device.type == "cuda":
         check_weights(
             key,
-            parameters=sum(model.parameters_before(split_point) for model in models),
+            parameters=sum(model.network.num_parameters(split_point) for model in models),
             item_bytes=models[0].dtype.itemsize,
             free_bytes=free_bytes(models[0].device),
         )

@@ -59,7 +59,7 @@ def profile_model(
     key = Key.here(str(model.device))
     task: dict[str, Any] = {
         "model": model.entry.name,
-        "fingerprint": model.fingerprint,
+        "fingerprint": model.network.fingerprint,
         "stage": "split_points",
         "shapes": [[image.height, image.width, 3], list(model.entry.image_shape)],
         "precision": model.precision.value,

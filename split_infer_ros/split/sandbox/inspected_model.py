@@ -19,7 +19,7 @@ from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.runtime.user_files import user_path
-from split_infer_ros.split.load import build_uninspected, make_model
+from split_infer_ros.split.load import build_uninspected, make_network
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.output_trial import read_outputs
@@ -67,7 +67,7 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
     entry, built = build_uninspected(spec, read)
     if is_onnx_file(spec.name) or is_user_model(spec.name):
         config = spec.execution_config if isinstance(built, OnnxGraph) else ExecutionConfig()
-        _run(entry, make_model(entry, built, ExecutionConfig()).placed(CPU, config))
+        _run(entry, SplitModel(make_network(entry, built), CPU, config))
     return found
 
 
@@ -85,7 +85,7 @@ def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
 
 def _run(entry: ModelEntry, model: SplitModel) -> None:
     """Runs both partitions and the decoder on black images."""
-    split_point = model.split_point(model.default_split_point)
+    split_point = model.split_point("default")
     with inference_mode():
         features = model.backbone(split_point.name)(model.blank_images(IMAGES))
         outputs = model.head(split_point.name)(*as_specified(features, split_point.head_inputs))

@@ -33,7 +33,8 @@ from benchmarks.demand_layering.turns import (
 )
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.num_threads import run_with_threads
-from split_infer_ros.split.weightless_model import weightless_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10
@@ -67,7 +68,9 @@ def test_every_residency_gives_the_same_bits(planned: PlannedModel, residency: s
     with torch.inference_mode():
         expected = planned.partition(child.RESIDENT)(planned.images)
         plan = child.AutoPlan(resident_blocks=0, capacity=2 << 20)
-        partition = child.open_partition(weightless_model(find_model("shapes")), planned.path, residency, plan)
+        partition = child.open_partition(
+            SplitModel(weightless_network(find_model("shapes"))), planned.path, residency, plan
+        )
         passes = [same(partition(planned.images), expected) for _ in range(3)]
         if isinstance(partition, StreamedPartition):
             partition.close()

@@ -25,9 +25,10 @@ def test_images_that_choose_layers_do_not_calibrate(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(precisions, "check_packages", lambda: None)
     monkeypatch.setattr(precisions, "quantise", quantise)
     monkeypatch.setattr(precisions, "OnnxGraph", lambda name, proto: proto)
-    monkeypatch.setattr(precisions, "QuantisedModel", lambda source, graph: source)
-    source = SimpleNamespace(entry=find_model("shapes"))
-    assert precisions.in_int8(Samples(source.entry, FILES), source) is source
+    monkeypatch.setattr(precisions, "QuantisedNetwork", lambda network, graph: network)
+    monkeypatch.setattr(precisions, "SplitModel", lambda network: network)
+    source = SimpleNamespace(entry=find_model("shapes"), network=object())
+    assert precisions.in_int8(Samples(source.entry, FILES), source) is source.network
     calibrating, choosing = (sorted(samples.files) for samples in seen)
     assert choosing == FILES[3::4]
     assert calibrating == [file for file in FILES if file not in choosing]

@@ -16,7 +16,8 @@ from benchmarks.unified_splitting.subject import TOP_1
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 CPU = torch.device("cpu")
 ENTRY = find_model("shapes")
@@ -32,7 +33,7 @@ def test_two_processes_find_what_one_finds_and_a_killed_head_is_noticed() -> Non
         torch.manual_seed(0)
         module = randomise(ENTRY.build(), inputs)
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    model = TorchModel(ENTRY, module, CPU)
+    model = SplitModel(TorchNetwork(ENTRY, module))
     labels = []
     others = set(active_children())
     for head_weights in (None, weights):

@@ -36,7 +36,8 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.profiling.profiler import Effort
 from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 
 CPU = torch.device("cpu")
 EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, max_s=0.0)
@@ -57,7 +58,7 @@ TINY = extent([2], num_fixed=1, num_tried=1)
 TIMES = {"backbone_alone_s": 0.09, "head_alone_s": 0.05, "latency_s": 0.3, "backbone_busy": 0.9, "head_busy": 0.5}
 
 
-def count_copy_calls(model: TorchModel, settings: StageSettings, pictures: object, connection: object) -> CopyCalls:
+def count_copy_calls(model: SplitModel, settings: StageSettings, pictures: object, connection: object) -> CopyCalls:
     """Returns three copies, of which a hand-over to another process adds one."""
     return CopyCalls(split=3, own=3 if connection is None else 2)
 
@@ -122,7 +123,7 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
 def test_the_papers_split_point_is_before_the_classifier(name: str, split_point: str) -> None:
     subject = subjects.Subject.__new__(subjects.Subject)
     subject.entry = find_model(name)
-    subject.model = TorchModel(subject.entry, subject.entry.build(), CPU)
+    subject.model = SplitModel(TorchNetwork(subject.entry, subject.entry.build()))
     assert subject.papers_split_point == split_point
 
 

@@ -13,10 +13,11 @@ from random import Random
 
 import pytest
 import torch
-from brightness_models import CPU, BrightModel, Brightness
+from brightness_models import BrightModel, Brightness
 from brightness_pipeline import SETTINGS, BrightRun, bright_model
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import graph_of, network_of
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
 from tenant_server import Running
@@ -25,7 +26,8 @@ from split_infer_ros.buffers import native_library, pool_allocators
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
-from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.torch_graphs.module_state import state_of
 
 pytestmark = [
@@ -53,7 +55,7 @@ def allocations(gpu: Gpu) -> Iterator[Counter[str]]:
         yield kinds
 
 
-def weights_of(model: TorchModel) -> dict[str, torch.Tensor]:
+def weights_of(model: SplitModel) -> dict[str, torch.Tensor]:
     """Returns the weights of the backbone that a pipeline with ``SETTINGS`` runs: the model keeps it."""
     return state_of(model.backbone(SETTINGS.split_point))
 
@@ -95,15 +97,15 @@ def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, seed:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_weights_are_there_twice_under_device_alone(gpu: Gpu, policy: Policy) -> None:
     model = bright_model()
-    expected = {name: tensor.clone() for name, tensor in state_of(model.graph).items()}
+    expected = {name: tensor.clone() for name, tensor in state_of(graph_of(model)).items()}
     with BrightRun(replace(SETTINGS, memory_policy=policy.value), model) as run:
         names = [name for name in weights_of(model) if name in expected]
         host_bytes = sum(expected[name].nbytes for name in names)
         report = run.pipeline.backbone.report(0.0)
-        on_host = model.host_weight_bytes(model.split_point("parts.0"))
+        on_host = model.network.host_weight_bytes(model.split_point("parts.0"))
         assert on_host == (host_bytes if policy is Policy.DEVICE else 0)
         assert report.model_bytes >= host_bytes + on_host
-        for name, tensor in model.state().items():
+        for name, tensor in network_of(model).graph.state().items():
             assert torch.equal(tensor, expected[name]), "the CPU reads them back"
         run.feed(4)
         run.check()
@@ -114,7 +116,7 @@ def test_partition_on_the_cpu_reads_weights_back(gpu: Gpu) -> None:
     images = torch.rand(2, 3, 4, 4)
     (expected,) = model.placed(torch.device("cpu")).backbone("output")(images)
     with BrightRun(replace(SETTINGS, memory_policy="managed"), model):
-        assert not model.host_weight_bytes(model.split_point("parts.0"))
+        assert not model.network.host_weight_bytes(model.split_point("parts.0"))
         (found,) = model.placed(torch.device("cpu")).backbone("output")(images)
         assert torch.equal(found, expected), "the same kernels on the same values"
 
@@ -165,7 +167,7 @@ def test_without_a_compiler_the_model_runs_and_says_so(
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policy_covers_the_memory_of_tenants(gpu: Gpu, policy: Policy, graphs: bool, tmp_path: Path) -> None:
-    model = TorchModel(BrightModel("model_a").entry, Brightness(1), CPU).placed(torch.device("cuda", 0))
+    model = SplitModel(TorchNetwork(BrightModel("model_a").entry, Brightness(1))).placed(torch.device("cuda", 0))
     tenants = [Tenant("a", "model_a")]  # fused models of one architecture compute in torch's common memory
     settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy.value, cuda_graphs=graphs)
     running = Running(tmp_path / "tuning.jsonl", {"model_a": model}, settings)

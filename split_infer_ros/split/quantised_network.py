@@ -1,8 +1,7 @@
-"""A model in int8, as the command ``quantise`` made it of a model in float32."""
+"""A network in int8, as the command ``quantise`` made it of one in float32."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,24 +15,25 @@ from split_infer_ros.onnx.dataflow import Dataflow
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.prepared_graph import PreparedGraph
 from split_infer_ros.runtime.device import Device
-from split_infer_ros.split.graph_model import GraphModel
+from split_infer_ros.split.graph_network import GraphNetwork
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.network import Network
 from split_infer_ros.split.quantised_file import LOSS, read_quantised
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint, parse_split_points, write_split_points
 
 CONFIG = ExecutionConfig(engine=Engine.OPENVINO, precision=Precision.INT8)
 
 
-class QuantisedModel(GraphModel):
-    """A model in int8. OpenVINO runs both partitions on the CPU, and features cross in float32.
+class QuantisedNetwork(GraphNetwork):
+    """A network in int8. OpenVINO runs both partitions on the CPU, and features cross in float32.
 
     Its split points are the source's. Each partition quantises what it takes. So a backbone and a head give the results
     of the whole up to a step of int8. Either of them fits a partition of the source.
 
     Args:
-        source: the same model in float32.
-        graph: the whole model in int8, as ``quantisation`` arranges it.
+        source: the same network in float32.
+        graph: the whole network in int8, as ``quantisation`` arranges it.
         manifest: has what an earlier process found out about the graph; None if there was none.
     """
 
@@ -41,62 +41,59 @@ class QuantisedModel(GraphModel):
     native_engine = Engine.OPENVINO
     is_quantised = True
 
-    def __init__(self, source: SplitModel, graph: OnnxGraph, manifest: Manifest | None = None) -> None:
+    def __init__(self, source: Network, graph: OnnxGraph, manifest: Manifest | None = None) -> None:
         prepare, manifest = cache(lambda: PreparedGraph.of(graph, source.entry.image_shape)), manifest or Manifest()
 
         def find_split_points() -> list[dict[str, Any]]:
             return write_split_points(_located(source.split_points, prepare().dataflow))
 
         split_points = parse_split_points(manifest.find("split points", find_split_points))
-        super().__init__(source.entry, prepare, manifest, execution_config=CONFIG, split_points=split_points)
+        super().__init__(source.entry, prepare, manifest, split_points)
         self._source = source
 
-    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
-        """Returns this model, or its source if another precision is wanted.
+    def fit(self, device: Device, config: ExecutionConfig | None) -> tuple[Network, ExecutionConfig]:
+        """Returns this network, or its source if another precision is wanted, and the config.
 
         Raises:
             ConfigurationError: the device is no CPU, or the engine is not OpenVINO.
         """
-        config = execution_config or self.execution_config
+        config = config or CONFIG
         if config.precision is not Precision.INT8:
-            return self._source.placed(device, config)
+            return self._source.fit(device, config)
         engine, provider = (Engine.OPENVINO, "") if config == _UNTUNED else (config.engine, config.provider)
         check_precision(Precision.INT8, engine, provider)
         check_device(engine, provider, device)
-        other = copy.copy(self)
-        other.execution_config = replace(CONFIG, micro_batch=config.micro_batch)
-        other._reset_caches()
-        return other
+        return self, replace(CONFIG, micro_batch=config.micro_batch)
+
+    def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
+        """Returns the backbone's config."""
+        return config
 
     @property
     def default_split_point(self) -> str:
-        """The source's default split point, or the last one if the model in int8 does not have it."""
+        """The source's default split point, or the last one if the network in int8 does not have it."""
         names = [point.name for point in self.split_points]
         return self._source.default_split_point if self._source.default_split_point in names else names[-1]
 
     @property
     def note(self) -> str:
-        """What a user should know about how the model runs; empty if there is nothing."""
-        loss = self._manifest.find("loss", lambda: self.graph.metadata.get(LOSS, ""))
+        """What a user should know about how the network runs; empty if there is nothing."""
+        loss = self._manifest.find("loss", lambda: self.prepared.graph.metadata.get(LOSS, ""))
         return " ".join(filter(None, (self._source.note, loss)))
-
-    @property
-    def _head_execution_config(self) -> ExecutionConfig:
-        return self.execution_config
 
 
 _UNTUNED = ExecutionConfig(precision=Precision.INT8)  # names no engine
 
 
-def place(model: SplitModel, device: Device, execution_config: ExecutionConfig) -> SplitModel:
-    """Returns a model with its backbone on a device and in an execution config. For int8, it reads the quantised model.
+def place(network: Network, device: Device, execution_config: ExecutionConfig) -> SplitModel:
+    """Returns a network's model on a device and in an execution config. For int8, it reads the quantised network.
 
     Raises:
-        ConfigurationError: the model cannot run there or in this config, or was not quantised.
+        ConfigurationError: the network cannot run there or in this config, or was not quantised.
     """
-    if execution_config.precision is Precision.INT8 and not isinstance(model, QuantisedModel):
-        model = QuantisedModel(model, *read_quantised(model))
-    return model.placed(device, execution_config)
+    if execution_config.precision is Precision.INT8 and not network.is_quantised:
+        network = QuantisedNetwork(network, *read_quantised(network))
+    return SplitModel(network, device, execution_config)
 
 
 def _located(split_points: Sequence[SplitPoint], dataflow: Dataflow) -> tuple[SplitPoint, ...]:

@@ -1,8 +1,7 @@
-"""An ONNX model that is split on request."""
+"""The network of an ONNX file."""
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -18,8 +17,9 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.prepared_graph import PreparedGraph
 from split_infer_ros.runtime.device import CPU, Device
-from split_infer_ros.split.graph_model import TAKES_BATCHES, GraphModel
+from split_infer_ros.split.graph_network import TAKES_BATCHES, GraphNetwork
 from split_infer_ros.split.manifest import Manifest
+from split_infer_ros.split.network import Network
 from split_infer_ros.split.onnx_batches import prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.sandbox.verdict import Verdict
@@ -28,15 +28,16 @@ from split_infer_ros.split.split_points import INPUT, OUTPUT, parse_split_points
 GPU_PROVIDER = "CUDA"  # the provider of ONNX Runtime on a GPU if the user names none
 
 
-class OnnxModel(GraphModel):
-    """An ONNX model and its split points. Both partitions run on ONNX Runtime or OpenVINO.
+class OnnxNetwork(GraphNetwork):
+    """The network of an ONNX file, and its split points. Both partitions run on ONNX Runtime or OpenVINO.
 
     Images are float32. Features have the dtypes of the file.
 
     Args:
         entry: the model's entry.
         graph: the whole model, which takes float32 (N, C, H, W).
-        execution_config: how both partitions run. If it names engine torch, the engine that runs ONNX models is taken.
+        execution_config: how the graph runs if its results for several images are compared with those for each alone.
+            If it names engine torch, the engine that runs ONNX models is taken.
         manifest: has what an earlier process found out about the model; None if there was none.
 
     Raises:
@@ -54,7 +55,6 @@ class OnnxModel(GraphModel):
         execution_config: ExecutionConfig | None = None,
         manifest: Manifest | None = None,
     ) -> None:
-        self._source: OnnxModel | None = None
         if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4 or graph.inputs[0].dtype != FLOAT32:
             found = "; ".join(map(str, graph.inputs)) or "none"
             raise ConfigurationError(
@@ -80,19 +80,18 @@ class OnnxModel(GraphModel):
             return write_split_points(find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes))
 
         split_points = parse_split_points(manifest.find("split points", find_split_points))
-        super().__init__(entry, prepare, manifest, execution_config=config, split_points=split_points)
+        super().__init__(entry, prepare, manifest, split_points)
 
-    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
-        """Returns the same model with its backbone on another device or in another execution config."""
-        other = copy.copy(self)
-        other._source = self  # keeps this model alive, so that later loads share it
-        other.device = device
-        config = self.execution_config if execution_config is None else of_onnx(execution_config)
+    def fit(self, device: Device, config: ExecutionConfig | None) -> tuple[Network, ExecutionConfig]:
+        """Returns this network, and the config for an engine that runs ONNX models on the device."""
+        config = of_onnx(config or ExecutionConfig())
         if device.type != "cpu" and config.engine is Engine.ONNXRUNTIME and not config.provider:
             config = replace(config, provider=GPU_PROVIDER)
-        other.execution_config = config
-        other._reset_caches()
-        return other
+        return self, config
+
+    def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
+        """Returns the backbone's config on a CPU, else the default one of the engine that runs ONNX models."""
+        return config if device.type == "cpu" else of_onnx(ExecutionConfig())
 
     def best_device(self) -> Device:
         """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
@@ -114,7 +113,7 @@ class OnnxModel(GraphModel):
 
     @property
     def note(self) -> str:
-        """What a user should know about how the model runs; empty if there is nothing."""
+        """What a user should know about how the network runs; empty if there is nothing."""
         notes = [*self.entry.notes, self._manifest.find("note", lambda: self.prepared.note)]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
@@ -124,11 +123,6 @@ class OnnxModel(GraphModel):
         elif names == [INPUT]:
             notes.append(f"{self.entry.name} has no split point but its input, so the head runs it as a whole.")
         return " ".join(filter(None, notes))
-
-    @property
-    def _head_execution_config(self) -> ExecutionConfig:
-        """The backbone's configuration on a CPU, else the default one of the engine that runs ONNX models."""
-        return self.execution_config if self.device.type == "cpu" else of_onnx(ExecutionConfig())
 
 
 def _native_engine() -> Engine:

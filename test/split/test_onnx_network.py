@@ -47,8 +47,9 @@ from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx.file import read_onnx  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.onnx.image_input import read_image_input  # noqa: E402
-from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
-from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
+from split_infer_ros.split.onnx_network import OnnxNetwork  # noqa: E402
+from split_infer_ros.split.torch_network import TorchNetwork, torch_network  # noqa: E402
 from split_infer_ros.weight_streaming.packed_weights import streamable  # noqa: E402
 
 pytestmark = pytest.mark.numeric
@@ -72,11 +73,11 @@ def entry_of(graph: OnnxGraph | None = None) -> ModelEntry:
     )
 
 
-def model_of(graph: OnnxGraph, execution_config: ExecutionConfig | None = None) -> OnnxModel:
-    return OnnxModel(entry_of(graph), graph, execution_config=execution_config)
+def model_of(graph: OnnxGraph, execution_config: ExecutionConfig | None = None) -> SplitModel:
+    return SplitModel(OnnxNetwork(entry_of(graph), graph, execution_config=execution_config), CPU, execution_config)
 
 
-def assert_split_points_give(model: OnnxModel, batch: Tensor, expected: tuple[Tensor, ...]) -> None:
+def assert_split_points_give(model: SplitModel, batch: Tensor, expected: tuple[Tensor, ...]) -> None:
     """Asserts that the partitions at every split point together give the expected results."""
     for point in model.split_points:
         features = model.backbone(point.name)(batch)
@@ -93,13 +94,13 @@ def test_exported_network_is_split_like_the_network_itself(by_dynamo: bool, is_s
         pytest.importorskip("onnxscript")
     graph = exported(net(), by_dynamo=by_dynamo, is_symbolic=is_symbolic)
     model = model_of(graph)
-    of_torch = TorchModel(entry_of(), net(), CPU)
+    of_torch = SplitModel(TorchNetwork(entry_of(), net()))
     assert [point.name for point in model.split_points] == NAMES
     assert [point.name for point in of_torch.split_points] == NAMES
     for found, expected in zip(model.split_points, of_torch.split_points, strict=True):
         assert found.aliases == expected.aliases
         assert found.bytes_per_image == expected.bytes_per_image
-    assert model.note == ""
+    assert model.network.note == ""
     with torch.inference_mode():
         assert_split_points_give(model, images(3), run_each(graph, images(3)))
         assert_split_points_give(model, images(1), (net()(images(1)),))
@@ -112,7 +113,7 @@ def test_a_file_as_paddle_writes_it_is_split_everywhere(tmp_path: Path) -> None:
         value.type.tensor_type.shape.dim[0].dim_value = -1
     (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
     model = model_of(read_onnx(tmp_path / "net.onnx"))
-    assert model.note == ""
+    assert model.network.note == ""
     assert [point.name for point in model.split_points] == NAMES
     assert_split_points_give(model, images(3), run_each(original, images(3)))
 
@@ -121,7 +122,7 @@ def test_a_file_as_paddle_writes_it_is_split_everywhere(tmp_path: Path) -> None:
 def test_made_graphs_run_split_in_batches(make: Callable[[], OnnxGraph]) -> None:
     graph = make()
     model = model_of(graph)
-    assert model.note == ""
+    assert model.network.note == ""
     assert len(model.split_points) > 2
     assert_split_points_give(model, images(3), run_each(graph, images(3)))
 
@@ -144,7 +145,7 @@ def test_nodes_without_blocks_name_split_points_where_one_tensor_crosses() -> No
 def test_images_run_one_by_one_where_a_batch_would_mix_them(batch: str | int) -> None:
     graph = mixing(batch)
     model = model_of(graph)
-    assert "the images of a batch run one by one" in model.note
+    assert "the images of a batch run one by one" in model.network.note
     assert len(model.split_points) > 2
     assert_split_points_give(model, images(3), run_each(graph, images(3)))
 
@@ -167,7 +168,9 @@ def test_model_that_cannot_be_split_says_so() -> None:
         outputs={"result": ["batch", 768]},
     )
     model = model_of(graph)
-    assert model.note == "small has no split point but its ends, so the backbone or the head runs it as a whole."
+    assert (
+        model.network.note == "small has no split point but its ends, so the backbone or the head runs it as a whole."
+    )
     assert model.split_point("default").name == "input"
     assert_split_points_give(model, images(2), (images(2).flatten(1),))
 
@@ -202,17 +205,18 @@ def test_segments_follow_each_other() -> None:
 
 def test_parameters_are_counted_on_each_side() -> None:
     model = model_of(exported(net(), by_dynamo=False, is_symbolic=True))
-    assert model.parameters == sum(each.numel() for each in net().parameters())
-    assert model.parameters_before("input") == 0
-    assert model.parameters_before("stem.1") == 3 * 8 * 9 + 8
-    assert model.parameters_before("output") == model.parameters
+    assert model.network.num_parameters() == sum(each.numel() for each in net().parameters())
+    assert model.network.num_parameters("input") == 0
+    assert model.network.num_parameters("stem.1") == 3 * 8 * 9 + 8
+    assert model.network.num_parameters("output") == model.network.num_parameters()
 
 
 def test_kernels_are_the_nodes_that_compute() -> None:
     model = model_of(exported(net(), by_dynamo=False, is_symbolic=True))
+    assert isinstance(model.network, OnnxNetwork)
     counts = [len(model.kernels_before(name)) for name in NAMES]
     assert counts == sorted(set(counts)), "each partition has more than the one before it"
-    assert (counts[0], counts[-1]) == (0, len(model.prepared.dataflow.computing))
+    assert (counts[0], counts[-1]) == (0, len(model.network.prepared.dataflow.computing))
     assert {each.weight_bytes for each in model.kernels_before("output")} == {0}, "an engine has memory of its own"
 
 
@@ -222,10 +226,10 @@ def test_fingerprint_is_that_of_the_operations() -> None:
     retrained, wider = Net().eval(), Net().eval()
     wider.classes = nn.Linear(512, 11)
     prints = {
-        name: model_of(exported(module, by_dynamo=False, is_symbolic=True)).fingerprint
+        name: model_of(exported(module, by_dynamo=False, is_symbolic=True)).network.fingerprint
         for name, module in (("first", net()), ("retrained", retrained), ("wider", wider))
     }
-    assert prints["first"] == prints["retrained"] == model_of(others["same"]).fingerprint
+    assert prints["first"] == prints["retrained"] == model_of(others["same"]).network.fingerprint
     assert prints["wider"] != prints["first"]
     assert len(prints["first"]) == 12
 
@@ -264,7 +268,7 @@ def test_bf16_is_openvinos_though_another_engine_is_native() -> None:
 
 def test_engine_torch_stands_for_the_native_engine() -> None:
     model = model_of(sized(), ExecutionConfig())
-    assert model.execution_config.engine is model.native_engine is Engine.ONNXRUNTIME
+    assert model.execution_config.engine is model.network.native_engine is Engine.ONNXRUNTIME
     assert model.placed(CPU, ExecutionConfig()).execution_config.engine is Engine.ONNXRUNTIME
 
 
@@ -281,7 +285,7 @@ def test_what_needs_torchs_graph_refuses_an_onnx_model() -> None:
     with pytest.raises(
         ConfigurationError, match="Streaming weights needs a model of torch, and small is an ONNX model"
     ):
-        torch_model(model_of(sized()), "Streaming weights", "leave it.")
+        torch_network(model_of(sized()), "Streaming weights", "leave it.")
 
 
 def test_the_refusal_of_streamed_weights_proposes_engine_torch() -> None:

@@ -1,0 +1,19 @@
+"""The networks of models of torch."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_network import TorchNetwork
+
+
+def network_of(model: SplitModel) -> TorchNetwork:
+    """Returns the network of a model of torch."""
+    assert isinstance(model.network, TorchNetwork)
+    return model.network
+
+
+def graph_of(model: SplitModel) -> fx.GraphModule:
+    """Returns the whole graph of a model of torch, with stand-ins for weights that were released."""
+    return network_of(model).graph.module
