@@ -13,12 +13,11 @@ from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
-from split_infer_ros.engines.module_state import state_of
-from split_infer_ros.engines.onnx_export import export_key
 from split_infer_ros.engines.traced_part import OperatorOverride
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.onnx.conversion.export import export_key
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights, bytes_of
@@ -33,6 +32,7 @@ from split_infer_ros.split.releasable_graph import ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
 from split_infer_ros.split.traced_split_points import find_split_points
+from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
