@@ -16,6 +16,7 @@ import io
 from pathlib import Path
 
 from split_infer_ros.runtime.home import ensure_home
+from split_infer_ros.runtime.process import keep_freed_memory
 from split_infer_ros.split.sandbox.early_inspector import start_early
 
 PACKAGE = "split_infer_ros"
@@ -40,6 +41,7 @@ def main() -> int:
 
 def run(name: str) -> int:
     """Runs an executable with the arguments of this process. Returns its exit code."""
+    keep_freed_memory()  # before ROS is imported, which starts threads: a thread keeps the heap that it has by then
     ensure_home()
     start_early(sys.argv[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -85,7 +85,7 @@ def run(chosen: argparse.Namespace) -> Report:
 
 def start(processes: Processes, rivals: Sequence[str], trace: Path, model: Path) -> dict[str, list[int]]:
     """Starts the rivals, of which the first is the pipeline; returns their process ids."""
-    pipeline = ["-m", "split_infer_ros.nodes.pipeline"]
+    pipeline = ["-m", "split_infer_ros", "pipeline"]
     process_ids = {PIPELINE: [processes.start(pipeline, PIPELINE, model=str(model), source="none", trace=str(trace))]}
     for rival in rivals[1:]:
         process_ids[rival] = [processes.start(command(rival, model), rival)]

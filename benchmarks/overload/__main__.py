@@ -70,7 +70,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
         for index in range(PICTURES):
             cv2.imwrite(str(pictures / f"{index}.bmp"), draw_scene(0, index).image)
         process = processes.start(
-            ["-m", "split_infer_ros.nodes.pipeline"],
+            ["-m", "split_infer_ros", "pipeline"],
             PIPELINE,
             model="mobilenet_v2",
             weights="none",

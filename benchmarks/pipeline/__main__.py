@@ -71,7 +71,7 @@ def run(chosen: argparse.Namespace) -> Report:
 def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> dict[str, list[int]]:
     """Starts the rivals; returns their process ids."""
     model = {"model": "mobilenet_v2", "weights": "none", "score_threshold": 0.0, "max_detections": 5}
-    pipeline = ["-m", "split_infer_ros.nodes.pipeline"]
+    pipeline = ["-m", "split_infer_ros", "pipeline"]
     process_ids = {
         PIPELINE: [processes.start(pipeline, PIPELINE, **model, source="none", trace=str(trace))],
         NAIVE: [processes.start(to_run("benchmarks.rivals.naive_node"), NAIVE)],

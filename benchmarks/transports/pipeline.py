@@ -62,10 +62,10 @@ def start(processes: Processes, name: str, trace: str) -> list[int]:
         "trace": trace,
     }
     if name == "intra_process":
-        return [processes.start(["-m", "split_infer_ros.nodes.pipeline"], name, **model, **images, source="none")]
+        return [processes.start(["-m", "split_infer_ros", "pipeline"], name, **model, **images, source="none")]
     return [
-        processes.start(["-m", "split_infer_ros.nodes.head"], name, **model, transport=name),
-        processes.start(["-m", "split_infer_ros.nodes.backbone"], name, **model, **images, transport=name),
+        processes.start(["-m", "split_infer_ros", "head"], name, **model, transport=name),
+        processes.start(["-m", "split_infer_ros", "backbone"], name, **model, **images, transport=name),
     ]
 
 

@@ -4,11 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-from split_infer_ros.runtime.process import keep_freed_memory
-
-# Before rclpy and NumPy are imported: they start threads, and a thread keeps the arena that it has by then.
-keep_freed_memory()
-
 # Puts large tensors on large pages. Else every operation waits until the kernel has cleared thousands of small ones.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it at its first allocation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,17 +32,29 @@ def test_stats_have_the_memory_of_the_process(context: Context, tmp_path: Path) 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's")
-def test_all_threads_of_a_node_share_one_heap() -> None:
+def test_all_threads_of_an_executable_share_one_heap(tmp_path: Path) -> None:
     """Memory that one thread freed serves the others. ROS starts threads as it is imported."""
-    code = """
-import ctypes, sys, split_infer_ros.nodes.pipeline, split_infer_ros.nodes.tenants
-libc = ctypes.CDLL(None)
-libc.fdopen.restype = ctypes.c_void_p
-libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
-libc.fflush(None)
+    (tmp_path / "heaps.py").write_text(
+        """
+import ctypes
+import split_infer_ros.nodes.pipeline
+
+def main():
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+    libc.malloc_info(0, out)
+    libc.fflush(out)
 """
+    )
+    code = "from split_infer_ros import __main__ as m; m.executables = lambda: {'heaps': 'heaps'}; m.run('heaps')"
     told = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=START_S
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=START_S,
     ).stdout
     assert told.count("<heap nr=") == 1
 
