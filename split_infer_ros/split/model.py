@@ -115,7 +115,7 @@ class SplitModel:
         Raises:
             UnknownSplitPointError: the model has no such split point.
         """
-        return self.network.split_point(name).in_precision(self.dtype)
+        return self.split_points[self.network.split_points.index(self.network.split_point(name))]
 
     def backbone(self, name: str) -> Partition:
         """Returns the partition before the split point of that name.

@@ -45,6 +45,7 @@ class BrightModel(SplitModel):
         idle: number of weights without use.
         backbone_fails, head_fails: whether that partition raises an error on a frame of brightness BAD.
         device: used by each batch, also by blank ones.
+        notes: what a user should know about it.
 
     Attributes:
         gate: closed, it holds up the backbone.
@@ -58,6 +59,7 @@ class BrightModel(SplitModel):
         backbone_fails: bool = False,
         head_fails: bool = False,
         device: LostDevice | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
             if head_fails and is_bad(outputs[0]):
@@ -75,6 +77,7 @@ class BrightModel(SplitModel):
             labels=(f"bright by {name}",),
             default_split_point="parts.0",
             decode=decode,
+            notes=notes,
         )
         super().__init__(TorchNetwork(entry, Brightness(idle)))
         self.gate = threading.Event()

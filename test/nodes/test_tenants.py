@@ -177,8 +177,8 @@ def test_tenant_is_added_changed_and_removed_live(
         rows = {"tenant.side.deadline_ms": 30_000, "tenant.side.when_late": "drop"}
         assert client.set("tenants", **rows) == ["", ""]
         ours = pipeline.nodes["tenants"].pipeline
-        wait_until(lambda: ours.tenants["side"].when_late is LatePolicy.DROP, "another deadline")
-        assert ours.tenants["side"].deadline_s == 30.0
+        wait_until(lambda: ours.view.tenants["side"].when_late is LatePolicy.DROP, "another deadline")
+        assert ours.view.tenants["side"].deadline_s == 30.0
         assert client.set("tenants", **{"tenant.side.model": GREEN}) == [""]
         wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
         side.publish(shown(SHADES[5], 2))

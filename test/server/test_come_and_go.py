@@ -37,14 +37,8 @@ def test_a_tenant_that_goes_takes_what_waits_with_it(serve: Serve) -> None:
     assert len(run.delivered["b"]) == 1
 
 
-class Noted(BrightModel):
-    """A model that does not run as one would expect."""
-
-    note = "two runs in its own way."
-
-
 def test_what_is_special_about_a_model_is_said_once(serve: Serve) -> None:
-    run = serve(A, C, one=BrightModel("one"), two=Noted("two"))
+    run = serve(A, C, one=BrightModel("one"), two=BrightModel("two", notes=("two runs in its own way.",)))
     run.set(A, replace(C, deadline_s=5.0), replace(C, name="d"))
     run.send("d", 1)
     run.settled()
