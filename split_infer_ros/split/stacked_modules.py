@@ -1,7 +1,7 @@
 """Modules that apply the weights of several models of one architecture, each to its own part of a tensor.
 
 A tensor of one model has the shape (n, c, ...). The tensors of m models lie in one tensor, in one of two ways. Either
-they lie beside each other in the channels, (n, m * c, ...). Or the models have a dimension of their own, (n, m, c, ...).
+they lie beside each other in the channels, (n, m * c, ...). Or the models have their own dimension, (n, m, c, ...).
 """
 
 from __future__ import annotations
