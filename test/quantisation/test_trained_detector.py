@@ -25,6 +25,7 @@ from split_infer_ros.quantisation.quantise import quantise_graph  # noqa: E402
 from split_infer_ros.quantisation.samples import Samples  # noqa: E402
 from split_infer_ros.quantisation.scope import Scope  # noqa: E402
 from split_infer_ros.split.load import load_model  # noqa: E402
+from split_infer_ros.split.model import SplitModel  # noqa: E402
 from split_infer_ros.split.model_spec import ModelSpec  # noqa: E402
 from split_infer_ros.split.quantised_network import QuantisedNetwork  # noqa: E402
 
@@ -43,14 +44,14 @@ def test_int8_finds_what_float32_finds(tmp_path: Path) -> None:
     test = Samples(model.entry, write_crops(tmp_path, (PHOTOGRAPHS[0], *MORE), 8, seed=10))
     scope = Scope.ALL_BUT_ENDS if has_vnni() else Scope.DENSE
     proto = quantise_graph(model, float_graph(model), scope, calibration, count=len(calibration))
-    quantised = QuantisedNetwork(model.network, OnnxGraph("in int8", proto))
-    by_onnxruntime = make_executable(quantised.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
+    network = QuantisedNetwork(model.network, OnnxGraph("in int8", proto))
+    by_onnxruntime = make_executable(network.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
 
     def boxes(found: list[Detections]) -> int:
         return sum(int((each.scores >= THRESHOLD).sum()) for each in found)
 
     expected = detect(model, test, MAP, lambda: None)
     assert boxes(expected) >= MIN_BOXES
-    found, other = (detect(quantised, test, MAP, lambda: None, network) for network in (None, by_onnxruntime))
+    found, other = (detect(SplitModel(network), test, MAP, lambda: None, engine) for engine in (None, by_onnxruntime))
     assert compare(expected, found, measure=MAP, score_threshold=THRESHOLD).agreement >= MIN_AGREEMENT
     assert compare(other, found, measure=MAP, score_threshold=THRESHOLD).agreement >= MIN_AGREEMENT
