@@ -6,6 +6,7 @@ NumPy has no bfloat16. The package ``ml_dtypes``, a dependency of ``onnx``, adds
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -47,14 +48,24 @@ def dtype_named(name: str) -> DType:
     return found
 
 
+def is_bfloat16(dtype: DType) -> bool:
+    """Returns whether values of a dtype are brain floats."""
+    return dtype.kind == "V" and dtype.name == BFLOAT16  # NumPy needs some microseconds to make a name
+
+
 def is_floating(dtype: DType) -> bool:
     """Returns whether values of a dtype are floating-point numbers, brain floats included."""
-    return dtype.kind == "f" or dtype.name == BFLOAT16
+    return dtype.kind == "f" or is_bfloat16(dtype)
 
 
 def dtype_of(tensor: Tensor) -> DType:
     """Returns the NumPy dtype of a tensor's values."""
-    return dtype_named(str(tensor.dtype).removeprefix("torch."))
+    return _numpy_dtype(tensor.dtype)
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> DType:
+    return dtype_named(str(dtype).removeprefix("torch."))
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -77,7 +88,7 @@ def as_array(values: Values) -> Array:
     """Returns values of the host as an array with the same strides, without a copy."""
     if isinstance(values, np.ndarray):
         return values
-    if values.itemsize == INT16.itemsize and dtype_of(values).name == BFLOAT16:
+    if values.itemsize == INT16.itemsize and is_bfloat16(dtype_of(values)):
         array: Array = values.detach().view(torch_dtype(INT16)).numpy().view(bfloat16())
         return array
     return values.detach().numpy()
@@ -101,7 +112,7 @@ def as_tensor(values: Values) -> Tensor:
     import torch
 
     values = unlocked(values)
-    if values.dtype.name == BFLOAT16:
+    if is_bfloat16(values.dtype):
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(values)
 

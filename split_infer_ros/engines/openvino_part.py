@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import BFLOAT16, FLOAT32, Values, as_array, unlocked
+from split_infer_ros.buffers.host_arrays import FLOAT32, Values, as_array, is_bfloat16, unlocked
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine import CPU, Engine, find_provider, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
@@ -79,7 +79,7 @@ class OpenVinoPart(EnginePart):
         self._more_properties = _more_properties(graph, precision)
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
         for tensor in (*graph.inputs, *graph.outputs):
-            if tensor.dtype.name == BFLOAT16:
+            if is_bfloat16(tensor.dtype):
                 raise ConfigurationError(
                     f"OpenVINO cannot run {graph.name}: it shares no memory of {tensor}. Take engine torch."
                 )

@@ -193,6 +193,13 @@ def test_lanes_are_left_alone_while_others_use_the_cores() -> None:
     assert {lane for _, _, lane in served[20:]} == {0, 1}
 
 
+def test_lanes_are_kept_while_others_use_half_a_core() -> None:
+    """All cores serve less then, because the threads of an execution wait for the one whose core is taken."""
+    scheduler = LaneScheduler(NUM_LANES)
+    served = serve(scheduler, every(0.01, count=3000), keeps_newest=True, processor_share=0.75)
+    assert {lane for _, _, lane in served[20:]} == {0, 1}
+
+
 @given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=200))
 def test_no_two_batches_share_a_lane_and_none_runs_beside_one_on_all_cores(pauses_s: list[float]) -> None:
     arrivals = [sum(pauses_s[: index + 1]) for index in range(len(pauses_s))]
