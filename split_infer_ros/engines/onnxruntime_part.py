@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, torch_dtype
+from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, is_bfloat16, torch_dtype
 from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.precision import Precision
@@ -166,7 +166,7 @@ def _address(values: Values) -> int:
 
 
 def _element_type(dtype: DType) -> Any:
-    return BFLOAT16 if dtype.name == "bfloat16" else dtype.type
+    return BFLOAT16 if is_bfloat16(dtype) else dtype.type
 
 
 def _spinning(version: str, is_whole: bool) -> dict[str, str]:

@@ -45,6 +45,7 @@ def test_int8_finds_what_float32_finds(tmp_path: Path) -> None:
     scope = Scope.ALL_BUT_ENDS if has_vnni() else Scope.DENSE
     proto = quantise_graph(model, float_graph(model), scope, calibration, count=len(calibration))
     network = QuantisedNetwork(model.network, OnnxGraph("in int8", proto))
+    quantised = SplitModel(network)
     by_onnxruntime = make_executable(network.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
 
     def boxes(found: list[Detections]) -> int:
@@ -52,6 +53,6 @@ def test_int8_finds_what_float32_finds(tmp_path: Path) -> None:
 
     expected = detect(model, test, MAP, lambda: None)
     assert boxes(expected) >= MIN_BOXES
-    found, other = (detect(SplitModel(network), test, MAP, lambda: None, engine) for engine in (None, by_onnxruntime))
+    found, other = (detect(quantised, test, MAP, lambda: None, engine) for engine in (None, by_onnxruntime))
     assert compare(expected, found, measure=MAP, score_threshold=THRESHOLD).agreement >= MIN_AGREEMENT
     assert compare(other, found, measure=MAP, score_threshold=THRESHOLD).agreement >= MIN_AGREEMENT
