@@ -74,6 +74,11 @@ def error_sentence(error: BaseException) -> str:
     return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text, at most 200 characters of it. Without a text, its type."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
 class HandleError(SplitInferError):
     """A handle gives no access to a slot.
 

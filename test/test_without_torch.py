@@ -16,7 +16,7 @@ MODULES = (
     "split.sandbox.inspection_imports",
     *("split.sandbox.inspector_process", "split.load", "split.model_engines"),
     *("split.profile_samples", "split.quantised_file", "split.result_agreement", "split.sample_images"),
-    *("split.stage_timer", "split.sandbox.verdict"),
+    *("split.stage_timer", "split.verdict"),
     *("autotuning.opening", "autotuning.trials", "autotuning.tune", "memory_cost.machine"),
     *("memory_cost.memory_choice", "operator_placement.placed_backbone", "quantisation.quantise"),
     *(

@@ -8,9 +8,11 @@ its uncommitted changes. Options behind -- go to the benchmarks of both, so both
 
 A turn is one run of each benchmark in both trees, each with an empty cache of its own. The order is this, other; other,
 this; and so on. A figure's ratio says how many times better this tree is; above 1, it is better. Ratio and interval
-are the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, which
-means: RULE. It is 1 otherwise, and 2 if the comparison is not possible. A benchmark
-that fails is run once more. If it fails again, the comparison ends with the turns that it has.
+are the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, 1 if it is,
+and 2 if the comparison is not possible. Not slower means:
+RULE.
+
+A benchmark that fails is run once more. If it fails again, the comparison ends with the turns that it has.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.models import plain_yaml
 from split_infer_ros.models.user_text import read_text, split_lines, trimmed, warn_once
 from split_infer_ros.runtime.text import repair_text
@@ -53,7 +53,7 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
     try:
         return named_classes(_literal(text))
     except _UNREADABLE as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].partition(": <")[0][:200]
+        reason = first_line(error).partition(": <")[0]
         warn_once(_log, f"{where} cannot be read ({reason}), so its classes are numbers; for their names, {advice}.")
         return ()
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
@@ -91,7 +91,7 @@ def _load_program(name: str) -> nn.Module:
         (images,) = [node.meta["val"].shape for node in module.graph.find_nodes(op="placeholder")]
         image_size = tuple(int(length) for length in images[2:])
     except Exception as error:  # a broken file can make its reader raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)
         if isinstance(error, UnpicklingError):  # torch would advise to load it all the same
             reason = "it is damaged, or holds pickled objects other than tensors, which are never loaded"
         raise ConfigurationError(

@@ -20,7 +20,7 @@ from split_infer_ros.onnx.shapes import ValueShape
 from split_infer_ros.runtime.shortage import says_shortage
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.partition_cache import Partition
-from split_infer_ros.split.sandbox.verdict import Verdict
+from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
 

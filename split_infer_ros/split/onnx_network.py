@@ -22,8 +22,8 @@ from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.network import Network
 from split_infer_ros.split.onnx_batches import prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
-from split_infer_ros.split.sandbox.verdict import Verdict
 from split_infer_ros.split.split_points import INPUT, OUTPUT, parse_split_points, write_split_points
+from split_infer_ros.split.verdict import Verdict
 
 GPU_PROVIDER = "CUDA"  # the provider of ONNX Runtime on a GPU if the user names none
 

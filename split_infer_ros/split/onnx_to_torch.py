@@ -25,9 +25,9 @@ from split_infer_ros.split.onnx_batches import difference_of_rows
 from split_infer_ros.split.onnx_network import OnnxNetwork
 from split_infer_ros.split.result_agreement import compare_results, is_classifier
 from split_infer_ros.split.sample_images import sample_images
-from split_infer_ros.split.sandbox.verdict import Verdict
 from split_infer_ros.split.split_points import INPUT, OUTPUT
 from split_infer_ros.split.traced_split_points import SPLIT_NAMES, find_split_points, live_values, value_name
+from split_infer_ros.split.verdict import Verdict
 
 
 def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.format import read_array
 
 from split_infer_ros.buffers.host_arrays import Floats
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.runtime.user_files import read_regular
 
 MAX_ANCHORS = 1_000_000
@@ -68,6 +68,5 @@ def read_anchors(path: Path) -> Floats:
         if not np.isfinite(anchors).all() or (anchors[:, 2:] <= 0).any():
             raise ValueError("it holds a size that is not positive, or a number that is not finite")
     except (OSError, ValueError, TypeError, ArithmeticError, EOFError, RecursionError, MemoryError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ConfigurationError(f"anchors {path} cannot be read ({reason}); {takes}.") from error
+        raise ConfigurationError(f"anchors {path} cannot be read ({first_line(error)}); {takes}.") from error
     return anchors

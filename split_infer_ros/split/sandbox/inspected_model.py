@@ -8,7 +8,7 @@ from typing import Any
 from split_infer_ros import errors
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.errors import ConfigurationError, SplitInferError, first_line
 from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
@@ -75,9 +75,8 @@ def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
     """Returns an error as a sentence, with the kind of error that a node should raise."""
     kind, sentence = type(error).__name__, str(error)
     if not isinstance(error, SplitInferError):  # damage for which no code has a sentence
-        reason = (sentence.strip() or kind).splitlines()[0][:200]
         file = spec.name if is_onnx_file(spec.name) or is_user_model(spec.name) else spec.weights
-        sentence = f"{file} cannot be used ({kind}: {reason})."
+        sentence = f"{file} cannot be used ({kind}: {first_line(error)})."
     if not isinstance(error, ConfigurationError) or not hasattr(errors, kind):
         kind = ConfigurationError.__name__
     return {"error": sentence, "kind": kind, "is_shortage": says_shortage(sentence)}

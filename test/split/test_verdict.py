@@ -25,11 +25,10 @@ from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.onnx.prepared_graph import PreparedGraph  # noqa: E402
 from split_infer_ros.runtime.checked_files import header_of  # noqa: E402
-from split_infer_ros.split import onnx_to_torch  # noqa: E402
+from split_infer_ros.split import onnx_to_torch, verdict  # noqa: E402
 from split_infer_ros.split.onnx_batches import prepare_batches  # noqa: E402
 from split_infer_ros.split.sample_images import sample_images  # noqa: E402
-from split_infer_ros.split.sandbox import verdict  # noqa: E402
-from split_infer_ros.split.sandbox.verdict import Verdict  # noqa: E402
+from split_infer_ros.split.verdict import Verdict  # noqa: E402
 
 CONFIG = ExecutionConfig(engine=Engine.ONNXRUNTIME)
 
