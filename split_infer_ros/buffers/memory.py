@@ -30,12 +30,15 @@ class Place:
 
 
 class Memory:
-    """Bytes that the CPU sees as ``host``, and the backbone's device as ``device``. They are freed with the last view.
+    """A piece of memory. The CPU uses the view ``host``, and the backbone's device uses the view ``device``.
+
+    The memory is freed when neither this object nor a view exists any longer. Adopted memory is existing memory that a
+    GPU may use (see ``adopt`` in ``memory_allocation``). It is not freed; only its page-locking ends.
 
     Args:
         policy: the kind of memory.
         host: uint8 (n,) on the CPU. A tensor if a GPU shares the memory, otherwise an array.
-        device: uint8 (n,) on the backbone's device. The same bytes as ``host``, unless the policy needs a copy.
+        device: uint8 (n,) on the backbone's device. It has the same bytes as ``host``, unless the policy needs a copy.
         exclusive_address: the address of managed memory that CPU and GPU may not touch at the same time; otherwise 0.
 
     Attributes:
@@ -54,12 +57,12 @@ class Memory:
 
     @property
     def needs_copy(self) -> bool:
-        """True if each view has bytes of its own, so that bytes must be copied between the sides."""
+        """True if each view has its own bytes, so that bytes must be copied between CPU and GPU."""
         return self.policy.needs_copy
 
     @property
     def bytes(self) -> int:
-        """Bytes of both sides together."""
+        """The size of the memory in bytes. If each view has its own bytes, both count."""
         return self.policy.footprint_bytes(self.host.nbytes)
 
     @property
@@ -68,7 +71,7 @@ class Memory:
         return bool(self._exclusive_address)
 
     def give_to_device(self) -> None:
-        """Lets only the GPU touch the memory, from this point in the current stream's order."""
+        """Lets only the GPU touch the memory, once the current stream has reached this point."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.STREAM)
 
@@ -78,14 +81,14 @@ class Memory:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.HOST)
 
     def with_policy(self, policy: Policy) -> Memory | None:
-        """Returns the same memory under another policy; None if it does not support that policy."""
+        """Returns the same memory under another policy; None if this memory does not support that policy."""
         return self if policy is self.policy else None
 
     def release_with(self, unregister: Callable[[], None]) -> None:
         """Sets the function that ends the page-locking of adopted memory.
 
-        The function is called by ``release`` or when this object goes, whichever comes first. The memory stays mapped
-        until then.
+        ``release`` calls the function. If nobody calls ``release``, the function is called when this object is
+        collected. The memory stays mapped until the call.
         """
 
         def end(mapped: Values = self.host) -> None:
@@ -94,7 +97,11 @@ class Memory:
         self._unregister = free_once(self, end)
 
     def release(self) -> None:
-        """Ends the GPU's access to adopted memory, once no graph is being recorded. Call it before the unmapping."""
+        """Ends the page-locking of adopted memory, and with it the GPU's access. Does nothing for other memory.
+
+        Call it before the memory is unmapped. While a thread records a graph, the method does not wait. The access then
+        ends with the recording.
+        """
         if self._unregister is not None:
             self._unregister()
 
@@ -102,8 +109,8 @@ class Memory:
 class SwitchableMemory(Memory):
     """Memory of the policy ``device`` that can also be used under ``managed`` or ``pinned``, batch by batch.
 
-    The device's half is managed memory. The host's half is page-locked memory that the GPU can reach. ``managed`` and
-    ``pinned`` use one half each. So it takes no more memory than the policy ``device`` alone.
+    The device's half is managed memory, which ``managed`` uses. The host's half is page-locked memory that the GPU can
+    reach, which ``pinned`` uses. So three policies take no more memory than ``device`` alone.
 
     Args:
         managed: the device's half.
@@ -119,7 +126,7 @@ class SwitchableMemory(Memory):
         return self._halves.get(policy, super().with_policy(policy))
 
     def give_to_device(self) -> None:
-        """Lets all streams touch the device's half, because one stream computes features and another copies them."""
+        """Lets all streams touch the device's half: one stream computes features, and another stream copies them."""
         if self._exclusive_address:
             cuda.attach(self._exclusive_address, _current_stream(), cuda.Owner.GPU)
 
@@ -131,7 +138,7 @@ def _current_stream() -> int:
 
 
 def free_bytes(device: Device) -> int:
-    """Returns the free bytes of a GPU's memory. First frees the memory that torch keeps of deleted tensors."""
+    """Returns the free bytes of a GPU's memory. Before, it frees the memory that torch keeps from deleted tensors."""
     import torch  # only here, because only a GPU has memory of its own
 
     empty_cache()
@@ -140,9 +147,10 @@ def free_bytes(device: Device) -> int:
 
 
 def free_once(owner: object, free: Callable[[], None]) -> Callable[[], object]:
-    """Returns a function that calls ``free`` once. If it is not called before ``owner`` goes, ``free`` is called then.
+    """Returns a function that calls ``free``. Only its first call does so.
 
-    While a graph is recorded, the call of ``free`` waits for the end of the recording.
+    If nobody calls the function, ``free`` is called when ``owner`` is collected. While a thread records a graph, the
+    call of ``free`` is put off to the end of the recording.
     """
     finalizer = weakref.finalize(owner, FREES.give, free)
     finalizer.atexit = False  # the end of the process frees everything, and threads may still use the memory

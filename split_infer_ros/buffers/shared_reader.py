@@ -1,4 +1,4 @@
-"""The reader's side of a slot pool that another process of this host owns."""
+"""Lets a process read the slots of a pool that another process of this host owns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from split_infer_ros.errors import HandleError
 
 
 class SharedSlotReader:
-    """A slot pool in shared memory, as a process that reads it sees it. The memory is freed with its last user.
+    """Gives a process read access to a slot pool in shared memory. Another process owns the pool and writes to it.
+
+    The owner removes the pool's name when it closes the pool. The memory is freed when no process maps it any longer.
 
     Args:
-        layout: the layout of one batch's arrays.
-        segment: the shared memory.
+        layout: the layout of the features of one batch.
+        segment: the shared memory with the pool's slots.
     """
 
     def __init__(self, layout: Layout, segment: Segment) -> None:
@@ -30,14 +32,14 @@ class SharedSlotReader:
 
     @classmethod
     def attach(cls, name: str, layout: Layout) -> SharedSlotReader:
-        """Attaches a pool.
+        """Opens the pool of another process.
 
         Args:
-            name: the name of the segment, which came with a handle.
-            layout: the layout of the tensors that the reader's own model expects.
+            name: the name of the shared memory. A handle brings it.
+            layout: the layout of the features that the reader's own model expects.
 
         Raises:
-            HandleError: there is no such segment, or its slots do not fit the layout.
+            HandleError: there is no shared memory of this name, or its slots do not have the size of the layout.
         """
         segment = Segment.attach(name)
         found, expected = segment.slot_bytes, layout.slot_bytes
@@ -50,39 +52,40 @@ class SharedSlotReader:
 
     @property
     def owner_lives(self) -> bool:
-        """True while the owner's process lives. After its end, no new handle can come."""
+        """True while the process that owns the pool lives. Once that process has ended, no new handle can come."""
         return self._segment.owner_lives
 
     def claim(self) -> bool:
-        """Tries to become the one reader that takes published slots. Returns whether it succeeded.
+        """Tries to become the only reader that takes published slots. Returns whether it succeeded.
 
-        The claim ends with ``disclaim`` or with the process.
+        It stays the only reader until ``disclaim`` or the end of the process.
         """
         return self._segment.claim()
 
     def disclaim(self) -> None:
-        """Leaves published slots to another reader."""
+        """Ends the claim, so that another reader may take published slots."""
         self._segment.disclaim()
 
     def is_ready(self, lease: Lease) -> bool:
-        """Returns whether the slot of a lease is published and nobody has taken it."""
+        """Returns whether the slot of a lease is published and no reader has taken it yet."""
         return self._holds(lease) and self._table.state(lease.slot) == (SharedState.READY, lease.generation)
 
     def views(self, lease: Lease, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Array, ...]:
-        """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each.
+        """Returns a view of each tensor in a slot, (batch, *shape). Nothing is copied.
 
         Args:
-            lease: the lease of a slot that was taken.
-            batch: number of images that were written.
-            strides: the strides with which each tensor was written; None: contiguous tensors.
+            lease: the lease of a slot that this process has taken.
+            batch: number of images in the slot.
+            strides: the strides of each tensor. None means contiguous tensors.
         """
         return self._slots[lease.slot](batch, strides)
 
     def take(self, lease: Lease) -> None:
-        """Begins to read. The slot belongs to this process until ``release``.
+        """Takes a slot for reading. The slot belongs to this process until ``release``.
 
         Raises:
-            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
+            HandleError: the lease is stale, its slot is being read, the lease is of another pool, or somebody cut the
+                pool's file short.
         """
         if not self._holds(lease):
             raise HandleError("foreign", f"{lease} does not lie in {self._segment.name}.")
@@ -99,7 +102,7 @@ class SharedSlotReader:
         self._table.write(lease.slot, SlotRecord(SharedState.READING, lease.generation))
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back, and writes the outcome of its frames down for the owner."""
+        """Gives the slot of a lease back to the owner, and tells the owner the outcome of the slot's frames."""
         self._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, outcome))
         self._segment.unlock_slot(lease.slot)
 
@@ -117,12 +120,12 @@ class SharedSlotReader:
 
 
 class SharedBatchReader:
-    """Reads one batch of a pool in shared memory.
+    """Reads one batch from a slot in shared memory.
 
     Args:
-        reader: the reader of the pool.
-        strides: the strides of the batch's tensors in the slot.
-        released: called with the lease and the outcome once the slot was given back.
+        reader: reads the pool to which the slot belongs.
+        strides: the strides of each of the batch's tensors in the slot.
+        released: called with the lease and the outcome after the slot was given back.
     """
 
     def __init__(
@@ -133,18 +136,18 @@ class SharedBatchReader:
         self._released = released
 
     def take(self, lease: Lease) -> None:
-        """Begins to read.
+        """Takes the slot of the batch for reading.
 
         Raises:
-            HandleError: the slot cannot be read, for example because it holds another batch by now.
+            HandleError: the slot cannot be read, for example because it holds another batch meanwhile.
         """
         self._reader.take(lease)
 
     def views(self, lease: Lease, batch: int) -> tuple[Array, ...]:
-        """Returns views of the tensors of ``batch`` images, without copying."""
+        """Returns a view of each tensor of a batch of ``batch`` images, without a copy."""
         return self._reader.views(lease, batch, self._strides)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back."""
+        """Gives the slot back to the owner, with the outcome of the batch's frames."""
         self._reader.release(lease, outcome)
         self._released(lease, outcome)

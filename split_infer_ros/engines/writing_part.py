@@ -1,4 +1,4 @@
-"""A part of a network with last operators that write its results into given memory."""
+"""A part of a network that writes its results into memory of the caller. Its last operators do so without a copy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Modules = Mapping[str, nn.Module]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedPart:
-    """A part that has run except for its last operators.
+    """A part that has run up to its last operators. ``finish`` runs these.
 
     Attributes:
-        strides: for each result, the strides of the memory that ``finish`` takes.
-        finish: takes memory of these strides for each result, and writes the results there.
+        strides: the strides of the memory that ``finish`` needs for each result.
+        finish: runs the last operators. It takes memory for each result, with these strides, and writes there.
     """
 
     strides: tuple[Strides, ...]
@@ -30,13 +30,13 @@ class StartedPart:
 
 
 class WritingPart(nn.Module):
-    """A part with last operators that can write results into given memory. The results' bits do not change.
+    """A part that writes its results into given memory: its last operators do so, or a result is copied there.
 
-    ``writing_part`` creates one.
+    The results have the same bits as those of the original part. ``writing_part`` makes such a part.
 
     Args:
-        body: maps tensors to the values that the last operators take.
-        results: for each of the part's results, whether an operator writes it or it is copied.
+        body: all but the last operators. It maps the part's inputs to the values that the last operators take.
+        results: says for each of the part's results whether an operator writes it or it is copied.
 
     Attributes:
         body, results: the arguments.
@@ -49,7 +49,7 @@ class WritingPart(nn.Module):
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The names of the results that no operator can write into given memory."""
+        """The names of the results that are copied into given memory, because no operator can write them there."""
         return tuple(each.name for each in self.results if isinstance(each, CopiedResult))
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -62,7 +62,8 @@ class WritingPart(nn.Module):
 
         Args:
             tensors: the part's inputs.
-            batched: whether one image must follow the other in memory. Otherwise the strides are the usual ones.
+            batched: whether the results of one image must lie together in memory, behind those of the image before.
+                Otherwise the strides are torch's usual ones.
         """
         values = self.body(*tensors)
         started = [each.start(values, batched) for each in self.results]
@@ -75,9 +76,9 @@ class WritingPart(nn.Module):
 
 
 def writing_part(part: Part) -> Part:
-    """Returns a part that can write its results into given memory; the given part if none of its operators can.
+    """Returns a ``WritingPart`` that computes the same, or ``part`` itself if no last operator can write a result.
 
-    Both parts share modules and weights.
+    The new part shares the modules and weights of ``part``.
     """
     if isinstance(part, PartChain):
         last = writing_part(part.parts[-1])
@@ -93,13 +94,13 @@ def writing_part(part: Part) -> Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tail:
-    """The nodes at the end of a result.
+    """The last nodes that compute one result of a part.
 
     Attributes:
-        result: the part's result.
+        result: the node of the result.
         call: the node that calls the last operator.
-        views: the nodes behind ``call`` that only view the operator's result, in order.
-        form: the operator's form that writes into given memory; None if the result is copied.
+        views: the nodes behind ``call``, in order. They only view the operator's result in another shape.
+        form: how the operator is called to write into given memory; None if the result is copied.
     """
 
     result: fx.Node
@@ -114,7 +115,7 @@ class _Tail:
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
-        """The nodes that the last nodes take values from; for a copied result, the result itself."""
+        """The nodes whose values the last nodes use; for a copied result, the node of the result itself."""
         if self.form is None:
             return (self.result,)
         taken = [source for node in self.nodes for source in node.all_input_nodes if source not in self.nodes]
@@ -138,7 +139,7 @@ def _tail_of(result: fx.Node, modules: Modules) -> _Tail:
 
 
 def _can_run_last(tail: _Tail, modules: Modules) -> bool:
-    """Returns whether a tail's nodes give the same values if they run after all other nodes."""
+    """Returns whether the tail's nodes compute the same values if all other nodes run before them."""
     if tail.form is None or any(len(node.users) != 1 for node in tail.nodes):
         return False
     output = next(iter(tail.result.users))
@@ -181,7 +182,7 @@ def _result_of(part: fx.GraphModule, tail: _Tail, index: Mapping[fx.Node, int]) 
 
 
 def _module_of(part: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Collection[fx.Node]) -> fx.GraphModule:
-    """Returns a module of these nodes. It gives the last node's result, or its first input if there are no nodes."""
+    """Returns a module that runs these nodes. It returns the last node's result; without nodes, its first input."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in inputs:
         copies[node] = graph.placeholder(node.name)

@@ -1,13 +1,19 @@
-"""Chooses policies for tasks that run concurrently. It saves memory if overlap pays for the lost time (§IV-B).
+"""Chooses policies for tasks that run concurrently, so that they take less memory (co-optimisation paper, §IV-B).
 
-Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although it
-then takes longer, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
-policy D must remain to run in that time (Guideline 2). Of the tasks that may be switched, ``switches`` chooses those
-that save most memory.
+The policies are D (``device``), M (``managed``) and H (``pinned``). Each task starts with the policy that is best for
+it alone. A task of policy D may be switched to M or H, although it then takes longer, under two conditions:
+
+- Guideline 1: the GPU's idle time makes up for the loss.
+- Guideline 2: enough kernels of policy D remain to run in that idle time.
+
+If more tasks may be switched than Guideline 2 allows, ``switches`` chooses those that save most memory.
+
+Two notes on the equations:
 
 - Eq. 9 and 10 bound a loss. A task that never had policy D loses nothing, so they are not applied to it.
-- Eq. 11 is N_M + N_H <= N_D, but the text says "always more" kernels of D. This module uses the formula: each kernel
-  then has one to overlap with. With "more", two equal tasks could not be D and M as in the paper's Fig. 3.
+- Eq. 11 is N_M + N_H <= N_D: kernels of M and H are at most as many as those of D. The text says "always more" kernels
+  of D. This module uses the equation, so that each kernel of M or H has a kernel of D to overlap with. With "more", two
+  equal tasks could not be D and M as in the paper's Fig. 3.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ class Assignment:
         policy: the chosen policy.
         overheads: the predicted overhead under each policy.
         reason: a sentence that gives the reason.
-        switched: True if the guidelines switched the task from policy D, which is better for the task alone.
+        switched: True if the task was switched from policy D to M or H. Policy D is better for the task alone.
     """
 
     task: Task
@@ -45,23 +51,27 @@ class Assignment:
 
 
 def loss_ms(overheads: Mapping[Policy, Overhead], policy: Policy) -> float:
-    """Returns the time that a task loses by a switch from D: O_M - O_D or O_H - O_D."""
+    """Returns the milliseconds that a task loses by a switch from policy D to ``policy``: O_M - O_D or O_H - O_D."""
     return overheads[policy].total_ms - overheads[Policy.DEVICE].total_ms
 
 
 def recovers(overheads: Mapping[Policy, Overhead], policy: Policy) -> bool:
-    """Guideline 1: returns whether overlap can recover the loss of a switch to ``policy``.
+    """Returns whether overlap can recover the loss of a switch from policy D to ``policy`` (Guideline 1).
 
-    The bound is I - Ca_cpu - Ca_gpu (Eq. 9) or I - T_c (Eq. 10). For a task with several kernels, I is the sum of its
-    mappings, and Ca_cpu and Ca_gpu are the sums of its flushes.
+    The loss may be at most I - Ca_cpu - Ca_gpu for M (Eq. 9), and I - T_c for H (Eq. 10). For a task with several
+    kernels, I is the sum over its mappings of pages. Ca_cpu and Ca_gpu are the sums over its flushes of caches.
     """
     return loss_ms(overheads, policy) <= overheads[policy].recoverable_ms
 
 
 def max_switched(device_kernels: int, other_kernels: int) -> int:
-    """Guideline 2: returns how many kernels of D can become kernels of M or H.
+    """Returns how many kernels of policy D may be switched to M or H (Guideline 2).
 
     After the switch, N_M + N_H <= N_D (Eq. 11) must hold.
+
+    Args:
+        device_kernels: N_D, the number of kernels of policy D before the switch.
+        other_kernels: N_M + N_H, the number of other kernels before the switch.
     """
     return max(device_kernels - other_kernels, 0) // 2
 
@@ -78,7 +88,8 @@ def assign(
         tasks: the tasks that need a policy.
         constants: the machine's constants.
         legal: the policies to choose from.
-        running: other tasks. They keep their policies, and their kernels count in Eq. 11.
+        running: the other tasks that run, each with its policy. They keep their policies, and their kernels count in
+            Eq. 11.
 
     Returns:
         The assignments, in the order of the tasks.
@@ -108,9 +119,9 @@ def assign(
 
 
 def candidate(task: Task, choice: PolicyChoice, target: Policy | None) -> Candidate:
-    """Returns what a switch of the task to ``target`` saves and costs.
+    """Returns the bytes that a switch of the task to ``target`` saves, and the milliseconds that it costs.
 
-    If ``target`` is None, the task cannot be switched.
+    If ``target`` is None, the task cannot be switched: nothing is saved, and ``loss_ms`` is None.
     """
     alone_ms = response_ms(task, choice.overheads[choice.policy])
     if target is None:
@@ -124,16 +135,21 @@ def candidate(task: Task, choice: PolicyChoice, target: Policy | None) -> Candid
 
 
 def max_switched_kernels(running: Sequence[tuple[Task, Policy]]) -> int:
-    """Guideline 2: returns how many kernels of D can be switched, given all tasks and their policies."""
+    """Returns how many kernels of policy D may be switched to M or H (Guideline 2, Eq. 11), over all tasks together.
+
+    Args:
+        running: all tasks, each with the policy that it has before the switch.
+    """
     all_kernels = sum(task.num_kernels for task, _ in running)
     device_kernels = sum(task.num_kernels for task, policy in running if policy is Policy.DEVICE)
     return max_switched(device_kernels, all_kernels - device_kernels)
 
 
 def switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
-    """Returns the policy to which a task of policy D can be switched; None if Guideline 1 allows none.
+    """Returns the policy to which a task of policy D may be switched: M or H (Guideline 1).
 
-    If several are allowed, it returns the one with the least overhead.
+    If the guideline allows both, returns the one with the smaller overhead. Returns None if the guideline allows none,
+    or if the task's policy is not D.
     """
     if choice.policy is not Policy.DEVICE:
         return None

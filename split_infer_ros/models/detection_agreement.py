@@ -1,9 +1,9 @@
 """Measures how far apart the detections of two executions of one detector are, in pixels and in scores.
 
-Two executions round differently. Two candidates of nearly equal scores may then suppress each other in a different
-order. One side alone may keep a candidate if its overlap is at a limit. So the kept detections of both sides are not
-compared directly. A detection of one side needs a counterpart among the other side's candidates, suppressed ones
-included. If every detection has one, the sides differ by rounding alone.
+A side is one of the two executions. The sides round differently. Two candidates of nearly equal scores may then
+suppress each other in a different order. One side alone may keep a candidate if the candidate's overlap is at a limit.
+So the kept detections of both sides are not compared directly. A detection of one side needs a counterpart among the
+other side's candidates, suppressed ones included. If every detection has one, the sides differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class DetectionDifference:
 
     Attributes:
         compared: the number of expected detections that were looked for among the found candidates, over all images.
-        floor: detections with scores above this were compared.
-        boxes: the largest difference of a box's side, in pixels.
-        scores: the largest difference between two scores.
-        missing: the number of detections, of either side, without a counterpart of the same class at the same place.
+        floor: the score above which detections were compared.
+        boxes: the largest distance between an edge of a box and the same edge of its counterpart, in input pixels.
+        scores: the largest difference between the scores of a detection and of its counterpart.
+        missing: the number of detections of both executions without a counterpart of the same class at the same place.
     """
 
     ALLOWED: ClassVar[str] = f"{MAX_BOX_DIFFERENCE:g} pixels and {MAX_SCORE_DIFFERENCE:g} of a score"
@@ -52,12 +52,16 @@ class DetectionDifference:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough detections to judge by them."""
+        """Whether enough detections were compared for a judgement: ``MIN_DETECTIONS``."""
         return self.compared >= MIN_DETECTIONS
 
     @property
     def agrees(self) -> bool:
-        """Whether rounding explains the differences."""
+        """Whether both executions find the same detections, apart from rounding.
+
+        No detection is missing, and boxes and scores differ by ``MAX_BOX_DIFFERENCE`` and ``MAX_SCORE_DIFFERENCE`` at
+        most.
+        """
         return not self.missing and self.boxes <= MAX_BOX_DIFFERENCE and self.scores <= MAX_SCORE_DIFFERENCE
 
     def __str__(self) -> str:
@@ -88,7 +92,12 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side's detections in an image: those that it keeps, and all its candidates, suppressed ones included."""
+    """The detections of one side in an image.
+
+    Attributes:
+        kept: the detections that suppression leaves.
+        candidates: all detections, also those that suppression removes.
+    """
 
     kept: _Rows
     candidates: _Rows
@@ -100,15 +109,15 @@ def compare_detections(
     expected: Outputs,
     limits: Limits | None = None,
 ) -> DetectionDifference:
-    """Compares the detections that a decoder makes of two results for the same images.
+    """Compares the detections of two executions of one detector on the same images.
 
-    Detections above half of the score threshold count. If these are fewer than ``MIN_DETECTIONS``, lower scores count
-    as well; see ``FLOORS``.
+    Detections with scores above half of the score threshold are compared. If there are fewer than ``MIN_DETECTIONS``,
+    detections with lower scores are compared as well; see ``FLOORS``.
 
     Args:
         decode: takes the outputs of a batch and limits; returns the detections of each image.
-        found, expected: the outputs of both executions.
-        limits: decide which detections are kept; None for the defaults.
+        found, expected: the outputs of the two executions.
+        limits: the limits that decide which detections are kept. None means the defaults.
     """
     limits = limits or Limits()
     found_sides, expected_sides = (_sides(decode, outputs, limits) for outputs in (found, expected))
@@ -128,7 +137,7 @@ def compare_detections(
 
 
 def _sides(decode: Callable[[Outputs, Limits], Sequence[Detections]], outputs: Outputs, limits: Limits) -> list[_Side]:
-    """Decodes the outputs of a batch with suppression and without it."""
+    """Returns the detections of each image of a batch, with suppression and without it."""
     lowest = replace(limits, score_threshold=FLOORS[-1] * limits.score_threshold)
     every = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=MAX_CANDIDATES)
     return [
@@ -141,9 +150,9 @@ class _Search(NamedTuple):
     """The search for one side's detections of an image among the other side's candidates.
 
     Attributes:
-        wanted: the number of detections that were found or are missing.
-        boxes, scores: the largest differences between the detections that were found and their counterparts.
-        missing: the number of detections that were not found and should be there.
+        wanted: the number of detections that have a counterpart or should have one.
+        boxes, scores: the largest differences between these detections and their counterparts.
+        missing: the number of detections that should have a counterpart and have none.
     """
 
     wanted: int = 0
@@ -155,8 +164,8 @@ class _Search(NamedTuple):
 def _search(side: _Side, other: _Side, floor: float) -> _Search:
     """Looks for the detections that one side keeps among the other side's candidates.
 
-    A limit of the network or of this module may cut off both lists of candidates. The other list may then lack a
-    detection with nearly the lowest score. Such a detection need not be found.
+    The network or this module may limit the number of candidates. The other side may then lack a detection with nearly
+    the lowest score. Such a detection does not count as missing.
     """
     kept, candidates = side.kept.above(floor), other.candidates
     if not len(kept) or not len(candidates):
@@ -183,18 +192,18 @@ def _search(side: _Side, other: _Side, floor: float) -> _Search:
 
 
 def _displaced(box: Floats, boxes: Floats, distances: Floats) -> int:
-    """Returns the nearest candidate that is the same object but too far off for a counterpart; -1 if there is none."""
+    """Returns the index of the nearest candidate for the same object that is too far off to count as equal; else -1."""
     distances = np.where(box_iou(box[None], boxes)[0] >= SAME_OBJECT, distances, np.inf)
     nearest = int(distances.argmin())
     return nearest if 1.0 < distances[nearest] < np.inf else -1
 
 
 def match(fits: Flags, distances: Floats) -> Integers:
-    """Gives a fitting column to as many rows as possible, and no column to two rows. Near columns are tried first.
+    """Gives a column to as many rows as possible, and no column to two rows. Tries the nearest columns of a row first.
 
     Args:
-        fits: bool (n, m), which column a row may have.
-        distances: floating (n, m), from each row to each column.
+        fits: bool (n, m), true where a row may have a column.
+        distances: floating (n, m), the distance from each row to each column.
 
     Returns:
         int64 (n,): the column of each row; -1 for a row that gets none.
@@ -203,7 +212,7 @@ def match(fits: Flags, distances: Floats) -> Integers:
     owners: dict[int, int] = {}  # by column
 
     def give(row: int, seen: set[int]) -> bool:
-        """Finds a column for a row. An owner gives its column up if it finds another one."""
+        """Gives a row a column. Another row gives up the column that it has if it finds another one for itself."""
         for column in map(int, choices[row]):
             if column not in seen:
                 seen.add(column)

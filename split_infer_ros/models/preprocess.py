@@ -28,21 +28,21 @@ RESIZE_RATIO = 256 / 224  # the resized shorter side divided by the side of the 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """How images become a model's input: resized, cropped, scaled and normalised as when its weights were trained.
+    """How images become a model's input: resized, cropped, scaled and normalised as in the training of the model.
 
     Attributes:
         height, width: the size of the model's input in pixels.
-        shorter_side: the length to which the image's shorter side is resized before the middle is cropped, as for
-            classifiers. None stretches the image to the size of the input, as for detectors of a fixed size.
-        antialias: whether shrinking smooths and rounds to whole grey values, like image libraries. Otherwise pixels
-            are interpolated as floats, like in torchvision's detectors.
+        shorter_side: the length in pixels to which the image's shorter side is resized. Then the middle is cropped, as
+            for classifiers. None stretches the image to the size of the input, as for detectors of a fixed size.
+        antialias: whether shrinking smooths the image and rounds pixels to whole numbers, as in image libraries. If
+            not, pixels are interpolated as floats, as in torchvision's detectors.
         interpolation: ``bilinear`` or ``bicubic``.
-        mean, std: one number for each channel of the input, on the 0..1 scale.
-        letterbox: the area into which the image is fitted instead of being stretched.
+        mean, std: one number for each channel of the input, on the 0..1 scale. The input is (pixel / 255 - mean) / std.
+        letterbox: the area of the input into which the image is fitted. None stretches or crops the image.
         opencv: whether images are resized as by OpenCV's ``INTER_LINEAR``: bilinear, not smoothed, and rounded to whole
-            grey values. The CPU calls OpenCV, so its results are the exporter's. A GPU differs by one grey value at
-            most. This attribute replaces ``antialias`` and ``interpolation``.
-        bgr: whether the input's channels are blue, green and red. Otherwise they are red, green and blue.
+            numbers. The CPU calls OpenCV, so its results are those of the exporter. On a GPU, a pixel differs by 1 of
+            255 at most. If true, ``antialias`` and ``interpolation`` have no effect.
+        bgr: whether the input's channels are blue, green and red. If not, they are red, green and blue.
 
     Raises:
         ConfigurationError: the shorter side is smaller than the crop.
@@ -69,20 +69,20 @@ class Preprocess:
 
     @property
     def rounds(self) -> bool:
-        """Whether resized pixels are whole grey values."""
+        """Whether the pixels of resized images are whole numbers (uint8). If not, they are float32."""
         return self.antialias or self.opencv
 
     @property
     def pixel_input(self) -> PixelInput:
-        """The form of the images that ``gather`` returns."""
+        """The number format of the images that ``gather`` returns, with their mean and std."""
         return PixelInput(np.dtype(np.uint8 if self.rounds else np.float32), self.mean, self.std)
 
     def staging(self, batch_size: int) -> NDArray[Any]:
-        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it ``rounds``, else float32."""
+        """Returns a new buffer for ``gather``, (batch_size, height, width, 3): uint8 if ``rounds``, else float32."""
         return np.empty((batch_size, self.height, self.width, 3), self.pixel_input.dtype)
 
     def gather(self, images: Sequence[Pixels], staging: NDArray[Any]) -> NDArray[Any]:
-        """Resizes each image into its place of ``staging`` and returns the filled part, (len(images), h, w, 3)."""
+        """Writes each image, resized, into ``staging``. Returns the filled part of it, (len(images), h, w, 3)."""
         for index, image in enumerate(images):
             self._resize_into(staging[index], image)
         return staging[: len(images)]
@@ -92,12 +92,17 @@ class Preprocess:
 
         Args:
             gathered: resized images, as ``gather`` returns them.
-            channels_last: whether the channels of a pixel lie side by side in memory.
+            channels_last: whether the channels of a pixel lie side by side in the result's memory.
         """
         return host_pixels.normalise(gathered, self.mean, self.std, channels_last=channels_last)
 
     def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
-        """Converts boxes float32 (n, 4) of the input to boxes of an image of this size, and clips them to the image."""
+        """Converts boxes from pixels of the input to pixels of the source image, and clips them to that image.
+
+        Args:
+            boxes: float32 (n, 4), left, top, right, bottom in pixels of the input.
+            height, width: the size of the source image.
+        """
         if not len(boxes):
             return boxes
         offset, scale, skipped, limit = _way_to_source(self, height, width)
@@ -117,12 +122,15 @@ class Preprocess:
 
     @property
     def padding(self) -> tuple[float, float, float]:
-        """The colour, 0..255, of what surrounds an image in the input."""
+        """The colour of the padding around an image, one number of 0..255 for each channel of the input."""
         red, green, blue = self.mean
         return (self.letterbox and self.letterbox.colour) or (255 * red, 255 * green, 255 * blue)
 
     def order_of(self, rgb: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Returns the indices of an image's channels in the input's order. ``rgb`` has those of red, green and blue."""
+        """Returns the indices of an image's channels in the input's order. ``rgb`` has those of red, green and blue.
+
+        With ``bgr``, the input's order is blue, green, red.
+        """
         return rgb[::-1] if self.bgr else rgb
 
     def _resize_into(self, target: NDArray[Any], image: Pixels) -> None:
@@ -145,16 +153,16 @@ class Preprocess:
         return resize_smoothly(image, height, width, self.interpolation)
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
+        """Returns how many rows and columns of a long image are skipped at each end, before the image is resized."""
         if self.shorter_side is None:
             return 0, 0
         max_side = MAX_ASPECT * min(height, width)
         return max(0, height - max_side) // 2, max(0, width - max_side) // 2
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Returns height and width of the resized image, and top and left of the model's input in it.
+        """Returns the height and width of the resized image, and the input's top and left in that image.
 
-        Top and left are negative if padding lies above the image or at its left.
+        Top and left are negative if the input has padding above the image, or to the left of it.
         """
         if self.letterbox:
             fit_height, fit_width = self.letterbox.fit(height, width)
@@ -173,7 +181,10 @@ class Preprocess:
 
 @lru_cache(MAX_SIZES)
 def _way_to_source(preprocess: Preprocess, height: int, width: int) -> tuple[Floats, ...]:
-    """Returns offset, scale, skipped and limit, float32 (4,). A side at x becomes (x + offset) * scale + skipped."""
+    """Returns offset, scale, skipped and limit, each float32 (4,). They convert a box of the input to the image.
+
+    A side at x becomes (x + offset) * scale + skipped, and is clipped to 0..limit.
+    """
     skipped_rows, skipped_columns = preprocess._skipped(height, width)
     kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
     fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)

@@ -1,4 +1,4 @@
-"""How far the scores of two executions of one classifier are apart."""
+"""Measures how far apart the scores of two executions of one classifier are."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Outputs = TypeVar("Outputs")
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """The result of a comparison of scores.
+    """How far apart the scores of two executions are.
 
     Attributes:
-        scores: the largest difference between two scores of the same class.
-        other_classes: the number of images in which the best classes differ and are not tied.
-        spread: the smallest distance between the best and the worst expected score of an image, over all images.
+        scores: the largest difference between the two executions' scores of one class in one image.
+        other_classes: the number of images for which the executions disagree on the best class, apart from ties.
+        spread: the best score minus the worst score of an image, both of the expected outputs. The smallest such
+            difference over all images.
     """
 
     ALLOWED: ClassVar[str] = f"{MAX_SCORE_DIFFERENCE:g} of a score"
@@ -36,12 +37,15 @@ class ScoreDifference:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the scores differ enough among themselves to judge by them."""
+        """Whether the scores of each image differ enough from each other for a judgement: by ``MIN_SPREAD``."""
         return self.spread >= MIN_SPREAD
 
     @property
     def agrees(self) -> bool:
-        """Whether rounding explains the differences."""
+        """Whether both executions give the same scores, apart from rounding.
+
+        The best classes of all images agree or are tied, and scores differ by ``MAX_SCORE_DIFFERENCE`` at most.
+        """
         return not self.other_classes and self.scores <= MAX_SCORE_DIFFERENCE
 
     def __str__(self) -> str:
@@ -52,11 +56,11 @@ class ScoreDifference:
 def compare_scores(
     decode: Callable[[Outputs, Limits], Sequence[Detections]], found: Outputs, expected: Outputs
 ) -> ScoreDifference:
-    """Compares the scores that a classifier gives all of its classes.
+    """Compares two executions of one classifier on the same images by the scores of all classes.
 
     Args:
-        decode: takes the outputs of a batch and limits; returns the best classes of each image.
-        found, expected: the outputs for the same images.
+        decode: takes the outputs of a batch and limits; returns the scored classes of each image, the best first.
+        found, expected: the outputs of the two executions.
     """
     every = Limits(score_threshold=0.0, max_detections=MAX_CLASSES)
     pairs = decode(found, every), decode(expected, every)

@@ -1,4 +1,4 @@
-"""What a user writes beside a model: ``FILE.yaml`` for ``FILE.onnx``. It is data, and reading it runs no code."""
+"""The side file of a model: ``FILE.yaml``, which a user writes beside ``FILE.onnx``. Reading it runs no code."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """The contents of ``FILE.yaml``.
+    """The contents of a model's side file: ``FILE.yaml`` beside ``FILE.onnx``.
+
+    A model without a side file has ``SideFile()``. So has a model with a YAML file of another program.
 
     Attributes:
-        path: the path of the file; None if no file is meant for this package.
-        decoder: the name of a decoder, or the keys and values of a declaration; empty if there is no file.
-        labels: the path of a file of names in the model's folder, or the names; empty if the file has neither.
-        preprocessing, input_size: values of the parameters of these names; empty if the file does not have them.
+        path: the path of the side file; None if there is none.
+        decoder: the name of a decoder, or a declaration as a mapping of its keys to values; empty without a side file.
+        labels: the class names, or the path of a file with them in the model's folder; empty if the user gives neither.
+        preprocessing, input_size: values for the parameters ``preprocessing`` and ``input_size``; empty if the user
+            gives none.
     """
 
     path: Path | None = None
@@ -47,17 +50,17 @@ class SideFile:
 
 
 def side_path(model: Path) -> Path | None:
-    """Returns the path of the file beside a model, or None if there is none."""
+    """Returns the path of the YAML file beside a model; None if there is none. Another program may have written it."""
     paths = (model.with_suffix(suffix) for suffix in SUFFIXES)
     return next((path for path in paths if is_regular(path)), None)
 
 
 def read_side_file(model: Path) -> SideFile:
-    """Reads what a user says about a model in the file beside it. A file without the key ``decoder`` is ignored.
+    """Reads the side file of a model. A YAML file without the key ``decoder`` is another program's, and is ignored.
 
     Raises:
-        ConfigurationError: the file cannot be read, has a key or value that means nothing here, or names a file outside
-            of the model's folder.
+        ConfigurationError: the side file cannot be read, has an unknown key or an unusable value, or names a file
+            outside of the model's folder.
     """
     path = side_path(model)
     if path is None:
@@ -97,7 +100,7 @@ def read_side_file(model: Path) -> SideFile:
 
 
 def anchors_in(decoder: str | Mapping[str, Any]) -> str:
-    """Returns the file of anchors that a declaration names; empty if there is no declaration, or it names none."""
+    """Returns the name of the file of anchors in a declaration; empty for another decoder, or without such a file."""
     if isinstance(decoder, str):
         decoder = parse_text(decoder) if is_declaration(decoder) else {}
     anchors = decoder.get("anchors")
@@ -110,9 +113,9 @@ def _check_files(path: Path, model: Path, names: Mapping[str, str]) -> None:
     A downloaded description must not decide which of the user's files are read.
 
     Args:
-        path: the path of the file that names the others.
+        path: the path of the side file, for the error.
         model: the path of the model.
-        names: the names of the files by key. An empty name means no file.
+        names: the names of the files by the side file's key. An empty name means no file.
     """
     folders = folders_of(model)
     for key, name in names.items():
@@ -127,7 +130,7 @@ _parse = functools.lru_cache(maxsize=8)(read_plain_yaml)  # a long text takes se
 
 
 def _load(path: Path) -> Any:
-    """Returns the contents of a file; None if it cannot be read and belongs to another program."""
+    """Returns the contents of a YAML file; None if it cannot be read and belongs to another program."""
     try:
         return _parse(read_text(path, MAX_YAML_CHARACTERS))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The health of one pipeline or tenant, derived from its reports."""
+"""Tells the health of a pipeline, or of one tenant, from its reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PipelineHealth:
         self._leaves_out = False
 
     def update(self, report: PipelineReport, now: float) -> None:
-        """Takes a new report. ``now`` is when it came."""
+        """Takes a new report, which came at the time ``now``."""
         if report.received != self.newest.received:
             self._received_at = now
         if report.published != self.newest.published:
@@ -47,7 +47,7 @@ class PipelineHealth:
     def take_rates(self) -> PipelineStats:
         """Returns the rates since the last call of this method.
 
-        Energy is not among them, because sensors measure the machine and not one pipeline.
+        The energy of an image is NaN, because sensors measure the whole machine and not one pipeline.
         """
         before, newest = self._rated, self.newest
         self._rated = newest
@@ -70,10 +70,11 @@ class PipelineHealth:
         """Returns the level of a diagnostic status and its message.
 
         Args:
-            now: the time.
-            camera_timeout_s: how long the pipeline may be without a new frame, in seconds. 0: for ever.
-            ended_source: the source that the node ``camera`` has shown to its end; empty while it shows something. A
-                tenant may use another camera.
+            now: the present time.
+            camera_timeout_s: how many seconds may pass without a new frame before there is a warning. 0 means no limit.
+            ended_source: the source of the node ``camera`` if the source has ended, such as a video file at its end.
+                Empty while the source still sends frames. For a single pipeline, an ended source is not a warning. A
+                tenant gets the warning, because it may have another camera.
         """
         report, counts = self.newest, counts_of(self.newest)
         silent_s = now - self._received_at
@@ -107,10 +108,10 @@ class PipelineHealth:
         return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
 
     def diagnostic_values(self, rates: PipelineStats) -> dict[str, object]:
-        """Returns the values of a diagnostic status, by name.
+        """Returns the key-value pairs of a diagnostic status.
 
         Args:
-            rates: the rates of the last period.
+            rates: the newest result of ``take_rates``.
         """
         report, counts = self.newest, counts_of(self.newest)
         return {
@@ -146,13 +147,20 @@ class PipelineHealth:
         }
 
     def _failing_reasons(self) -> list[str]:
-        """Returns the unintended drop reasons whose counts grew since a frame was last published."""
+        """Returns the drop reasons whose counts grew since a frame was last published, except the intended reasons."""
         before, dropped = counts_of(self._last_flowing).dropped, counts_of(self.newest).dropped
         return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in INTENDED]
 
 
 def weights_values(*, residency: str, memory_bytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:
-    """Returns the diagnostic values of a partition's weights."""
+    """Returns the key-value pairs of a diagnostic status about a partition's weights.
+
+    Args:
+        residency: how the weights are kept, as the parameter ``weights_residency`` names it.
+        memory_bytes: bytes of memory for the weights.
+        read_mb_s: megabytes that are read per second.
+        stalled_s: seconds that layers waited for their weights.
+    """
     return {
         "weights": f"{residency}, {memory_bytes:,} bytes",
         "weights read (MB/s)": f"{read_mb_s:.0f}",
@@ -161,7 +169,7 @@ def weights_values(*, residency: str, memory_bytes: int, read_mb_s: float, stall
 
 
 def _continues(before: PipelineReport, newest: PipelineReport) -> bool:
-    """Returns whether no counter went back. Counters go back when a backbone is configured anew."""
+    """Returns whether no counter went back. Counters start at 0 again when a backbone is configured anew."""
     counters = ("received", "published", "backbone_busy_s", "head_busy_s")
     return all(getattr(newest, name) >= getattr(before, name) for name in counters)
 

@@ -1,12 +1,14 @@
 """Keeps this process, and the processes that it starts, from importing Python modules from the working folder.
 
-The working folder may hold anything, such as downloads beside a model. Python searches it if PYTHONPATH has an empty
-entry, and with ``python -m`` and ``python -c``. A file ``random.py`` there would run in place of Python's own.
+The working folder may hold anything, such as downloads beside a model. Python searches the working folder if PYTHONPATH
+has an empty entry, and with ``python -m`` and ``python -c``. A file ``random.py`` there would run in place of Python's
+own module.
 
-Folders that the user named in PYTHONPATH are searched, except the working folder. If the user named that one, it is
-searched only after the user has allowed their own code. It then comes last, so that it hides no other module.
+Folders that the user named in PYTHONPATH are searched, except the working folder. If the user named the working folder
+as well, it is searched only after the user has allowed their own code. It then comes last, so that it hides no other
+module.
 
-This module is imported before the search path is clean. So it only imports modules that Python itself has imported.
+This module is imported before the search path is clean. So it imports only modules that Python itself has imported.
 """
 
 import os
@@ -20,10 +22,10 @@ PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath
 def drop_working_folder(*named: str) -> None:
     """Removes the working folder and relative folders from this process's search path.
 
-    It also changes the environment, so that processes started by libraries do not search these folders.
+    Also changes the environment, so that processes that libraries start do not search these folders either.
 
     Args:
-        named: folders that count as named by the user, in addition to those of PYTHONPATH.
+        named: folders that count as named by the user, besides those of PYTHONPATH. ``search_user_folders`` adds them.
     """
     user_path = os.environ.get("PYTHONPATH", "")
     os.environ[USER_PATH] = os.pathsep.join([os.environ.get(USER_PATH, user_path), *named])
@@ -32,9 +34,9 @@ def drop_working_folder(*named: str) -> None:
 
 
 def search_path() -> list[str]:
-    """Returns this process's search path without the working folder, and without relative folders.
+    """Returns this process's search path without the working folder and without relative folders.
 
-    The folder of this package and those of the Python installation always stay. If this package's folder is the working
+    The folders of this package and of the Python installation always stay. If the working folder is this package's
     folder, it comes last.
     """
     installed = {os.path.dirname(os.__file__), *site.getsitepackages()}
@@ -43,7 +45,10 @@ def search_path() -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """Returns environment variables that give a new process this process's search path, without the working folder."""
+    """Returns environment variables that give a new process this process's search path, without the working folder.
+
+    In the new process, ``search_user_folders`` can add the folders that are left out.
+    """
     left_out = [os.path.abspath(entry) for entry in sys.path if not _is_safe(entry)]
     return {
         "PYTHONPATH": os.pathsep.join(search_path()),
@@ -53,9 +58,10 @@ def child_environment() -> dict[str, str]:
 
 
 def search_user_folders() -> None:
-    """Appends the user's folders that were left out so far to this process's search path.
+    """Lets this process import Python modules from the user's folders.
 
-    Call it only if the user's own code may run.
+    The user's folders are those that the user named, in PYTHONPATH or by ``drop_working_folder(*named)``. Those that
+    the search path lacks so far are appended to its end. Call this only if the user's own code may run.
     """
     for entry in os.environ.get(USER_PATH, "").split(os.pathsep):
         folder = os.path.abspath(entry)

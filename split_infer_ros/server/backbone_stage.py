@@ -1,4 +1,4 @@
-"""A server of one model: it has one tenant without a name, and any camera may send frames."""
+"""A server of one model. It has one tenant, which has no name, and takes frames from any camera."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ UNNAMED = ""  # the name of the only tenant
 class BackboneStage:
     """Takes frames from any thread, sends each batch's handle to the head, and keeps the ledger.
 
-    It is a ``Server`` with one tenant. The tenant's model is loaded already, and the transport leads to its head.
+    It is a ``Server`` with one tenant. The tenant's model is loaded already. The transport sends handles to its head.
 
     Args:
-        model: the model; its backbone runs here.
-        settings: the settings to begin with.
-        transport: the way to the head.
+        model: the model. Its backbone runs in this process.
+        settings: the settings at the start.
+        transport: brings handles and features from the backbone to the head.
         on_error: called with every exception that cost frames, and with notices. After an exception for which
-            ``faults.is_sticky`` is true, the stage takes no more frames; stop it then.
-        trace: the file to which each batch's times are written; None: no file.
-        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
-        database: keeps the machine's constants; the user's own if None.
-        num_threads: threads for the backbone's operations on a CPU; 0: all.
+            ``faults.is_sticky`` is true, the stage takes no more frames. Then stop it.
+        trace: the file for the times of each batch. None writes no file.
+        watch: called with each batch that a head gave back, once the batch's timeline is complete. It must not wait.
+        database: keeps the machine's constants. None means the user's own database.
+        num_threads: threads for the backbone's operations on a CPU. 0 means all.
 
     Raises:
         ConfigurationError: the settings do not fit the model, the model cannot run, or memory is short.
@@ -91,52 +91,56 @@ class BackboneStage:
 
     @property
     def instance(self) -> ModelInstance:
-        """The model with its batches in flight, and the way to its head."""
+        """The model instance of the only tenant: its model, batches in flight and connection to the head."""
         return self._served.instance
 
     @property
     def is_open(self) -> bool:
-        """Whether frames are taken."""
+        """Whether the stage takes frames."""
         return self._server.view.is_open
 
     @property
     def num_waiting(self) -> int:
-        """How many frames wait for their turn."""
+        """How many frames wait for the backbone."""
         return self._server.view.num_waiting
 
     @property
     def is_lost(self) -> bool:
-        """Whether the device was lost, and all frames with it."""
+        """Whether the device was lost, and with it all frames that the stage had taken."""
         return self._server.view.is_lost
 
     def start(self) -> None:
-        """Accepts frames until ``stop``. A stopped stage can be started again.
+        """Takes frames until ``stop``. A stopped stage can be started again.
 
         Raises:
-            ConfigurationError: the head cannot run its partition.
+            ConfigurationError: the head cannot run the head partition of the model.
         """
         self._served.instance.prepare_head(self._served.plan)
         self._server.start()
 
     def configure(self, settings: StageSettings) -> None:
-        """Changes settings for new batches; batches in flight keep the old ones.
+        """Changes the settings of new batches. Batches in flight keep the old settings.
 
-        An engine that compiles partitions does so first, while batches run with the old settings. That can take
-        seconds.
+        If the engine compiles partitions, it compiles them first, which can take seconds. Meanwhile, batches run with
+        the old settings.
 
         Raises:
-            ConfigurationError: the new settings do not fit; the old ones stay in force.
+            ConfigurationError: the new settings do not fit. The old settings stay in force.
         """
         self._server.configure(SharedSettings.of_stage(settings))
 
     def report(self, now: float) -> PipelineReport:
-        """Reports counts and times at this moment."""
+        """Returns counts and times.
+
+        Args:
+            now: the time of the report, in seconds of the steady clock.
+        """
         return self._server.view.report(UNNAMED, now)
 
     def stop(self, drain_s: float) -> None:
-        """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
+        """Takes no more frames. Waits up to ``drain_s`` seconds for frames in flight, then drops those that are left.
 
-        The rest is dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
+        They are dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
         """
         self._server.stop(drain_s)
 

@@ -29,22 +29,25 @@ GPU_DEPTH = 3  # one execution is launched, one is computed, one is handed over
 
 
 class Executor:
-    """Pre-processes and computes executions, and hands their batches over. Batches of one source keep their order.
+    """Pre-processes and computes executions. Then gives each batch to its model instance, which sends it to a head.
 
-    On a CPU, the thread that calls ``run`` does all of this, because several threads would only share the cores. On a
-    lane, the lane's thread does it. A GPU gets the next execution while it computes the present one. There, a second
-    thread launches executions, and a third waits until each is done.
+    Batches of one source keep their order. The work is done on these threads:
+
+    - On all cores of a CPU: the thread that calls ``run``. Several threads would only share the cores.
+    - On a lane: the lane's thread.
+    - On a GPU: the thread that calls ``run`` pre-processes, a second thread launches executions, and a third thread
+      waits until each is done. So the GPU gets an execution while it computes the one before.
 
     Args:
-        changed: guards what is shared with other threads; notified once an execution is over.
+        changed: the condition that guards state shared with other threads. It is notified when an execution is over.
         device: the device on which executions run.
-        graph_bytes: memory that recorded executions of several models may take; None if nothing is recorded.
-        num_lanes: number of lanes on a CPU; 0 or 1: none.
+        graph_bytes: the most bytes that recorded executions of several models may take; None if nothing is recorded.
+        num_lanes: number of lanes on a CPU. 0 and 1 mean that there are none.
 
     Attributes:
-        whole: the runner that uses all threads, or the GPU.
+        whole: the runner that uses all cores, or the GPU.
         concurrent: measures lanes; None without lanes.
-        lanes: knows which executions are under way (lock held).
+        lanes: knows which executions run now. Use it only with the lock held.
     """
 
     def __init__(
@@ -83,9 +86,10 @@ class Executor:
         engines: Mapping[str, Engine],
         num_threads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Replaces the models by exactly these; see ``MergeRunner.load``. Lanes may still run models that stay.
+        """Replaces the loaded models by exactly these; see ``MergeRunner.load``.
 
-        ``num_threads`` gives each model's threads for executions on all cores. 0 or a missing entry means all threads.
+        Lanes may run a model meanwhile if it stays loaded. ``num_threads`` gives each model's number of threads for
+        executions on all cores. 0 or a missing entry means all threads.
         """
         self.whole.load(backbones, image_s, engines, num_threads)
         for runner in self.lane_runners:
@@ -97,7 +101,7 @@ class Executor:
             thread.start()
 
     def stop(self) -> None:
-        """Hands over all executions that were begun, then ends the threads."""
+        """Waits until all executions that ``run`` was called with are over, then ends the threads."""
         for thread in self._threads():
             thread.stop()
 
@@ -116,7 +120,13 @@ class Executor:
             give_way(BACKBONE)
 
     def begin(self, scheduled: ScheduledExecution, batches: Sequence[Batch], stack: StackedModel | None) -> Execution:
-        """Notes that an execution begins (lock held). Call ``run`` next."""
+        """Notes that an execution begins, and returns it (lock held). Call ``run`` next.
+
+        Args:
+            scheduled: the decision of the schedule.
+            batches: the batches of the execution.
+            stack: computes all batches as one network; None if each model computes its own batch.
+        """
         self.lanes.begin(scheduled, time.monotonic(), time.process_time())
         if scheduled.lane is not None:
             for batch in batches:
@@ -128,7 +138,10 @@ class Executor:
         return execution
 
     def run(self, execution: Execution) -> None:
-        """Has an execution pre-processed, computed and handed over. On a GPU or a lane, returns before that is done."""
+        """Pre-processes and computes an execution, and gives its batches to their model instances.
+
+        On a GPU or a lane, the call returns before that is done.
+        """
         lane = execution.scheduled.lane
         if lane is None:
             self._load(execution)
@@ -175,7 +188,7 @@ class Executor:
             self._finish(execution)
 
     def launch(self, execution: Execution) -> Fence:
-        """Launches an execution on the device; returns the fence after which the features are in the slots."""
+        """Launches an execution on the device. Returns a fence: once it is reached, the features are in the slots."""
         runner, left = self._runner_of(execution), execution.left
         if len(execution.batches) == 1 and runner.graphs is None and not left[0].maps:
             return left[0].run(runner.stream, self._copies)
@@ -202,7 +215,7 @@ class Executor:
         return done
 
     def _finish(self, execution: Execution) -> None:
-        """Waits until an execution is done, and hands its batches over."""
+        """Waits until an execution is done, and gives its batches to their model instances."""
         failure: Exception | None = None
         try:
             execution.done.wait()

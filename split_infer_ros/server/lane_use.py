@@ -1,4 +1,4 @@
-"""Decides whether the batches of a model may use lanes, and prepares lanes once frames come fast."""
+"""Decides whether the batches of a model may use lanes. Prepares lanes when frames come fast."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ MISSED, MISSED_S = 8, 1.0
 
 
 class LaneUse:
-    """Prepares lanes once batches come faster than all cores can serve them. Gives lanes up if they do not pay.
+    """Prepares lanes for a model when batches come faster than all cores together serve them.
 
-    For lanes, an engine compiles a network a second time. That takes time, and nearly as much memory again. If a camera
-    is slower than the model, no lanes are prepared. While lanes are prepared, frames are served on all cores.
+    For lanes, an engine may compile a network a second time. That takes time, and nearly as much memory again. So no
+    lanes are prepared if a camera is slower than the model. While lanes are prepared, batches run on all cores. If
+    lanes are slower than all cores together, or cannot be prepared, the model gives lanes up for good.
 
     Args:
         instance: the model's instance.
         warm_up: warms up the model's plans.
-        changed: guards what is shared with other threads.
-        ready: called once the plan in force has lanes (lock held).
+        changed: the condition that guards state shared with other threads.
+        ready: called when the plan in force has got lanes. The caller holds ``changed``.
         on_error: called with a notice if lanes cannot be prepared.
-        tries: whether running batches show if lanes pay. If not, measured costs show it.
+        tries: whether the model's batches themselves are timed to learn if lanes are faster; see ``note_batch``. If
+            not, measured costs decide.
     """
 
     def __init__(
@@ -54,16 +56,16 @@ class LaneUse:
 
     @property
     def may_be_used(self) -> bool:
-        """Whether batches of the plan in force may have a lane (lock held)."""
+        """Whether batches of the plan in force may run on a lane (lock held)."""
         return self._instance.plan.has_lanes and self._can_have(self._instance.plan)
 
     def note_batch(self, now: float, *, misses_lane: bool, lanes_pay: bool) -> None:
-        """Notes that a batch begins (lock held). May start to prepare lanes, on a thread of their own.
+        """Notes that a batch begins (lock held). May start a thread that prepares lanes.
 
         Args:
-            now: seconds of the steady clock.
+            now: the time, in seconds of the steady clock.
             misses_lane: whether the batch would run on a lane if its plan had lanes.
-            lanes_pay: False if the model's batches have shown that all cores together serve more than lanes.
+            lanes_pay: False if the model's batches have shown that all cores together serve more batches than lanes.
         """
         if self._tries and not lanes_pay:
             self._give_up()
@@ -78,7 +80,7 @@ class LaneUse:
             threading.Thread(target=self._prepare, args=(plan,), name="prepare lanes").start()
 
     def follow(self, plan: Plan) -> Plan:
-        """Returns a new plan in the form in which it is used: with lanes prepared, if the plan in force uses lanes."""
+        """Returns the new plan as it will be used. If the model uses lanes, prepares them for the new plan first."""
         if self._are_in_use and self._can_have(plan) and self._prepared(plan):
             return replace(plan, has_lanes=True)
         return plan
@@ -100,7 +102,7 @@ class LaneUse:
                 self._ready()
 
     def _prepared(self, plan: Plan) -> bool:
-        """Warms up a plan on lanes; returns whether that worked."""
+        """Warms up a plan on lanes. Returns whether that worked. If not, gives lanes up and reports why."""
         try:
             self._warm_up.run_on_lanes(plan)
         except Exception as error:

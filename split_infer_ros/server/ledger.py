@@ -1,4 +1,4 @@
-"""Counts every frame once: received = published + dropped (by reason) + in flight, at every instant."""
+"""Counts every frame once: received = published + dropped (for a reason) + in flight, at every instant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from split_infer_ros.errors import SplitInferError
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """The counts of a ledger at one instant. ``dropped`` maps the value of each drop reason to a count."""
+    """The counts of a ledger at one instant.
+
+    Attributes:
+        received, published, in_flight: numbers of frames.
+        dropped: the number of dropped frames by the value of their drop reason.
+    """
 
     received: int = 0
     published: int = 0
@@ -27,11 +32,11 @@ class LedgerCounts:
 
 
 class Ticket:
-    """Stands for one frame in flight. It is settled exactly once, as published or as dropped.
+    """Stands for one frame in flight. It is settled once, as published or as dropped. Until then it is open.
 
     Args:
-        ledger: counts the frame.
-        received_at: when the frame came in, in seconds of a steady clock.
+        ledger: the ledger that counts the frame.
+        received_at: when the frame came in, in seconds of the steady clock.
     """
 
     __slots__ = ("_ledger", "received_at")
@@ -41,11 +46,11 @@ class Ticket:
         self.received_at = received_at
 
     def publish(self) -> None:
-        """Settles the frame as published. Raises SplitInferError if it is settled already."""
+        """Counts the frame as published. Raises SplitInferError if it is published or dropped already."""
         self._ledger._settle(self, None)
 
     def drop(self, reason: DropReason) -> None:
-        """Settles the frame as dropped for a reason. Raises SplitInferError if it is settled already."""
+        """Counts the frame as dropped for a reason. Raises SplitInferError if it is published or dropped already."""
         self._ledger._settle(self, reason)
 
 
@@ -63,7 +68,7 @@ class Ledger:
         return f"Ledger({self.counts()})"
 
     def receive(self, now: float) -> Ticket:
-        """Counts a frame that came in at ``now`` (seconds of a steady clock), and returns its ticket."""
+        """Counts a frame that came in at ``now`` (seconds of the steady clock). Returns a ticket for the frame."""
         ticket = Ticket(self, now)
         with self._lock:
             self._received += 1
@@ -71,13 +76,17 @@ class Ledger:
         return ticket
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent but never came in. Each counts as received and as dropped."""
+        """Counts frames that a camera sent and that never arrived. Each counts as received and as dropped."""
         with self._lock:
             self._received += count
             self._dropped[reason] += count
 
     def counts(self) -> LedgerCounts:
-        """Returns all counts at one instant. ``in_flight`` is the number of open tickets, not a computed difference."""
+        """Returns the numbers of received, published and dropped frames and of frames in flight, all at one instant.
+
+        The number in flight is counted, and not computed from the others: it is the number of tickets whose frame is
+        neither published nor dropped. So ``LedgerCounts.balanced`` can detect a frame that was lost.
+        """
         with self._lock:
             dropped = {reason.value: count for reason, count in self._dropped.items()}
             return LedgerCounts(

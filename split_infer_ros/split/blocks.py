@@ -1,7 +1,7 @@
 """The blocks of a model: the parts after which a person would split it.
 
-Blocks are found from the operations of a model alone. Each operation knows the modules in whose forward it was traced.
-So torch.fx, torch.export and ONNX exporters give the same blocks.
+Blocks are found from the operations of a model alone. Each operation names the modules whose ``forward`` ran it when
+the model was traced. So torch.fx, torch.export and ONNX exporters give the same blocks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _CONTAINERS = "torch.nn.modules.container."
 
 
 class ModuleKind(enum.Enum):
-    """What a module is for the search of blocks.
+    """What the search for blocks takes a module for.
 
-    - ``CHAIN``: runs its children one after the other.
-    - ``LAYER``: computes by itself and is never opened.
-    - ``OTHER``: anything else.
+    - ``CHAIN``: a module that runs its children one after the other.
+    - ``LAYER``: a module that computes by itself. It is never opened (see ``find_blocks``).
+    - ``OTHER``: any other module.
     """
 
     CHAIN = "chain"
@@ -36,8 +36,8 @@ class ModuleClass:
     """The class of a module.
 
     Attributes:
-        name: equal for modules of the same class.
-        kind: what the class is.
+        name: the full name of the class. Modules of the same class have the same name.
+        kind: what the search for blocks takes modules of the class for.
     """
 
     name: str
@@ -49,8 +49,9 @@ class Operation:
     """An operation of a model.
 
     Attributes:
-        owner: the path of the module in whose forward it was traced. A call of a layer belongs to the layer.
-        function: the name of a split point behind the operation if it belongs to no block; empty if it is no function.
+        owner: the path of the module whose ``forward`` ran the operation. A call of a layer belongs to the layer.
+        function: the name of the function that the operation calls; empty if it calls none. A split point behind an
+            operation outside all blocks has this name.
     """
 
     owner: str
@@ -58,7 +59,11 @@ class Operation:
 
 
 def class_of(name: str) -> ModuleClass:
-    """Returns the class of that full name, such as ``torch.nn.modules.conv.Conv2d``."""
+    """Returns the class with a full name, such as ``torch.nn.modules.conv.Conv2d``. Its kind follows from the name.
+
+    ``Sequential`` is a chain. Torch's other modules, apart from its containers, are layers. The rest is ``OTHER``.
+    The class need not exist.
+    """
     if name == f"{_CONTAINERS}Sequential":
         return ModuleClass(name, ModuleKind.CHAIN)
     is_layer = name.startswith(_LAYERS) and not name.startswith(_CONTAINERS)
@@ -70,18 +75,18 @@ def find_blocks(
 ) -> set[str]:
     """Returns the paths of the blocks.
 
-    A module is a block unless it is opened. The children of an opened module are examined in turn. Three kinds of
-    modules are opened:
+    A module is a block unless it is opened. To open a module means to look for blocks among its children instead. Three
+    kinds of modules are opened:
 
     - A chain: nn.Sequential, or a module that is never called, such as nn.ModuleList.
-    - A stage: neither it nor another module of its class computes anything outside its children. It has more than a
-      tenth of the operations, and some descendant computes something.
-    - The wrapped whole: it has more than half of the weights, and one of its children is a chain.
+    - A stage: the module has more than a tenth of the operations, and a descendant computes something. Neither the
+      module nor another one of its class computes anything outside its children.
+    - The wrapped whole: the module has more than half of the weights, and one of its children is a chain.
 
     Args:
         operations: the model's operations, in order.
-        classes: the classes of the modules that are called, by path.
-        weights: the number of weights by path, of a module or of the weight itself.
+        classes: the class of each module that is called, by the module's path.
+        weights: numbers of weights. A key is the path of a module, or of one weight.
     """
     return _ModuleTree(operations, classes, weights).blocks("")
 
@@ -89,11 +94,13 @@ def find_blocks(
 def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
     """Yields the position and the names of each place where a split point may lie.
 
-    One such place is the end of a block. Its names are the block and the enclosing blocks that end there as well.
-    The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
+    There are two kinds of places:
+
+    - The end of a block. Its names are the path of the block and the paths of the enclosing modules that end there too.
+    - The end of a run of functions outside all blocks. Its only name is that of the last of these functions.
 
     Args:
-        operations: the operations in order. The last one gives the outputs, and nothing lies behind it.
+        operations: the operations in order. The last one gives the model's outputs, so no place lies behind it.
         blocks: the paths of the blocks.
     """
     last = {path: index for index, operation in enumerate(operations) for path in ancestors(operation.owner)}
@@ -117,13 +124,13 @@ def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterato
 
 
 def ancestors(path: str) -> list[str]:
-    """Returns the path itself and all paths that enclose it, innermost first."""
+    """Returns a module's path and the paths of all modules that enclose it, from the innermost to the outermost."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 class _ModuleTree:
-    """The modules that a model's operations name, with the size of each."""
+    """The modules that a model's operations name, as a tree. It counts the operations and weights of each module."""
 
     def __init__(
         self, operations: Sequence[Operation], classes: Mapping[str, ModuleClass], weights: Mapping[str, int]
@@ -146,7 +153,7 @@ class _ModuleTree:
                 self._weights[path] += count
 
     def blocks(self, path: str) -> set[str]:
-        """Returns the paths of the blocks below a path."""
+        """Returns the paths of the blocks inside the module with this path. The empty path is the whole model."""
         found: set[str] = set()
         for child in self._children.get(path, ()):
             found |= self.blocks(child) if self._is_opened(child) else {child}

@@ -1,6 +1,6 @@
-"""Packs a model's weights into a file, in the order in which layers run and in the layouts that kernels read.
+"""Packs a model's weights into a file: in the order of the layers, and in the layouts that the kernels read.
 
-The weights of a large layer are stored in tiles of rows.
+A large layer's weights are stored in tiles. A tile is some rows of the weights, along their first dimension.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ROW_MULTIPLE = 16  # tiles have a multiple of this many rows: oneDNN's widest bl
 
 
 def packing_target(num_threads: int | None) -> str:
-    """Describes the machine for which a file's layouts are made.
+    """Returns a text that describes the machine that a file's layouts are made for.
 
     Args:
-        num_threads: number of CPU threads that compute; None for a GPU, where every machine has the same layouts.
+        num_threads: number of CPU threads that compute. None means a GPU: all GPUs have the same layouts.
     """
     if num_threads is None:
         return "any GPU"
@@ -52,15 +52,19 @@ def pack_model(
     """Writes a model's weights to a file for this machine.
 
     Args:
-        network: the network of the model. All its split points share the file.
+        network: the network of the model. The file serves all of its split points.
         path: the file to write.
-        num_threads: number of CPU threads that will run the model; None for a GPU, where all layouts are plain.
-        batch_size: batch size with which the model will run. Other sizes work, but some run more slowly.
-        tile_mb: the largest layer, in megabytes, that is stored and streamed whole. Larger ones are split by rows.
+        num_threads: number of CPU threads that will run the model. None means a GPU, where all layouts are plain.
+        batch_size: the batch size with which the model will run. Other batch sizes work, but some run more slowly.
+        tile_mb: the largest size of a layer, in megabytes, that is stored and streamed as one tile. Larger layers are
+            split into several tiles.
+
+    Returns:
+        The header of the file.
 
     Raises:
         OSError: the file cannot be written.
-        WeightsError: the model has no weights, or released weights cannot be read again.
+        WeightsError: the model has no weights, or weights that were released from memory cannot be read again.
     """
     state = network.graph.state()
     for name, tensor in state.items():
@@ -90,7 +94,7 @@ def pack_model(
 
 
 def _tiles(layer: Layer, state: Mapping[str, Tensor], tile_bytes: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Yields a layer's tiles, each as its first row and its tensors. A layer up to ``tile_bytes`` is one tile."""
+    """Yields each tile of a layer: its first row and its tensors. A layer of ``tile_bytes`` or less is one tile."""
     tensors = {name: state[name].detach() for name in layer.tensors}
     weight = tensors.get(f"{layer.name}.weight")
     rows = math.inf
@@ -104,12 +108,15 @@ def _tiles(layer: Layer, state: Mapping[str, Tensor], tile_bytes: int) -> Iterat
 
 
 def can_be_tiled(module: nn.Module | None) -> bool:
-    """True if each row of the layer's weights alone computes its part of the results."""
+    """Whether a layer can be computed tile by tile: each row of its weights computes some of the results alone.
+
+    True for linear layers, and for fused convolutions without groups.
+    """
     return type(module) is nn.Linear or (isinstance(module, FusedConv2d) and module.geometry[3] == 1)
 
 
 def _piece(layer: Layer, row: int, tensors: Mapping[str, Tensor], shapes: set[tuple[int, ...]]) -> tuple[Piece, bytes]:
-    """Returns a tile as a piece, and its bytes. The piece's place in the file is not known yet."""
+    """Returns a tile's entry in the header, and its bytes. The entry lacks the place in the file."""
     entries: list[PackedTensor] = []
     data = b""
     for name, tensor in tensors.items():
@@ -123,7 +130,7 @@ def _piece(layer: Layer, row: int, tensors: Mapping[str, Tensor], shapes: set[tu
 def _packed_tensor(
     module: nn.Module | None, name: str, tensor: Tensor, shapes: set[tuple[int, ...]]
 ) -> tuple[PackedTensor, bytes]:
-    """Returns a tensor's entry, and its bytes. The tensor's place in the piece is not known yet."""
+    """Returns a tensor's entry in the header, and its bytes. The entry lacks the place in the tile."""
     plain = PackedTensor(
         name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), offset=0, nbytes=0
     )
@@ -143,7 +150,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Returns a digest of the weights' names, types, shapes and values."""
+    """Returns a digest of all weights: of their names, types, shapes and values."""
     digest = hashlib.blake2b(digest_size=12)
     for name in sorted(state):
         values = state[name].detach()

@@ -1,4 +1,4 @@
-"""The memory in which a plan's model computes on a GPU. It follows the plan's memory policy."""
+"""The memory in which a plan's model computes on a GPU. If possible, it is of the plan's memory policy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelMemory:
-    """The memory of a plan's tensors that are not in slots or buffers.
+    """The memory pools for those tensors of a plan that lie neither in slots nor in staging buffers.
 
-    There are two pools, because one thread pre-processes a batch while another thread computes the previous batch.
+    There are two pools, because one thread pre-processes a batch while another thread computes the batch before.
 
     Attributes:
-        images: pool for pre-processed images.
-        activations: pool for the backbone's activations, unless the backbone is recorded.
-        note: a sentence that says why these tensors do not follow the plan's policy; empty if they do.
+        images: the pool for pre-processed images.
+        activations: the pool for the backbone's activations. A recorded backbone uses the memory of its graph instead.
+        note: a sentence that says why these tensors lie in device memory despite the plan's policy; otherwise empty.
     """
 
     images: MemoryPool
@@ -31,12 +31,13 @@ class ModelMemory:
 
     @classmethod
     def open(cls, place: Place, covers_model: bool) -> ModelMemory:
-        """Opens memory for a plan.
+        """Makes the pools of a plan.
 
         Args:
-            place: the plan's policy, and the backbone's device.
-            covers_model: whether weights and activations follow the policy. If not, or if torch cannot use memory of
-                the policy here, they lie in torch's common memory. In the second case, ``note`` says so.
+            place: the plan's memory policy, and the backbone's device.
+            covers_model: whether weights and activations should lie in memory of the policy. If not, they lie in
+                torch's common memory. They also lie there if torch cannot allocate memory of the policy on this
+                machine. ``note`` then says so.
         """
         note = ""
         if covers_model:
@@ -49,20 +50,23 @@ class ModelMemory:
 
     @property
     def policy(self) -> Policy:
-        """The policy that these tensors follow."""
+        """The memory policy of the pools."""
         return self.activations.policy
 
     @property
     def bytes(self) -> int:
-        """The memory that torch has taken for both pools; 0 for torch's common memory, which all models share."""
+        """The bytes that torch has taken for ``images`` and ``activations``.
+
+        0 if they lie in torch's common memory, because all models share it.
+        """
         return self.images.bytes + self.activations.bytes
 
 
 class PooledBackbone:
-    """A backbone that allocates its activations in a pool, for callers that know no plan.
+    """A backbone that allocates its activations in a pool. It serves callers that have no plan.
 
     Args:
-        inner: the backbone.
+        inner: the backbone that computes.
         pool: the pool for activations and results.
 
     Attributes:
@@ -74,6 +78,6 @@ class PooledBackbone:
         self.pool = pool
 
     def __call__(self, images: Values) -> Sequence[Values]:
-        """Maps (N, 3, h, w) to a tuple of (N, ...)."""
+        """Computes the features, each (N, ...), of images (N, 3, h, w)."""
         with self.pool.allocating():
             return self.inner(images)

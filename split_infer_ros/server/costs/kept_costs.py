@@ -1,4 +1,4 @@
-"""Keeps the measured costs of executions in the database, under descriptions of the models."""
+"""Keeps the measured costs of executions in the database. A cost is found by descriptions of its models."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ CostKey = tuple[tuple[str, int], ...]  # like a Combination, but with a descript
 
 
 class KeptCosts:
-    """Measured costs by execution mode and cost key. A mode is named by its number of lanes; see ``CostTable``.
+    """The measured costs of executions: the seconds of an execution, by execution mode and cost key.
+
+    The number of lanes stands for an execution mode; see ``CostTable``.
 
     Args:
-        key: the device and the versions under which costs are kept.
-        database: keeps costs. ``load`` takes them from it.
+        key: the device and the versions that the costs belong to.
+        database: keeps the costs. ``load`` takes costs from it.
         graphs: whether executions are recorded as graphs.
     """
 
@@ -41,7 +43,10 @@ class KeptCosts:
     def load(self, modes: Iterable[int]) -> None:
         """Takes the costs of these modes from the database. Other threads may use this object meanwhile.
 
-        If the samples of a cost disagree, the machine was busy. Such a cost is not taken, so it is measured again.
+        If the samples of a cost disagree, the machine was busy. Such a cost is left out, so it is measured again.
+
+        Args:
+            modes: the number of lanes of each mode.
         """
         for num_lanes in modes:
             for record in self._database.find(self._key, self._task(num_lanes)):
@@ -50,7 +55,7 @@ class KeptCosts:
                     self._measured_s[num_lanes, cost_key] = record.median_s
 
     def find_s(self, num_lanes: int, cost_key: CostKey) -> float | None:
-        """Returns the cost of an execution in seconds; None if it is not known."""
+        """Returns the cost of an execution in seconds; None if the cost is not known."""
         return self._measured_s.get((num_lanes, cost_key))
 
     def add(self, num_lanes: int, cost_key: CostKey, samples_s: Sequence[float]) -> None:
@@ -60,17 +65,20 @@ class KeptCosts:
         self._database.keep([record], "the cost of an execution is")
 
     def _task(self, num_lanes: int) -> dict[str, Any]:
-        """Returns the task of the records. It is the same for all models. ``config`` names models and batch sizes."""
+        """Returns the task of the records of a mode, the same for all models. ``config`` holds the cost key."""
         threads = {"threads": 1, "lanes": num_lanes} if num_lanes else {"threads": max_threads()}
         return {"stage": "execution", **threads, "graphs": self._graphs}
 
 
 def kind_of(model: SplitModel, variant: str) -> str:
-    """Returns the description of a model in cost keys. It does not depend on the model's name.
+    """Returns the text that stands for a model in a cost key.
+
+    The text names the network's fingerprint and ``variant``. It also names an engine other than torch with its version,
+    and a precision other than fp32. It does not name the model, so models of the same network share their costs.
 
     Args:
-        model: the model. An engine other than torch counts, with its version, and so does a precision other than fp32.
-        variant: what the costs depend on besides the model; see ``Plan.cost_key``.
+        model: the model.
+        variant: what the costs depend on besides the model, as ``Plan.cost_key`` gives it.
     """
     config, kind = model.execution_config, f"{model.network.fingerprint} at {variant}"
     if config.engine is not Engine.TORCH:
@@ -81,7 +89,7 @@ def kind_of(model: SplitModel, variant: str) -> str:
 
 
 def samples_agree(samples_s: Sequence[float]) -> bool:
-    """Returns whether half of the samples are about as fast as the fastest one. If not, the machine was busy.
+    """Returns whether half of the samples are about as fast as the fastest sample. If not, the machine was busy.
 
     Args:
         samples_s: at least one sample, in seconds.

@@ -29,9 +29,11 @@ class Request:
         arrival_s: when the frame came, in seconds of the steady clock.
         camera: which of the tenant's cameras sent it.
         deadline_s: when the backbone should be done, in seconds of the steady clock; infinite without a deadline.
-        virtual_deadline_s: orders the queue. The earliest is served first, equal ones in the order of arrival.
+        virtual_deadline_s: the time by which the queue orders requests, in seconds of the steady clock. The request
+            with the earliest time is served first. The function ``virtual_deadline_s`` computes it.
         when_late: what happens to the frame once it cannot meet its deadline.
-        turn: decides between requests with the same virtual deadline; see ``RequestQueue.take_turns``.
+        turn: orders requests with the same virtual deadline; see ``RequestQueue.take_turns``. Requests with the same
+            turn as well are served in the order of arrival.
     """
 
     number: int
@@ -47,7 +49,7 @@ class Request:
 
     @property
     def source(self) -> tuple[str, str]:
-        """The tenant and its camera. No frame overtakes an earlier one of its source."""
+        """The source of the frame: its tenant and camera. No frame overtakes an earlier frame of the same source."""
         return self.tenant, self.camera
 
     @property
@@ -60,20 +62,23 @@ def virtual_deadline_s(arrival_s: float, patience_s: float, priority: int) -> fl
     """Returns the virtual deadline of a request. The queue serves the earliest virtual deadline first.
 
     This is the rule "earliest deadline first" of the co-optimisation paper (§IV-B), weighted by priority. Each step of
-    priority halves the patience. The result is finite, so no request starves: if a request arrives after the virtual
-    deadline of another, it is ordered behind that one.
+    priority halves the patience. The result is finite, so no request starves: a request that arrives after the virtual
+    deadline of another request is served after that request.
 
     Args:
         arrival_s: when the request arrived, in seconds of the steady clock.
         patience_s: seconds from the arrival to the deadline.
-        priority: the tenant's priority. 0 is usual, and a negative priority lengthens the patience.
+        priority: the tenant's priority. 0 leaves the patience as it is. Each step below 0 doubles it.
     """
     return arrival_s + math.ldexp(patience_s, -priority)
 
 
 @dataclass
 class RequestQueue(Sequence[Request]):
-    """Waiting requests, ordered by virtual deadline. Requests of one source stay in their order of arrival."""
+    """The requests that wait. The one with the earliest virtual deadline comes first (``Request.virtual_deadline_s``).
+
+    The requests of one camera of a tenant stay in their order of arrival.
+    """
 
     _waiting: list[Request] = field(default_factory=list)
     _latest_virtual_deadline_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -92,10 +97,10 @@ class RequestQueue(Sequence[Request]):
         return iter(self._waiting)
 
     def add(self, request: Request) -> None:
-        """Adds a request at its place in the order.
+        """Adds a request at its place in the queue.
 
-        If a tenant's patience was shortened, its request still does not overtake its own earlier ones. With n waiting
-        requests, this takes O(log n) comparisons and moves O(n) references.
+        A request never overtakes an earlier one of its source, even if its tenant's patience was shortened meanwhile.
+        With n waiting requests, this takes O(log n) comparisons and moves O(n) references.
         """
         latest_s = self._latest_virtual_deadline_s.get(request.source, -math.inf)
         deadline_s = max(request.virtual_deadline_s, latest_s)
@@ -105,7 +110,7 @@ class RequestQueue(Sequence[Request]):
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.order)
 
     def remove(self, requests: Collection[Request]) -> None:
-        """Removes waiting requests. It searches the queue only from the first of them to the last."""
+        """Removes waiting requests. Searches the queue only from the first of these requests to the last one."""
         if not requests:
             return
         numbers = {request.number for request in requests}
@@ -122,7 +127,7 @@ class RequestQueue(Sequence[Request]):
         self._waiting[begin:end] = remaining
 
     def remove_tenant(self, tenant: str) -> list[Request]:
-        """Removes and returns all requests of a tenant, and forgets their order."""
+        """Removes and returns all requests of a tenant. They no longer delay later requests of the tenant."""
         removed = [request for request in self._waiting if request.tenant == tenant]
         self.remove(removed)
         for source in [source for source in self._latest_virtual_deadline_s if source[0] == tenant]:
@@ -130,9 +135,10 @@ class RequestQueue(Sequence[Request]):
         return removed
 
     def remove_oldest(self, source: tuple[str, str]) -> Request:
-        """Removes and returns a source's oldest request. Each later request of the source moves up to the place before.
+        """Removes and returns the oldest request of a source.
 
-        Otherwise a source that sends fast would never get a turn.
+        Each later request of the source moves up to the place of the one before it. If requests kept their places, a
+        source that sends fast would never get a turn.
         """
         places = [request for request in self._waiting if request.source == source]
         requests = sorted(places, key=lambda request: request.number)
@@ -143,14 +149,13 @@ class RequestQueue(Sequence[Request]):
         return requests[0]
 
     def take_turns(self, tenant: str, cameras: Sequence[str]) -> None:
-        """Deals the tenant's places in the queue out to its cameras in turns.
+        """Gives the places of a tenant's requests to its cameras in turns: one request of each camera, then the next.
 
-        With the order of arrival alone, the first of several cameras that send at the same moments would be served
-        most.
+        If several cameras send at the same moments, the order of arrival would always favour the first of them.
 
         Args:
-            tenant: the name of the tenant. Its requests only change places with each other.
-            cameras: all cameras of the tenant. The camera that has the next turn comes first.
+            tenant: the name of the tenant. Its requests change places only with each other.
+            cameras: all cameras of the tenant, in the order of their turns. The first one has the next turn.
         """
         places = [request for request in self._waiting if request.tenant == tenant]
         by_age = sorted(places, key=lambda request: request.number)

@@ -1,6 +1,6 @@
-"""Selects scores above a threshold in their order, without the host, by the stages of a prefix sum (§3.1.1, Fig. 3).
+"""Selects scores above a threshold on the device and keeps their order. It uses a prefix sum (§3.1.1, Fig. 3).
 
-Only the device knows how many are selected. Results therefore have room for all scores.
+The host does not know how many scores are selected. The results therefore have room for all scores.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ CHUNK = 128  # best scores of a row that one program writes
 
 
 class Selected(NamedTuple):
-    """The selected scores of all rows, one row behind the other. What lies behind the last one is undefined.
+    """The selected scores of R rows with n scores each. The scores of a row lie together, row after row.
+
+    ``offsets[R]`` scores are selected. The elements of ``keys`` and ``places`` behind them are undefined.
 
     Attributes:
-        keys: int64 (R * n,). In ascending order, they order the rows, and the scores of a row from the best down.
-        places: int32 (R * n,), the place of each selected score in its row.
-        offsets: int64 (R + 1,), the start of each row's selected scores, and at the end the number of all.
+        keys: int64 (R * n,), a sort key for each selected score. Ascending keys sort by row, then from the best score
+            of a row to its worst.
+        places: int32 (R * n,), the index of each selected score in its row.
+        offsets: int64 (R + 1,). Row r has the elements from ``offsets[r]`` to ``offsets[r + 1]`` of the others.
     """
 
     keys: Tensor
@@ -35,15 +38,15 @@ class Selected(NamedTuple):
 
 
 def select_above(scores: Tensor, threshold: float, block: int = BLOCK) -> Selected:
-    """Returns the scores above a threshold. NaN is not above any.
+    """Returns the scores above a threshold. NaN is never selected.
 
-    The up-sweep counts them in each block. The scan adds the counts. The down-sweep writes each selected score behind
-    those before it.
+    The up-sweep counts the selected scores in each block. The scan adds the counts up. The down-sweep writes each
+    selected score behind the selected scores before it.
 
     Args:
         scores: float32 (R, n), contiguous, R and n at least 1.
-        threshold: the limit, which is rounded to float32.
-        block: how many scores one program looks at, a power of two.
+        threshold: scores above this are selected. It is rounded to float32.
+        block: how many scores one program of the kernel looks at, a power of two.
     """
     rows, length = scores.shape
     blocks = triton.cdiv(length, block)
@@ -59,12 +62,14 @@ def select_above(scores: Tensor, threshold: float, block: int = BLOCK) -> Select
 
 
 def keep_best(scores: Tensor, count: int, threshold: float) -> Tensor:
-    """Returns scores (R, n) with -inf in place of all but the best of each row. Of equal scores the first are kept.
+    """Returns a copy of the scores, (R, n), that keeps the best scores of each row. All others become -inf.
+
+    If scores are equal, the first of them are kept.
 
     Args:
         scores: float32 (R, n), contiguous, R and n at least 1.
-        count: how many scores of a row are kept.
-        threshold: scores that do not lie above it become -inf as well.
+        count: how many scores of each row are kept.
+        threshold: scores that are not above this become -inf as well.
     """
     rows, length = scores.shape
     selected = select_above(scores, threshold)
