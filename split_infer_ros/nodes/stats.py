@@ -44,7 +44,8 @@ class StatsParameters(NodeParameters):
     )
     camera_timeout_s: float = setting(
         5.0,
-        "Seconds without a frame after which /diagnostics warns about a camera. 0: never.",
+        "Seconds without a frame of any camera after which /diagnostics warns. Each tenant counts for itself. "
+        "0: never.",
         minimum=0.0,
         maximum=86_400.0,
     )
