@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from openvino_devices import Device, pretend_devices
 
+from split_infer_ros.engines import provider_checkup
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.provider_checkup import check_providers
 from split_infer_ros.telemetry.checkup import Level
@@ -23,6 +24,17 @@ def test_providers_and_devices_are_listed(monkeypatch: pytest.MonkeyPatch) -> No
         "Providers of onnxruntime": (Level.OK, "Tensorrt, CUDA, CPU"),
         "Devices of openvino": (Level.OK, "CPU, GPU.0, GPU.1, GPU"),
     }
+
+
+@pytest.mark.parametrize(("has_driver", "names"), [(True, ["CPU"]), (False, ["CPU"]), (True, ["CUDA", "CPU"])])
+def test_a_gpu_that_onnx_files_do_not_reach_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, has_driver: bool, names: list[str]
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(runtime, "get_available_providers", lambda: [f"{name}ExecutionProvider" for name in names])
+    monkeypatch.setattr(provider_checkup, "has_gpu_driver", lambda: has_driver)
+    level, _ = found()["Providers of onnxruntime"]
+    assert level is (Level.NOTE if has_driver and names == ["CPU"] else Level.OK)
 
 
 def test_an_engine_that_is_not_installed_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:

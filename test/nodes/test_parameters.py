@@ -13,6 +13,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_pipeline import NODE_TYPES, Pipeline
@@ -26,7 +27,7 @@ from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
-from split_infer_ros.nodes.parameters.declaration import refuse_unknown
+from split_infer_ros.nodes.parameters.declaration import Parameters, refuse_unknown
 from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.stats import StatsParameters
 from split_infer_ros.server.settings import StageSettings
@@ -385,3 +386,19 @@ def test_parameter_set_while_inactive_takes_effect(pipeline: Pipeline) -> None:
     assert pipeline.client.transition("backbone", "activate")
     assert pipeline.backbone.stage.settings.batch_size == 2
     pipeline.client.publisher(Image, "image").publish(image())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault of ours"), ConfigurationError("rate_hz cannot be 5 here.")])
+def test_only_an_unforeseen_error_is_logged_with_its_traceback(
+    context: Context, error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: CameraParameters) -> None:
+        raise error
+
+    node = Node("refusing", context=context, use_global_arguments=False)
+    Parameters(node, CameraParameters, refuse)
+    (result,) = node.set_parameters([Parameter("rate_hz", value=5.0)])
+    node.destroy_node()
+    assert not result.successful
+    assert str(error) in result.reason
+    assert ("Traceback" in capfd.readouterr().err) == isinstance(error, RuntimeError)

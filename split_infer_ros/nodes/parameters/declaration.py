@@ -7,6 +7,7 @@ one of them is first set, or when the name is first listed.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from rclpy.exceptions import ParameterNotDeclaredException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from split_infer_ros.errors import ConfigurationError, error_sentence
+from split_infer_ros.errors import ConfigurationError, SplitInferError, error_sentence
 from split_infer_ros.nodes.parameters.table import Rows
 from split_infer_ros.nodes.ros_text import repaired
 from split_infer_ros.runtime.text import repair_text
@@ -129,6 +130,8 @@ class Parameters(Generic[Table]):
                     self.values = values
                     self._declare(values)
             except Exception as error:  # an exception from this callback would end the process
+                if not isinstance(error, SplitInferError):  # a fault of the package, which its sentence does not show
+                    self._node.get_logger().error("".join(traceback.format_exception(error)))
                 return SetParametersResult(successful=False, reason=repair_text(error_sentence(error)))
         return SetParametersResult(successful=True)
 
