@@ -11,6 +11,7 @@ from benchmarks.common.usage import MB, resident_bytes
 from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Arrivals, Observer
 from benchmarks.ros.process_usage import ProcessUsage
+from benchmarks.ros.rival_turns import steady
 from benchmarks.ros.trace import Trace, busy
 from split_infer_ros.msg import PipelineReport
 
@@ -53,14 +54,14 @@ class Bench:
         observer.subscribe(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
 
     def find_capacity(self) -> None:
-        """Measures how many frames per second the pipeline can process."""
+        """Measures how many frames per second the pipeline can process, until they are steady."""
         rate, published = MIN_HZ, 0.0
         while True:
             self._send(rate)
             before, published = published, self._arrivals.during(CAPACITY_S)[0]
             # Cameras in phase lose frames at any rate, so published frames are compared with those at the last rate.
             if published < GROWTH * before or rate >= MAX_HZ:
-                self.capacity = max(before, published)
+                self.capacity = max(before, steady(lambda: self._arrivals.during(CAPACITY_S)[0]))
                 return
             rate *= 2
 

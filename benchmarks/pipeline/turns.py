@@ -10,7 +10,7 @@ from benchmarks.common.usage import Usage
 from benchmarks.ros.dds_hop import DdsHop
 from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Observer
-from benchmarks.ros.rival_turns import LATENCY, PIPELINE, SATURATION, RivalTurns
+from benchmarks.ros.rival_turns import LATENCY, PIPELINE, SATURATION, RivalTurns, steady
 from benchmarks.ros.trace import Trace
 
 NAIVE = "naive"
@@ -49,7 +49,7 @@ class Bench:
         self.own_usage = Usage()
 
     def warm_up(self) -> None:
-        """Measures each rival's frames/s. The camera's rates are calculated from them."""
+        """Measures each rival's frames/s until they are steady. The camera's rates are calculated from them."""
         self._capacity[NAIVE] = self._frames_hz(NAIVE, WARM_UP_HZ)
         for rival in self._turns.rivals:
             if rival != NAIVE:
@@ -83,8 +83,11 @@ class Bench:
         return found
 
     def _frames_hz(self, rival: str, rate: float) -> float:
-        moment = self._turns.watch(SATURATION, rival, rate=rate, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S)
-        return moment.frames_hz
+        def measure() -> float:
+            watch = self._turns.watch
+            return watch(SATURATION, rival, rate=rate, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S).frames_hz
+
+        return steady(measure)
 
     def _set_batch(self, rival: str, size: int) -> None:
         """Sets a pipeline's batch size.

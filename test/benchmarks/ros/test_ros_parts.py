@@ -21,6 +21,7 @@ from benchmarks.ros.dds_hop import DdsHop
 from benchmarks.ros.feed import to_message
 from benchmarks.ros.observer import Arrivals, stamp_ns
 from benchmarks.ros.process_usage import ProcessUsage
+from benchmarks.ros.rival_turns import CALM_ROUNDS, MAX_ROUNDS, steady
 from benchmarks.ros.trace import Batch, Trace, busy
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.telemetry.trace import TraceFile
@@ -124,3 +125,17 @@ def test_dds_carries_messages_of_all_sizes():
             assert all(0 < dds.median(size, 3, 0.0) < 5 for size in (1000, 200_000))
     finally:
         rclpy.try_shutdown()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "rounds"),
+    [
+        ([20.0, 21.0, 19.0, 20.0, 20.0, 99.0], 21.0, 1 + CALM_ROUNDS),
+        ([5.0, 5.0, 20.0, 40.0, *[41.0] * 9], 41.0, 4 + CALM_ROUNDS),  # what it did at first is forgotten
+        ([2.0**number for number in range(99)], 2.0 ** (MAX_ROUNDS - 1), MAX_ROUNDS),
+    ],
+)
+def test_a_node_is_measured_until_it_is_no_longer_faster(found, expected, rounds):
+    asked = iter(found)
+    assert steady(lambda: next(asked)) == expected
+    assert found[rounds:] == list(asked)
