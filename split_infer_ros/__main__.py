@@ -25,7 +25,10 @@ INSTALLED_AS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "sklearn": "s
 
 
 def executables() -> dict[str, str]:
-    """Returns the module of each executable by its name. Modules in ``nodes`` need ROS, modules in ``cli`` do not."""
+    """Returns the full name of the module of each executable, by the executable's name.
+
+    Modules in ``nodes`` need ROS, modules in ``cli`` do not.
+    """
     modules = Path(__file__).with_name("executables.txt").read_text().split()
     return {module.rpartition("/")[2]: f"{PACKAGE}.{module.replace('/', '.')}" for module in modules}
 

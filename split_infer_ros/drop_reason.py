@@ -15,14 +15,14 @@ class Reporter(enum.Enum):
 
 
 class DropReason(str, enum.Enum):
-    """The name under which a dropped frame is counted. Reports and messages carry its value.
+    """The name under which a dropped frame is counted. Reports and messages carry the value, such as ``overrun``.
 
     ``scripts/reference.py`` renews the documents' table after a change. Reasons with the same meaning share a row.
 
     Attributes:
         meaning: what happened to the frame, in Markdown.
         intended: whether somebody asked for this kind of drop. Other reasons count as failures in diagnostics.
-        reporter: who may report it. A head in another process may report only the reasons of heads.
+        reporter: who may report the reason. A head in another process may report only reasons with ``HEAD``.
     """
 
     OVERRUN = (
@@ -82,11 +82,11 @@ class DropReason(str, enum.Enum):
 
     @classmethod
     def named(cls, text: str) -> DropReason:
-        """Returns the reason with that name, or ``UNKNOWN_REASON`` if there is none."""
+        """Returns the reason with the value ``text``; ``UNKNOWN_REASON`` if there is none."""
         return next((reason for reason in cls if reason.value == text), cls.UNKNOWN_REASON)
 
     @classmethod
     def claimed_by_head(cls, text: str) -> DropReason:
-        """Returns the reason that a head in another process gave, or ``UNKNOWN_REASON`` if heads may not give it."""
+        """Returns the reason that a head of another process gave; ``UNKNOWN_REASON`` if a head may not give it."""
         reason = cls.named(text)
         return reason if reason.reporter is Reporter.HEAD else cls.UNKNOWN_REASON

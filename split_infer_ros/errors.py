@@ -8,8 +8,8 @@
         - SourceError
     - ImageError: an image message cannot be read. It carries the drop reason of the frame.
     - StreamError: weights did not arrive. It carries the drop reason of the batch's frames.
-    - HandleError: a handle gives no access to a slot. It carries the name under which it is counted.
-    - Notice: something runs, but not as it was asked for. It costs no frame, and is reported, not raised.
+    - HandleError: a handle gives no access to a slot. It carries the name under which the refused handle is counted.
+    - Notice: something runs, but not as it was asked for. No frame is dropped. The notice is reported, not raised.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ConfigurationError(SplitInferError):
 
 
 class UnknownModelError(ConfigurationError):
-    """There is no model with that name."""
+    """There is no model with the name that the user gave."""
 
 
 class UnknownSplitPointError(ConfigurationError):
-    """The model has no such split point."""
+    """The model has no split point with the name that the user gave."""
 
 
 class WeightsError(ConfigurationError):
@@ -66,7 +66,10 @@ class StreamError(SplitInferError):
 
 
 class Notice(SplitInferError):
-    """Something runs, but not as it was asked for, for example in other memory or without CUDA graphs."""
+    """Something runs, but not as it was asked for, for example in other memory or without CUDA graphs.
+
+    It is an exception only so that the receivers of errors can also take it. It is not raised.
+    """
 
 
 def error_sentence(error: BaseException) -> str:
@@ -75,7 +78,7 @@ def error_sentence(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, at most 200 characters of it. Without a text, its type."""
+    """Returns the first line of an error's text, cut to 200 characters. For an error without text, returns its type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
@@ -83,7 +86,10 @@ class HandleError(SplitInferError):
     """A handle gives no access to a slot.
 
     Attributes:
-        reason: ``stale``, ``released``, ``busy`` or ``foreign``.
+        reason: the name under which the refused handle is counted. ``stale``: the slot serves a later batch, or was
+            given back. ``released``: the handle was used before. ``busy``: the slot cannot be read now, for example
+            because another process reads it. ``foreign``: there is no such slot here, or its features do not fit the
+            model. ``malformed``: the handle's message contradicts itself.
     """
 
     def __init__(self, reason: str, sentence: str) -> None:

@@ -29,9 +29,9 @@ class Unit(NamedTuple):
     """A unit in which users give a number.
 
     Attributes:
-        suffix: the end of the names that users write.
-        field_suffix: the end of the field's name, which names the field's unit.
-        size: the size of this unit in the field's unit.
+        suffix: the end of the names that users write, such as ``_ms``.
+        field_suffix: the end of the field's name, which names the field's unit, such as ``_s``.
+        size: the size of the users' unit in the field's unit, such as 1/1000.
     """
 
     suffix: str
@@ -45,7 +45,7 @@ MEGABYTES = Unit("_mb", "_bytes", Fraction(10**6))
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The facts about a setting.
+    """What is known of a setting: its default, its range, its description and so on.
 
     Attributes:
         default: the value if the user sets none. Its type is the type of all values.
@@ -54,7 +54,7 @@ class Setting:
         choices: the accepted values; empty if all values of the type are accepted.
         unit: the users' unit; None if it is the field's unit.
         name: the users' name; empty if it follows from the field's name and the unit.
-        read_only: whether the setting cannot change while models are loaded.
+        read_only: True if the setting cannot change while models are loaded.
         purpose: the heading in the reference; empty for the heading of the dataclass.
     """
 
@@ -119,7 +119,7 @@ class Setting:
         return self.name or name, replace(self, **values, choices=choices, unit=None)
 
     def to_user(self, value: Any) -> Any:
-        """Returns the users' value for a value of the field."""
+        """Returns a value of the field as users write it. If infinity means no limit for this setting, it becomes 0."""
         if isinstance(value, Enum):
             return value.value
         if self._may_be_unlimited and value == math.inf:
@@ -129,7 +129,7 @@ class Setting:
         return float(f"{value * self.unit.size.denominator / self.unit.size.numerator:.15g}")  # 33.3, not 33.29999...
 
     def from_user(self, value: Any) -> Any:
-        """Returns the field's value for a user's value. The user's value must be accepted."""
+        """Returns a user's value in the form and unit of the field. The value must be one that ``check`` accepts."""
         if self._may_be_unlimited and value == 0:
             return math.inf
         if self.unit is not None:
@@ -155,7 +155,13 @@ def setting(default: Any, description: str, **facts: Any) -> Any:
 
 
 def like(table: type[Any], name: str, /, **changes: Any) -> Any:
-    """Returns a copy of another dataclass's setting with changed attributes, such as ``default``."""
+    """Returns a dataclass field with a copy of a setting of another dataclass.
+
+    Args:
+        table: the other dataclass.
+        name: the name of the field there.
+        changes: attributes of ``Setting`` that differ in the copy, such as ``default``.
+    """
     return _field(replace(settings_of(table)[name], **changes))
 
 

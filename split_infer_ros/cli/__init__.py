@@ -1,1 +1,1 @@
-"""Commands that need no ROS. Each has a module; ``command`` holds what they share."""
+"""Commands that need no ROS. Each command has a module. The module ``command`` holds what they share."""

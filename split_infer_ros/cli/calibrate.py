@@ -32,14 +32,14 @@ def make_parser() -> CommandParser:
 
 @command(make_parser)
 def main(chosen: Namespace) -> None:
-    """Prints the constants of this machine, measured if need be."""
+    """Prints the constants of this machine. Measures them first if the database lacks them. Returns the exit code."""
     device = choose_device(chosen.device)
     found = calibrate_machine(device, Database(chosen.database), remeasure=chosen.anew, say=say)
     print("\n".join((f"Memory of {gpu_name(str(device)) or cpu_name()}", *describe(found))))
 
 
 def describe(found: Calibration) -> Iterator[str]:
-    """Yields a line for each constant of Table III (paper 003)."""
+    """Yields a line of text for each constant of the paper's Table III (paper 003), with its value and spread."""
     for row in ALL_CONSTANTS:
         yield f"  {row.symbol:<13} {row.description:<45} {_value(found, row)}"
 

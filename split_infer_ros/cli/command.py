@@ -1,4 +1,4 @@
-"""What commands share: how one runs, the options that several have, the chosen model, and numbers of the user."""
+"""What commands share: how they run, common arguments, the model that the user chose, and checks of numbers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ Work = Callable[[Namespace], int | None]
 def command(
     make_parser: Callable[[], CommandParser], errors: tuple[type[Exception], ...] = (SplitInferError,)
 ) -> Callable[[Work], Callable[[], int]]:
-    """Decorates the work of a command. The result parses the process's arguments, works, and returns the exit code.
+    """Returns a decorator that turns the work of a command into its ``main`` function.
 
-    If the work raises one of ``errors``, its message is printed, and the exit code is 1.
+    That function parses the process's arguments, does the work, and returns the exit code. If the work raises one of
+    ``errors``, the error's message is printed, and the exit code is 1.
 
     Args:
         make_parser: makes the parser of the command's arguments.
-        errors: the kinds of errors that are for the user.
+        errors: the types of errors whose message is meant for the user. Others are raised.
     """
 
     def decorate(work: Work) -> Callable[[], int]:
@@ -54,7 +55,12 @@ class CommandParser(ArgumentParser):
 
     @classmethod
     def of(cls, name: str, description: str | None) -> CommandParser:
-        """Makes the parser of a command, whose description keeps its line breaks."""
+        """Returns a parser without arguments.
+
+        Args:
+            name: the command's name.
+            description: the text of ``--help``. It keeps its line breaks.
+        """
         return cls(prog=name, description=description, formatter_class=RawDescriptionHelpFormatter)
 
     def add_model(self) -> None:
@@ -93,22 +99,23 @@ class CommandParser(ArgumentParser):
 
 
 def weights_of(chosen: Namespace, untrained: NamedWeights) -> str:
-    """Returns the weights that the user chose.
+    """Returns the weights that the user chose, in the form that ``ModelSpec`` takes.
 
-    By default these are untrained ones, which need no download. ``shapes`` has only the trained ones in this package.
+    If the user chose none, these are untrained weights, which need no download. The model ``shapes`` is an exception:
+    it gets its trained weights, which are in this package.
 
     Args:
-        chosen: the parsed arguments.
-        untrained: the untrained weights.
+        chosen: the parsed arguments, with ``weights`` and ``model``.
+        untrained: the name of the untrained weights that the command uses.
     """
     return str(chosen.weights or (NamedWeights.DEFAULT if chosen.model == SHAPES else untrained).value)
 
 
 def model_spec_of(chosen: Namespace, *, weights: str, device: str = "cpu", **more: Any) -> ModelSpec:
-    """Returns which model the user chose.
+    """Returns the model spec of the model that the user chose.
 
     Args:
-        chosen: the parsed arguments. ``add_model`` and ``add_model_options`` declare some of them.
+        chosen: the parsed arguments. They include those of ``add_model`` and ``add_model_options``.
         weights: the weights, in the form that ``ModelSpec`` takes.
         device: the device, in the form that ``ModelSpec`` takes.
         more: further arguments of ``ModelSpec``.
@@ -120,7 +127,11 @@ def model_spec_of(chosen: Namespace, *, weights: str, device: str = "cpu", **mor
 
 
 def whole(text: str) -> int:
-    """Reads a whole number of at least 1. argparse turns the error into a message for the user."""
+    """Reads a whole number of at least 1.
+
+    Raises:
+        ArgumentTypeError: the text is something else. argparse turns this into a message for the user.
+    """
     with suppress(ValueError):
         if (number := int(text)) >= 1:
             return number
@@ -128,7 +139,11 @@ def whole(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """Reads a finite number above 0. argparse turns the error into a message for the user."""
+    """Reads a finite number above 0.
+
+    Raises:
+        ArgumentTypeError: the text is something else. argparse turns this into a message for the user.
+    """
     with suppress(ValueError):
         if 0 < (number := float(text)) < math.inf:
             return number

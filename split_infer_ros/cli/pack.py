@@ -63,7 +63,7 @@ def make_parser() -> CommandParser:
 
 @command(make_parser, errors=(SplitInferError, OSError))
 def main(chosen: Namespace) -> None:
-    """Writes the file and says what is in it."""
+    """Writes the file of weights, and prints what is in it. Returns the exit code."""
     spec = model_spec_of(chosen, weights=chosen.weights, on_torch=True)
     network = torch_network(load_model(spec), "Packing weights", "its weights are never streamed.")
     header = pack_model(

@@ -67,7 +67,7 @@ def make_parser() -> CommandParser:
 
 @command(make_parser)
 def main(chosen: Namespace) -> None:
-    """Prints the plan, and what running it showed."""
+    """Prints the plan. With ``--run``, runs it and prints what that showed. Returns the exit code."""
     run: PlacedRun | None = None
     rule: Rule = OperatorList.read(chosen.operators)
     weights = chosen.weights or ("random" if chosen.run else "none")
@@ -94,7 +94,12 @@ def main(chosen: Namespace) -> None:
 
 
 def describe_run(run: PlacedRun, source: str) -> str:
-    """Says in sentences what a run showed, and what it did not measure."""
+    """Returns sentences about a run: whether detections stay equal, and how the time changes if it was measured.
+
+    Args:
+        run: the result of the run.
+        source: the name of the source of the images.
+    """
     ran = f"Ran on {run.images} images of {source}, one by one: {run.detections} detections."
     if run.images_that_differ:
         same = f"{run.images_that_differ} of {run.images} images have other detections than on one device."

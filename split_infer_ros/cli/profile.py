@@ -54,7 +54,10 @@ def make_parser() -> CommandParser:
 
 @command(make_parser)
 def main(chosen: Namespace) -> None:
-    """Prints the profile of a model, measured if need be, and the best split point."""
+    """Prints the profile of a model and the best split point. Returns the exit code.
+
+    Times that the database lacks are measured first.
+    """
     prepare_process()
     spec = model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.RANDOM), device=chosen.device)
     database = Database(chosen.database)

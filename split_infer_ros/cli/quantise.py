@@ -56,7 +56,7 @@ def make_parser() -> CommandParser:
 
 @command(make_parser)
 def main(chosen: Namespace) -> int:
-    """Quantises the model. The exit code is 1 if the model lost too much and is not kept."""
+    """Quantises the model. Returns the exit code: 1 at an error or if the model lost too much to be kept, else 0."""
     prepare_process()
     begin = time.monotonic()
     check_packages()

@@ -27,7 +27,7 @@ def make_parser() -> CommandParser:
 
 @command(make_parser)
 def main(chosen: Namespace) -> None:
-    """Prints the split points, as a table or as JSON."""
+    """Prints the split points, as a table or as JSON. Returns the exit code."""
     config = ExecutionConfig(precision=Precision(chosen.precision))
     model = load_model(model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.NONE), execution_config=config))
     default = model.split_point("default")

@@ -33,7 +33,7 @@ from split_infer_ros.split.model_engines import choose_precision
 
 
 def make_parser() -> CommandParser:
-    """Returns the parser of the command's arguments."""
+    """Returns the parser of the arguments of a search."""
     parser = CommandParser.of("tune", __doc__)
     parser.add_model()
     parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
@@ -75,7 +75,7 @@ def make_record_parser() -> CommandParser:
 
 
 def main() -> int:
-    """Runs the search, or a sub-command for records. Returns the exit code."""
+    """Runs the search, or a sub-command that manages records, such as ``list``. Returns the exit code."""
     positional = [word for word in sys.argv[1:] if not word.startswith("-")]
     return _manage_records() if positional and positional[0] in RECORD_COMMANDS else _tune()
 

@@ -1,4 +1,7 @@
-"""The sub-commands `tune list | show | export | import | prune`, which manage the database of measurements."""
+"""The sub-commands `tune list | show | export | import | prune`, which manage the database of measurements.
+
+Each sub-command is a function of the database and of the parsed arguments, ``chosen``.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,20 @@ MAX_IMPORT_BYTES = 64 << 20
 
 
 def list_records(database: Database, chosen: Namespace) -> None:
-    """Prints for each task how many records there are and of which machine. Of alternatives it prints the best."""
+    """Prints a line for each task and machine, with the number of records.
+
+    If the task's configurations are alternatives, of which one is used, the line also names the best one.
+    """
     for (where, what), records in _grouped(database.records()).items():
         print(f"{what}: {len(records)} records of {where}{_best(records)}")
 
 
 def show_records(database: Database, chosen: Namespace) -> None:
-    """Prints every record of a model or operator. The best record of each task comes first."""
+    """Prints every record of the model or operator that is chosen. The fastest record of each task comes first.
+
+    Raises:
+        ConfigurationError: there is no record of that name.
+    """
     found = [record for record in database.records() if _name(record) == chosen.name]
     if not found:
         names = sorted({_name(record) for record in database.records()})
@@ -44,7 +54,11 @@ def show_records(database: Database, chosen: Namespace) -> None:
 
 
 def export_records(database: Database, chosen: Namespace) -> None:
-    """Writes records to a new file."""
+    """Writes the records of the chosen model or operator, or all records, to a new file.
+
+    Raises:
+        ConfigurationError: the file exists or cannot be written.
+    """
     records = [record for record in database.records() if chosen.model in (None, _name(record))]
     try:
         with chosen.file.open("x") as file:
@@ -55,10 +69,15 @@ def export_records(database: Database, chosen: Namespace) -> None:
 
 
 def import_records(database: Database, chosen: Namespace) -> int:
-    """Imports the records that the record schema allows, and refuses all others with their reasons.
+    """Adds the records of a file to the database, if the record schema allows them.
+
+    Prints the reason for each line that is refused. Records that the database has already are skipped.
 
     Returns:
-        1 if a record was refused, else 0.
+        The exit code: 1 if a line was refused, else 0.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is too large, or the database cannot be written.
     """
     try:
         size = chosen.file.stat().st_size
@@ -89,7 +108,11 @@ def import_records(database: Database, chosen: Namespace) -> int:
 
 
 def prune_records(database: Database, chosen: Namespace) -> None:
-    """Removes the records that match every given condition, for good."""
+    """Removes for good the records that match every chosen condition.
+
+    Raises:
+        ConfigurationError: no condition is chosen, or the database cannot be written.
+    """
     now, here = time.time(), Key.here("cpu")
     if chosen.model is None and chosen.older_than is None and not chosen.other_versions and not chosen.failed:
         raise ConfigurationError("prune takes at least one of --model, --older-than, --other-versions and --failed.")
@@ -109,7 +132,7 @@ def prune_records(database: Database, chosen: Namespace) -> None:
 
 
 def add_record_commands(commands: Any) -> None:
-    """Adds the five sub-commands to the sub-parsers of a ``CommandParser``."""
+    """Adds the five sub-commands to ``commands``, which is what ``CommandParser.add_subparsers`` returns."""
     for name, run, words in (
         ("list", list_records, "list what was measured, one line per task"),
         ("show", show_records, "show every record of a model or operator"),

@@ -28,9 +28,10 @@ def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pix
 
     Args:
         data: any object with the buffer protocol.
-        format: the message's format. compressed_image_transport writes ``ORIGINAL; CODEC compressed STORED``. ORIGINAL
-            16UC1 means measurements. STORED rgb8 or rgb16 means that red and blue are swapped. If ORIGINAL is bayer_*,
-            an image with one channel is a mosaic, unless STORED says that it is grey (mono8).
+        format: the message's format. compressed_image_transport writes ``ORIGINAL; CODEC compressed STORED``, with
+            the encodings of the original and of the stored image. ORIGINAL 16UC1 means measurements. STORED rgb8 or
+            rgb16 means that red and blue are swapped. If ORIGINAL is bayer_*, an image with one channel is a mosaic,
+            unless STORED says that it is grey (mono8).
         max_pixels: a larger image is refused before it is decoded.
 
     Raises:

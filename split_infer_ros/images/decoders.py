@@ -16,7 +16,7 @@ _MAX_MEASUREMENT = 1e38  # larger floats are not measurements; so the span of tw
 
 
 def scale_full_range(samples: NDArray[np.uint16]) -> NDArray[np.uint8]:
-    """Scales 16-bit grey values or colours to 8 bits. For every image, 0..65535 becomes 0..255, rounded."""
+    """Scales 16-bit grey values or colours to 8 bits: 0..65535 becomes 0..255, rounded. The shape stays."""
     return np.asarray(cv2.convertScaleAbs(samples, alpha=1 / 257), np.uint8).reshape(samples.shape)
 
 
@@ -56,7 +56,12 @@ def decode_bayer(samples: NDArray[Any], code: int) -> NDArray[np.uint8]:
 
 
 def decode_packed_yuv(samples: NDArray[np.uint8], code: int) -> NDArray[np.uint8]:
-    """Converts YUV 4:2:2 (height, width, 2) to colours (BT.601, limited range). Two neighbours share one colour."""
+    """Converts YUV 4:2:2 to colours (BT.601, limited range). In a row, two neighbouring pixels share one colour.
+
+    Args:
+        samples: uint8 (height, width, 2), with an even width.
+        code: OpenCV's conversion code, which contains the order of the samples.
+    """
     return np.asarray(cv2.cvtColor(samples, code), np.uint8)
 
 
@@ -64,9 +69,9 @@ def decode_semi_planar_yuv(samples: NDArray[np.uint8], code: int) -> NDArray[np.
     """Converts YUV 4:2:0 to colours (BT.601, limited range).
 
     Args:
-        samples: (3/2 height, width, 1), the plane of brightness above the plane of colours. The plane of colours has
-            half the rows.
-        code: OpenCV's conversion code.
+        samples: uint8 (3/2 height, width, 1), the plane of brightness above the plane of colours. The plane of colours
+            has half the rows.
+        code: OpenCV's conversion code, which contains the order of the colours.
     """
     height, width = samples.shape[0] // 3 * 2, samples.shape[1]
     brightness, colours = samples[:height, :, 0], samples[height:, :, 0].reshape(height // 2, width // 2, 2)

@@ -28,7 +28,7 @@ class Pixels:
 
     Attributes:
         data: uint8 (height, width, bytes per pixel), a view of the message's bytes or new memory. Rows may be padded.
-            Nobody may write to it, because a view of a read-only message is also read-only.
+            Do not write to it: a view of a read-only message is also read-only.
         rgb: the indices of the red, green and blue byte of a pixel.
     """
 
@@ -154,7 +154,7 @@ def read_pixels(
     For colours and greys of 8 bits, the pixels are a view of the message. All others are decoded into new memory:
 
     - Colours and greys of 16 bits are scaled from their full range, as cv_bridge does: mono16 65535 becomes 255.
-    - 16UC1 and 32FC1 hold measurements such as depth. They are scaled from the image's own minimum to its maximum.
+    - 16UC1 and 32FC1 hold measurements such as depth. The image's own minimum becomes 0, and its maximum 255.
 
     Args:
         data: any object with the buffer protocol, at least ``step * height`` bytes. The encodings nv12 and nv21
@@ -220,7 +220,10 @@ class ImageMessage(Protocol):
 
 
 def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS, find_other: FindEncoding | None = None) -> Pixels:
-    """Reads the image of a message; see ``read_pixels``."""
+    """Reads the image of a message.
+
+    The other arguments and the errors are those of ``read_pixels``.
+    """
     return read_pixels(
         message.data,
         height=message.height,

@@ -1,4 +1,4 @@
-"""The form of images before normalisation. An engine may normalise them within its network."""
+"""The form of images before normalisation, for engines that normalise images within the network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class PixelInput:
-    """The form of images (N, h, w, 3) that are resized and not yet normalised.
+    """The form of a batch of images that are resized and not yet normalised: (batch size, height, width, 3).
 
     Attributes:
-        dtype: uint8 or float32. The values are 0..255.
+        dtype: uint8 or float32. The values are 0..255 in both.
         mean, std: mean and standard deviation of each channel, on the 0..1 scale. The network computes with
             (pixel / 255 - mean) / std.
     """
@@ -24,5 +24,5 @@ class PixelInput:
     std: tuple[float, float, float]
 
     def blank(self, shape: tuple[int, int, int]) -> NDArray[Any]:
-        """Returns black images, (N, h, w, 3), for a shape (N, h, w)."""
+        """Returns black images, (batch size, height, width, 3). ``shape`` is (batch size, height, width)."""
         return np.zeros((*shape, 3), self.dtype)

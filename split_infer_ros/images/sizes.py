@@ -9,7 +9,7 @@ MAX_PIXELS = 7680 * 4320  # 8K; larger images are refused unless a caller allows
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:
-    """Refuses an image that is empty or too large.
+    """Refuses an image that is empty, or has more than ``max_pixels`` pixels.
 
     Raises:
         ImageError: ``empty_image`` or ``too_large``.

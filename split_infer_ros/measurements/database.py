@@ -1,4 +1,4 @@
-"""All measurements in one append-only file of JSON lines, so that nothing is measured twice."""
+"""Keeps all measurements in one file of JSON lines, so that nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Database:
     """The file of measurements. Any number of processes may use it at once. Only ``prune`` removes records.
 
     Args:
-        path: the file, which need not exist; None: the user's own.
+        path: the file, which need not exist; None: ``default_path``.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -39,7 +39,7 @@ class Database:
 
     @classmethod
     def named(cls, path: str) -> Database:
-        """Returns the database at a path that a user wrote; an empty path means the user's own database."""
+        """Returns the database at a path that a user wrote. An empty path stands for ``default_path``."""
         return cls(user_path(path) if path else None)
 
     def __repr__(self) -> str:
@@ -66,11 +66,11 @@ class Database:
                 raise
 
     def keep(self, records: Iterable[Record], what: str) -> None:
-        """Appends the records, or logs a warning if that fails.
+        """Appends all records. If that fails, logs a warning and appends none.
 
         Args:
             records: the records to append.
-            what: the subject and verb before "not kept" in the warning, for example "the profile is".
+            what: the words before "not kept" in the warning, with a verb, for example "the profile is".
         """
         try:
             self.add(records)
@@ -78,7 +78,11 @@ class Database:
             _log.warning("%s cannot be written (%s): %s not kept.", self.path, error, what)
 
     def records(self) -> list[Record]:
-        """Returns all records of all machines, oldest first. Lines that are not records cause a warning."""
+        """Returns all records of all machines, oldest first.
+
+        Lines that are not records are left out, and a warning is logged. If the file does not exist or cannot be read,
+        there are no records.
+        """
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as file, open(file, "rb", closefd=False) as reader:
                 _check_size(file)
@@ -96,9 +100,13 @@ class Database:
         return list(found.values())
 
     def find(self, key: Key, task: Mapping[str, Any]) -> list[Record]:
-        """Returns the records of a task with this key, oldest first, including failed ones.
+        """Returns the records of a task that ``key`` fits, oldest first, with those of failed measurements.
 
-        If the task has records, but only from other machines or versions, a warning says so.
+        If the task has records, but only from other machines or versions, the result is empty and a warning is logged.
+
+        Args:
+            key: the machine and the versions.
+            task: what was measured; see ``Record``.
         """
         of_task = [record for record in self.records() if same(record.task, task)]
         usable = [record for record in of_task if key.fits(record)]
@@ -112,9 +120,12 @@ class Database:
         return usable
 
     def prune(self, unwanted: Callable[[Record], bool]) -> int:
-        """Removes records permanently and returns how many.
+        """Removes records permanently. Returns how many were removed.
 
-        Lines that are not records stay, because a later version may be able to read them.
+        Lines that are not records stay, because a later version of the package may be able to read them.
+
+        Args:
+            unwanted: called with each record; returns whether to remove it.
 
         Raises:
             OSError: the file cannot be written, for example because the disk is full. It stays as it was.
@@ -132,7 +143,12 @@ class Database:
 
 
 def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
-    """Returns records by line number, objections to other lines by number, and whether the last line is cut off."""
+    """Reads the records in the content of a file of records.
+
+    Returns:
+        The records, the reasons why other lines are no records, and whether the last line is cut off. Records and
+        reasons are found by the number of their line, from 1.
+    """
     *lines, torn = data.split(b"\n")
     found: dict[int, Record] = {}
     refused: dict[int, str] = {}
@@ -146,7 +162,7 @@ def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
 
 
 def best_of(records: Iterable[Record]) -> Record | None:
-    """Returns the record with the lowest median, without failed and uncertain records; None if there is none."""
+    """Returns the record with the lowest median cost; None without any. Failed and uncertain records do not count."""
     candidates = [record for record in records if record.error is None and record.costs and not record.uncertain]
     return min(candidates, key=lambda record: record.median_s, default=None)
 

@@ -1,4 +1,4 @@
-"""The key of a measurement: the machine, the versions of the software, and what the measurement means."""
+"""The key of a measurement: the machine, the versions of the software, and the number of the measurement's meaning."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Key:
-    """The machine and versions to which a record must belong. Only records that equal both exactly are used.
+    """The machine and the versions to which a record must belong. Only records that equal both exactly are used.
 
     Attributes:
-        target: device, cpu, instruction set, cores, driver.
-        versions: torch, cuda.
+        target: the machine: device, cpu, instruction set, cores, driver.
+        versions: the releases of torch and cuda.
     """
 
     target: Mapping[str, Any]
@@ -69,8 +69,8 @@ class Key:
     def versions_for(self, task: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the versions on which a measurement depends: the number of its meaning and the software's versions.
 
-        Engines other than torch count only if the task or the configuration names them. So a new version of an engine
-        invalidates only the records of that engine.
+        The number comes from ``MEANINGS``. Versions of engines other than torch are included only if the task or the
+        configuration names them. So a new version of an engine invalidates only the records of that engine.
 
         Args:
             task: what is measured.
@@ -81,7 +81,7 @@ class Key:
         return {"meaning": MEANINGS.get(kind_of(task)), **self.versions, **versions}
 
     def fits(self, record: Record) -> bool:
-        """Returns whether the record was made on this target, with these versions and with today's meaning."""
+        """Returns whether the record has this key's target and versions, and the present number in ``MEANINGS``."""
         return same(record.target, self.target) and same(record.versions, self.versions_for(record.task, record.config))
 
     def record(

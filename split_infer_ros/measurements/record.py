@@ -34,9 +34,9 @@ class Record:
         task: what was measured: model, fingerprint, stage or operator, input shapes, precision.
         config: the measured configuration.
         costs: all samples, in seconds.
-        error: why the configuration could not be measured, or None.
+        error: why the configuration could not be measured; None if it was measured.
         time: when it was measured, in seconds since 1970.
-        others: fields that this version of the package does not know. They are kept.
+        others: fields that this version of the package does not know. ``as_line`` writes them again.
         facts: other observations, for example ``uncertain`` and the ``difference`` of results.
     """
 
@@ -52,7 +52,7 @@ class Record:
 
     @property
     def uncertain(self) -> bool:
-        """True if repeated medians disagreed."""
+        """True if the medians of repeated measurements disagreed. Such a record is never the best."""
         return self.facts.get(_UNCERTAIN) is True
 
     @property
@@ -123,7 +123,7 @@ def kind_of(task: Mapping[str, Any]) -> str:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Returns whether two mappings are equal as JSON. In JSON, a tuple equals a list."""
+    """Returns whether two mappings give the same JSON, so that a tuple equals a list."""
     return _canonical(one) == _canonical(other)
 
 

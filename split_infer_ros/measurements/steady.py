@@ -16,7 +16,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Samples in seconds, and whether the groups of samples disagree."""
+    """The result of a measurement.
+
+    Attributes:
+        costs: the samples, in seconds.
+        uncertain: whether the groups of samples disagree.
+    """
 
     costs: tuple[float, ...]
     uncertain: bool
@@ -27,14 +32,14 @@ class Measured:
 
 
 def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[], bool] = lambda: True) -> Measured:
-    """Takes groups of samples until the three lowest medians agree.
+    """Takes groups of samples until the three lowest medians agree: they differ by at most ``MAX_SPREAD``, 10 %.
 
     Args:
         group: takes a group of samples and returns it, in seconds.
         may_go_on: asked before each group after the first three; False ends the measurement.
 
     Returns:
-        The samples of the three groups that agree. If none agree in at most twelve groups, all samples, marked
+        The samples of the three groups that agree. If no three of at most twelve groups agree, all samples, marked as
         uncertain.
     """
     groups, agree = repeat_until_steady(group, statistics.median, may_go_on=may_go_on)
@@ -48,17 +53,19 @@ def repeat_until_steady(
     num_agreeing: int = NUM_AGREEING,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> tuple[list[Result], bool]:
-    """Repeats a measurement until its lowest costs agree. A disturbance can only raise a cost.
+    """Repeats a measurement until its lowest costs agree: they differ by at most ``MAX_SPREAD``, 10 %.
+
+    The higher costs are ignored, because a disturbance can only raise a cost.
 
     Args:
         measure: takes one measurement and returns its result.
         cost_of: returns the cost of a result.
-        num_agreeing: how many results must agree.
+        num_agreeing: how many of the lowest costs must agree.
         may_go_on: asked before each measurement after the first ``num_agreeing``; False ends the measurement.
 
     Returns:
-        The results with the lowest costs, and True. If they do not agree in at most twelve results, all results and
-        False.
+        The ``num_agreeing`` results with the lowest costs, and True. If these do not agree after twelve results, or
+        when ``may_go_on`` ends the measurement: all results, and False.
     """
     results = [measure() for _ in range(num_agreeing)]
     while True:

@@ -17,7 +17,11 @@ Run = Callable[[], object]
 
 
 def timed(run: Run, group_s: float | None = None) -> list[float]:
-    """Calls ``run`` at least once, and again until ``group_s`` has passed. Returns the seconds of each call."""
+    """Calls ``run`` again and again, and returns the seconds of each call.
+
+    There is at least one call, and there are at most ``MAX_SAMPLES``. The calls end once they took ``group_s`` seconds
+    together; None stands for ``GROUP_S``.
+    """
     group_s = GROUP_S if group_s is None else group_s
     samples: list[float] = []
     while not samples or (sum(samples) < group_s and len(samples) < MAX_SAMPLES):
@@ -28,11 +32,15 @@ def timed(run: Run, group_s: float | None = None) -> list[float]:
 
 
 def timed_in_turns(rivals: Mapping[str, Run], may_go_on: Callable[[], bool] = lambda: True) -> dict[str, list[float]]:
-    """Returns the median seconds of each rival's calls in each turn. Each turn begins with another rival.
+    """Times rivals in turns. In each turn, every rival is timed. Each turn begins with another rival.
 
     Args:
-        rivals: the calls by name. In each turn, each call runs once untimed before it is timed.
-        may_go_on: asked before each turn after the first. There are at most ``MAX_TURNS`` turns.
+        rivals: the calls to time, by the rival's name. In each turn, each call runs once untimed before it is timed.
+        may_go_on: called before each turn after the first; False ends the measurement. There are at most ``MAX_TURNS``
+            turns.
+
+    Returns:
+        For each rival by name, the median seconds of its calls in each turn.
     """
     found: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(MAX_TURNS):
@@ -46,10 +54,10 @@ def timed_in_turns(rivals: Mapping[str, Run], may_go_on: Callable[[], bool] = la
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the ends of the median's confidence interval, for any distribution of the values.
+    """Returns the lower and the upper end of the median's 95 % confidence interval.
 
-    The number of values below the median is binomial, so two of the sorted values are the ends. With fewer than six
-    values, the ends are 0 and infinity.
+    It holds for any distribution of the values. The number of values below the median is binomial, so two
+    of the sorted values are the ends. With fewer than six values, the ends are 0 and infinity.
     """
     count = len(values)
     outside, place = 0.0, -1  # place: the index of the lower end among the sorted values

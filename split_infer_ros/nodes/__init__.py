@@ -1,4 +1,7 @@
-"""The ROS 2 nodes, which are the only modules that import ROS. A callback converts, calls and publishes."""
+"""The ROS 2 nodes. Only the modules of this folder import ROS.
+
+A node's callback converts a message, calls the rest of the package, and publishes the result.
+"""
 
 import os
 import sys

@@ -15,7 +15,7 @@ PARAMETER_FILE = "--params-file"
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
-    """Refuses arguments that are not ROS's. One of these is a bare ``NAME:=VALUE``, ROS's old form of renaming.
+    """Refuses arguments that are not ROS's, such as a bare ``NAME:=VALUE``. That is ROS's old form of renaming.
 
     Args:
         arguments: the process's arguments, without its name. ROS's own stand between ``--ros-args`` and ``--``.
@@ -37,7 +37,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
-    """Checks that all arguments are UTF-8. ROS can carry nothing else.
+    """Checks that all arguments are UTF-8, because ROS can carry only UTF-8.
 
     Args:
         arguments: the process's arguments.
@@ -54,7 +54,9 @@ def check_encoding(arguments: Sequence[str]) -> None:
 
 
 def check_parameter_files(arguments: Sequence[str]) -> None:
-    """Checks that each parameter file among the arguments is empty or maps names of nodes; ROS checks the rest.
+    """Checks that each parameter file among the arguments is empty, or maps names of nodes to their parameters.
+
+    ROS itself checks the rest. A file that cannot be read is left to ROS, which then says what is wrong.
 
     Args:
         arguments: the process's arguments.

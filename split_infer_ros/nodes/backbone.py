@@ -47,7 +47,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     @property
     def pipeline(self) -> BackbonePipeline:
-        """The parts that the node runs, while it is configured.
+        """The stage and the other parts that the node runs, while the node is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -56,7 +56,11 @@ class BackboneNode(ManagedNode[BackboneParameters]):
 
     @property
     def stage(self) -> BackboneStage:
-        """The backbone's stage, while the node is configured."""
+        """The backbone's stage, while the node is configured.
+
+        Raises:
+            ConfigurationError: the node is not configured.
+        """
         return self.pipeline.stage
 
     def configure(self) -> None:
@@ -136,7 +140,7 @@ def _engine_of(model: SplitModel) -> str:
 
 
 def main() -> int:
-    """Runs this node alone."""
+    """Runs a process with this node alone. Returns the exit code."""
     return run([BackboneNode])
 
 

@@ -59,7 +59,11 @@ class BackbonePipeline:
 
     @classmethod
     def open(cls, node: ManagedNode[BackboneParameters], opened: Opened) -> BackbonePipeline:
-        """Allocates the parts. The node's clean-up frees them, also if this method raises.
+        """Allocates the parts of a pipeline. The node's clean-up frees them, also if this method raises.
+
+        Args:
+            node: the backbone's node.
+            opened: the loaded model, and the best results of tuning for it.
 
         Raises:
             ConfigurationError: the parameters ask for something that this machine cannot provide.
@@ -99,16 +103,16 @@ class BackbonePipeline:
         self._auto_split.start()
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Stops the threads.
+        """Stops the threads of the stage and of the automatic split point.
 
         Args:
-            drain_s: how long batches in flight may take to finish, in seconds.
+            drain_s: how long frames in flight may take to finish, in seconds. The frames left after that are dropped.
         """
         self._auto_split.stop()
         self.stage.stop(drain_s)
 
     def apply(self, values: BackboneParameters) -> None:
-        """Applies new parameters.
+        """Applies new parameters while frames flow.
 
         Raises:
             ConfigurationError: the parameters are refused, and nothing has changed.
@@ -119,7 +123,7 @@ class BackbonePipeline:
         self.limiter.max_rate_hz = values.max_rate_hz
 
     def report(self, fault: str = "") -> None:
-        """Publishes counts and times. If the GPU is lost, the report says so.
+        """Publishes a report: the counts of frames and the times of the stages. If the GPU is lost, the report says so.
 
         Args:
             fault: a sentence about another fault. It is published unless the GPU is lost.

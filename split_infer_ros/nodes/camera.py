@@ -58,7 +58,10 @@ class CameraParameters(NodeParameters):
 
 
 class CameraNode(ManagedNode[CameraParameters]):
-    """Publishes ``image`` and, for drawn scenes, ``truth``. At the source's end, ``source_ended`` names the source."""
+    """Publishes ``image`` and, for drawn scenes, the known objects on ``truth``.
+
+    The latched topic ``source_ended`` is empty at first. Once the source has ended, it names the source.
+    """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("camera", CameraParameters, **node_arguments)
@@ -151,7 +154,7 @@ class CameraNode(ManagedNode[CameraParameters]):
 
 
 def main() -> int:
-    """Runs this node alone."""
+    """Runs a process with this node alone. Returns the exit code."""
     return run([CameraNode])
 
 

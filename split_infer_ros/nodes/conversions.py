@@ -42,14 +42,27 @@ def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
 
 
 def detections_message(detections: Detections, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Returns the message of detections; every detection repeats the header."""
+    """Returns the message of detections. Every detection in it repeats the header.
+
+    Args:
+        detections: the detections of one image.
+        labels: the class name of each label, by index.
+        header: the header of the source image.
+    """
     rows = zip(detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(), strict=True)
     found = [_detection(box, labels[label], score, header) for box, score, label in rows]
     return Detection2DArray(header=header, detections=found)
 
 
 def truth_message(boxes: Floats, indices: Integers, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Returns the message of known objects: each is a detection with score 1."""
+    """Returns the message of known objects. Each object is a detection with score 1.
+
+    Args:
+        boxes: float32 (number of objects, 4): left, top, right and bottom in pixels.
+        indices: the label of each object, an index into ``labels``.
+        labels: the class name of each label, by index.
+        header: the header of the image that shows the objects.
+    """
     return Detection2DArray(
         header=header,
         detections=[
@@ -71,18 +84,18 @@ def _detection(box: list[float], label: str, score: float, header: Header) -> De
 
 
 def corners(detection: Detection2D) -> tuple[float, float, float, float]:
-    """Returns left, top, right and bottom of a detection's box."""
+    """Returns left, top, right and bottom of a detection's box, in pixels."""
     centre = detection.bbox.center.position
     half_width, half_height = detection.bbox.size_x / 2, detection.bbox.size_y / 2
     return centre.x - half_width, centre.y - half_height, centre.x + half_width, centre.y + half_height
 
 
 def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> ReportMessage:
-    """Returns the message of a pipeline's report. It adds how much memory this process uses now.
+    """Returns the message of a pipeline's report. The message also says how much memory this process uses now.
 
     Args:
         report: the report.
-        stamp: the time of the system clock.
+        stamp: the present time of the system clock.
         fields: further fields of the message, such as ``tenant`` and ``state``.
     """
     settings, counts, weights = report.settings, report.counts, report.weights

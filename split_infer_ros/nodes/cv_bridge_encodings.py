@@ -1,9 +1,9 @@
 """Asks cv_bridge, if it is installed, about encodings that the package's own table lacks.
 
 A camera chooses the name of its encoding, and a crash of cv_bridge would end the node. So this module is careful:
-- cv_bridge matches names with ``std::regex``, which overflows the stack at long names. It gets short names only.
-- Its conversion of colours ends the process if cv_bridge was built for another NumPy. A child process tries it first.
-- It reads some padded rows and, with NumPy 2, big-endian samples wrongly. It gets neither.
+- cv_bridge matches names with ``std::regex``, which overflows the stack at long names. So it gets short names only.
+- Its conversion of colours ends the process if cv_bridge was built for another NumPy. A child process tries that first.
+- It reads some padded rows and, with NumPy 2, big-endian samples wrongly. So it gets neither.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ def find_encoding(name: str) -> Encoding:
     """Asks cv_bridge for an encoding that is not in the package's own table.
 
     cv_bridge converts encodings that name colours. For OpenCV's types it has no conversion to colours; it only gives
-    the type of the numbers. One channel (like 16UC1) counts as a measurement. 3 or 4 channels of unsigned numbers
-    (like 8UC3) count as colours, blue first.
+    the type of the numbers. One channel (like 16UC1) is read as a measurement. 3 or 4 channels of unsigned numbers
+    (like 8UC3) are read as colours, blue first.
 
     Raises:
-        ImageError: ``unknown_encoding``, with what cv_bridge said.
+        ImageError: ``unknown_encoding``: cv_bridge is not installed, or cannot read the encoding. The error repeats
+            what cv_bridge said.
     """
     if not _PLAIN_NAME.fullmatch(name):
         raise unknown_encoding(name, "is not supported, and cv_bridge is asked only about short plain names")
@@ -55,17 +56,20 @@ def find_encoding(name: str) -> Encoding:
 
 
 def forget_answers() -> None:
-    """Forgets what cv_bridge answered, and whether it is installed. It is asked again."""
+    """Forgets what cv_bridge answered, and whether it is installed. The next look-up asks it again."""
     _bridge.cache_clear()
     _ask.cache_clear()
 
 
 def conversion_problem(name: str, pixel_bytes: int) -> str | None:
-    """Lets cv_bridge convert an encoding to colours in a child process. Returns what went wrong, or None.
+    """Tries in a child process whether cv_bridge can convert an encoding to colours.
 
     Args:
         name: the encoding's name.
-        pixel_bytes: bytes per pixel.
+        pixel_bytes: bytes per pixel of the encoding.
+
+    Returns:
+        What went wrong; None if the conversion worked.
     """
     command = [*python_command(TRIAL), name, str(pixel_bytes)]
     environment = {**os.environ, **child_environment()}

@@ -10,7 +10,10 @@ SIZE = 16  # width and height of the black image, in pixels
 
 
 def main() -> int:
-    """Converts a black image to colours. The arguments are the encoding's name and the bytes per pixel."""
+    """Lets cv_bridge convert a black image to colours. Returns 0, or raises what cv_bridge raises.
+
+    The process's arguments are the encoding's name and its bytes per pixel.
+    """
     from cv_bridge import CvBridge
 
     encoding, step = sys.argv[1], SIZE * int(sys.argv[2])

@@ -44,7 +44,12 @@ PICTURE_S = 1.0  # for how long the pipeline draws pictures at the end
 
 
 class ViewerNode(ManagedNode[NodeParameters]):
-    """Receives what the pipeline publishes, compares it with the truth and keeps the last picture."""
+    """Receives what the pipeline publishes. Compares detections with the truth, and keeps the last picture.
+
+    Attributes:
+        picture: the last image with its boxes; None before the first one.
+        matcher: counts right and wrong detections. It counts nothing if the camera knows no truth.
+    """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("viewer", NodeParameters, **node_arguments)
@@ -138,7 +143,15 @@ def _find(nodes: Sequence[ManagedNode[Any]], node_type: type[NodeType]) -> NodeT
 
 
 def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -> int:
-    """Lets frames flow for a while, stops the camera and accounts for every frame; returns the exit code."""
+    """Lets frames flow for a while, stops the camera, and prints what was measured.
+
+    Args:
+        nodes: the running nodes: a camera, a backbone, a viewer and others.
+        arguments: the demo's own arguments; see ``parse_arguments``.
+
+    Returns:
+        The exit code, which ``judge`` decides.
+    """
     camera, backbone, viewer = _find(nodes, CameraNode), _find(nodes, BackboneNode), _find(nodes, ViewerNode)
     started = time.monotonic()
     time.sleep(max(0.0, arguments.seconds - PICTURE_S))
@@ -169,12 +182,17 @@ def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
-    """Returns 0 if every frame is accounted for and the known objects were found, else 1. Prints each fault.
+    """Judges the demo, and prints each fault.
+
+    A fault is: a frame is not accounted for, no frame was published, or F1 is below ``MIN_F1``.
 
     Args:
         report: the pipeline's last report.
         f1: F1 of the detections against the truth; None without a truth.
-        objects: the number of objects in the truth. With few of them, F1 may be below its goal by chance.
+        objects: the number of objects in the truth. With few objects, F1 may be below ``MIN_F1`` by chance.
+
+    Returns:
+        The exit code: 1 if there is a fault, else 0.
     """
     faults = []
     if not report.counts.balanced or report.counts.in_flight:
@@ -189,7 +207,12 @@ def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
 
 
 def save_picture(picture: Image | None, path: Path) -> None:
-    """Writes the last picture, with boxes drawn into it, to a file. Prints an error if that fails."""
+    """Writes a picture, with boxes drawn into it, to a file. Prints an error if that fails.
+
+    Args:
+        picture: the last picture that the pipeline published; None if none came, which is an error too.
+        path: the file.
+    """
     pixels = None if picture is None else read_message(picture).data
     if pixels is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)):
         print(f"error: no picture was written to {path}", file=sys.stderr)
@@ -212,7 +235,7 @@ def _picture(name: str) -> Path:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses the demo's own arguments; those after --ros-args are ROS's."""
+    """Parses the demo's own arguments. None stands for those of the process, without the part after --ros-args."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long it runs (default: %(default)s)")
     parser.add_argument("--json", type=_file, metavar="FILE", help="write what was measured")
@@ -221,7 +244,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main() -> int:
-    """Runs the demo."""
+    """Runs the demo with the arguments of this process. Returns the exit code."""
     arguments = parse_arguments()
     return run((ViewerNode, *NODES), lambda nodes: run_demo(nodes, arguments))
 

@@ -30,7 +30,11 @@ SOURCE_ROS = "source /opt/ros/DISTRO/setup.bash, then the workspace's install/se
 
 
 def check_ros(environment: Mapping[str, str]) -> list[Finding]:
-    """Checks where ROS comes from and whether it has what the nodes need."""
+    """Checks where ROS comes from, and whether it has what the nodes need.
+
+    Args:
+        environment: the environment variables of the process.
+    """
     rclpy = try_import("rclpy")
     if isinstance(rclpy, ImportError):
         return [Finding(Level.PROBLEM, "ROS 2", f"rclpy cannot be imported ({rclpy})", SOURCE_ROS)]
@@ -62,7 +66,13 @@ def check_ros(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def check_vision_msgs(prefixes: str) -> Finding:
-    """Checks that vision_msgs, upstream's or this project's subset, has the type hash of release 4."""
+    """Checks that the installed vision_msgs has the type hash of release 4, so that other nodes understand detections.
+
+    The package may be upstream's, or this project's own subset of it.
+
+    Args:
+        prefixes: the value of AMENT_PREFIX_PATH: folders with installed packages, separated by colons.
+    """
     what = "vision_msgs"
     found = try_import("vision_msgs.msg")
     if isinstance(found, ImportError):
@@ -87,7 +97,11 @@ def check_vision_msgs(prefixes: str) -> Finding:
 
 
 def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
-    """Checks the RMW in use and, for Fast DDS, its profile."""
+    """Checks which ROS middleware (RMW) is used, and which profile if it is Fast DDS.
+
+    Args:
+        environment: the environment variables of the process.
+    """
     from rclpy.utilities import get_rmw_implementation_identifier
 
     try:
@@ -173,7 +187,7 @@ def check_optional() -> list[Finding]:
 
 
 def main() -> int:
-    """Prints the findings; returns 1 if something is missing that the pipeline needs."""
+    """Prints the findings. Returns 1 if something is missing that the pipeline needs, else 0."""
     argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # the command takes no arguments
     findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_engines(), *check_optional()]
     print(format_findings(findings))

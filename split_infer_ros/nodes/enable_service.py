@@ -12,10 +12,10 @@ class EnableService:
     """Offers the service ``~/enable``. A disabled node keeps its memory and drops frames as ``paused``.
 
     Args:
-        node: the node that takes frames.
+        node: the node that offers the service.
 
     Attributes:
-        enabled: whether the node takes frames.
+        enabled: whether the node serves frames. If not, it should drop them.
     """
 
     def __init__(self, node: Node) -> None:

@@ -25,7 +25,7 @@ from split_infer_ros.nodes.ros_text import publish_any_text
 def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
     """Creates a publisher. Parameters ``qos_overrides.*`` may change its history, depth and reliability.
 
-    It also publishes messages with texts that ROS refuses; see ``publish_any_text``.
+    The publisher repairs texts that ROS would refuse; see ``publish_any_text``.
     """
     name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
@@ -88,7 +88,10 @@ def create_subscription(
 
 
 def create_steady_timer(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
-    """Creates a timer on the steady clock, because simulated time may stand still, jump or never come."""
+    """Creates a timer that calls ``callback`` every ``period_s`` seconds of the steady clock.
+
+    ROS's clock would not do, because simulated time may stand still, jump or never come.
+    """
     return node.create_timer(period_s, callback, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 

@@ -71,8 +71,9 @@ class HeadParameters(ModelParameters):
 class HeadNode(ManagedNode[HeadParameters]):
     """Subscribes to ``features``; publishes ``detections``, the latched ``vision_info`` and ``/diagnostics``.
 
-    With transport ``intra_process`` it also publishes ``detections/image``. Its diagnostics tell whether it stands by
-    for another head, which handles it refused, which detections it left out, and what streamed weights cost.
+    With transport ``intra_process``, the node also publishes ``detections/image``. The diagnostics tell whether this
+    head stands by for another one. They count the handles that it refused and the detections that it left out. They
+    also tell how much memory streamed weights take, how fast they are read, and how long layers wait for them.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -85,7 +86,7 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     @property
     def model(self) -> SplitModel:
-        """The model, while configured.
+        """The model, while the node is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -94,7 +95,7 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     @property
     def stage(self) -> HeadStage:
-        """The stage, while configured.
+        """The head's stage, while the node is configured.
 
         Raises:
             ConfigurationError: the node is not configured.
@@ -184,7 +185,7 @@ class HeadNode(ManagedNode[HeadParameters]):
 
 
 def main() -> int:
-    """Runs this node alone."""
+    """Runs a process with this node alone. Returns the exit code."""
     return run([HeadNode])
 
 

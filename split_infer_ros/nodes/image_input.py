@@ -34,21 +34,21 @@ _TYPES: dict[type, str] = {Image: "sensor_msgs/msg/Image", CompressedImage: "sen
 class ImageInput:
     """Subscribes to one topic and gives each image to an intake, which serves it or drops it for a named reason.
 
-    A thread of its own reads the images of other processes. While the intake is full (drop policy ``block``), it leaves
-    them with the middleware.
+    A thread of its own reads the images of other processes. While the intake is full (drop policy ``block``), that
+    thread leaves the images with the middleware. A camera of this process waits.
 
-    The input reads raw or compressed images, whichever the topic's publishers send. If they send neither, the log names
-    both types.
+    The input reads raw or compressed images, whichever the topic's publishers send. If they send neither, the log says
+    which types they send, and which it takes.
 
     Args:
         node: the node that subscribes. Its parameters ``image_*`` and ``max_image_pixels`` apply.
         topic: the topic of images. With ``image_transport: compressed``, it is ``TOPIC/compressed``.
         intake: takes the frames.
-        limiter: limits the frames a second; the others are dropped as ``rate_limited``.
-        enable: while it is off, frames are dropped as ``paused``.
+        limiter: limits the frames a second. Frames above the limit are dropped as ``rate_limited``.
+        enable: the service ``~/enable``. While it is off, frames are dropped as ``paused``.
 
     Attributes:
-        mismatch: a sentence that names the types of the topic's publishers, if they send no images; else empty.
+        mismatch: a sentence for the user if the topic's publishers send no images; else empty.
     """
 
     def __init__(

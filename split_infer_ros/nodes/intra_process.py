@@ -36,7 +36,7 @@ class Bus:
         self._subscribers: dict[Hashable, tuple[Callable[[Any], None], ...]] = {}
 
     def subscribe(self, topic: Hashable, receive: Callable[[Any], None]) -> Callable[[], None]:
-        """Calls ``receive`` with every message on the topic from now on; returns a function that ends this."""
+        """Calls ``receive`` with each message on the topic from now on. Returns a function that ends this."""
         with self._lock:
             self._subscribers[topic] = (*self._subscribers.get(topic, ()), receive)
 
@@ -54,7 +54,7 @@ class Bus:
         return bool(self._subscribers.get(topic))
 
     def publish(self, topic: Hashable, message: Any) -> int:
-        """Hands the message to all subscribers; returns how many there were."""
+        """Calls all subscribers of the topic with the message. Returns how many there were."""
         subscribers = self._subscribers.get(topic, ())
         for receive in subscribers:
             receive(message)
@@ -67,7 +67,10 @@ _local_publishers: dict[tuple[int, str], set[bytes]] = defaultdict(set)
 
 
 def topic_key(node: Node, topic: str) -> tuple[int, str]:
-    """Returns the key of a topic in one ROS context; a process may have several contexts."""
+    """Returns a topic's key for the ``Bus``: the node's ROS context and the topic's full name.
+
+    A process may have several contexts.
+    """
     return id(node.context), node.resolve_topic_name(topic)
 
 
@@ -81,7 +84,8 @@ class IntraProcessPublisher:
         qos: the profile towards remote subscribers.
         to_message: makes the ROS message, or its serialised bytes, from an object. It is called only while a remote
             subscriber exists.
-        to_object: makes what local subscribers get. It is called only while a local subscriber exists.
+        to_object: makes what local subscribers get from a published object. It is called only while a local
+            subscriber exists.
     """
 
     def __init__(
@@ -108,7 +112,11 @@ class IntraProcessPublisher:
 
     @property
     def has_remote_subscribers(self) -> bool:
-        """True while a subscriber exists outside this process or the bus. It is checked at most ten times a second."""
+        """True while DDS has a subscriber that the bus does not reach.
+
+        Such a subscriber is in another process, or is one of this process that uses DDS. This is checked at most ten
+        times a second.
+        """
         now = time.monotonic()
         if now - self._counted_at > COUNT_PERIOD_S:
             self._counted_at = now
@@ -122,7 +130,7 @@ class IntraProcessPublisher:
         return _bus.has_subscribers(self._key) or self.has_remote_subscribers
 
     def publish(self, published: Any) -> int:
-        """Gives an object to local and remote subscribers; returns how many local ones there are."""
+        """Gives an object to local and remote subscribers. Returns the number of local subscribers."""
         subscribers = 0
         if _bus.has_subscribers(self._key):
             subscribers = _bus.publish(self._key, self._to_object(published))
@@ -156,8 +164,9 @@ class IntraProcessSubscription:
         receive: called with each local object on the publisher's thread; must be quick.
         receive_remote: called with each remote message. Without it, the subscription is local.
         on_lost: called with the number of messages that a publisher sent and the middleware lost.
-        wait_for_room: takes a time-out in seconds. A thread of the subscription's own reads each remote message once
-            this returns True. Without ``wait_for_room``, the executor reads remote messages.
+        wait_for_room: called with a time-out in seconds; returns whether the subscriber has room for a message. If it
+            is given, a thread of the subscription reads each remote message once there is room. If None, the node's
+            executor reads remote messages.
     """
 
     def __init__(

@@ -35,8 +35,9 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     Attributes:
         is_active: whether the node is in the state ``active``.
         table: the declared parameters.
-        device_loss: says whether this process can no longer use the GPU, and ends it then.
-        failure: the error of the latest transition that failed; ``start_nodes`` clears it first.
+        device_loss: says whether this process can no longer use the GPU. Ends the process in that case.
+        failure: the error of the latest transition that failed; None if none failed. ``start_nodes`` sets it to None
+            before each transition.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         return self.table.values
 
     def configure(self) -> None:
-        """Allocates and loads. Registers with ``add_cleanup`` how each part is freed."""
+        """Loads models, allocates memory and creates publishers. Registers with ``add_cleanup`` how each is freed."""
 
     def activate(self) -> None:
-        """Starts the work."""
+        """Starts the node's work."""
 
     def deactivate(self) -> None:
-        """Finishes the work in flight."""
+        """Finishes the work in flight, and ends the node's work."""
 
     def apply(self, values: Table) -> None:
         """Applies new parameters while the node is configured.
@@ -78,7 +79,7 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         """
 
     def report_device_loss(self) -> None:
-        """Tells other nodes at once that the GPU was lost; ``device_loss`` says why. Any thread may call this."""
+        """Publishes at once that the GPU was lost. ``device_loss.sentence`` says why. Any thread may call this."""
 
     def add_cleanup(self, cleanup: Callable[[], object]) -> None:
         """Registers a function that the node's clean-up calls. The function registered last runs first."""
@@ -167,8 +168,8 @@ class ManagedNode(LifecycleNode, Generic[Table]):
 def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
     """Configures and activates the nodes whose parameter ``autostart`` is true.
 
-    It configures them in reverse order: the backbone may compare engines, and the head then takes the fastest one.
-    It activates them in the given order, receivers before senders.
+    Nodes are configured in reverse order: the backbone may compare engines, and the head then takes the fastest one.
+    Nodes are activated in the given order, receivers before senders.
 
     Raises:
         ConfigurationError: a node could not be configured or activated.
@@ -190,7 +191,12 @@ def _start(node: ManagedNode[Any], trigger: Callable[[], TransitionCallbackRetur
 
 
 def log_changes(node: ManagedNode[Any], before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    """Logs one line with the old and new values of what changed. Logs nothing if nothing changed."""
+    """Logs one line with the old and new values of what changed. Logs nothing if nothing changed.
+
+    Args:
+        node: the node that logs.
+        before, after: the old and the new values, by name.
+    """
     changed = [name for name in before if before[name] != after[name]]
     if changed:
         changes = [f"{name} changes from {before[name]} to {after[name]}" for name in changed]
@@ -198,11 +204,11 @@ def log_changes(node: ManagedNode[Any], before: Mapping[str, object], after: Map
 
 
 def configured(made: Made | None, node: str) -> Made:
-    """Returns what a node makes when it is configured.
+    """Returns a thing that a node makes when it is configured, or raises an error if the node has not made it.
 
     Args:
-        made: it, or None before that.
-        node: the node, as a sentence begins with it.
+        made: the thing; None while the node is not configured.
+        node: a text that names the node, as the beginning of the error's sentence.
 
     Raises:
         ConfigurationError: the node is not configured.

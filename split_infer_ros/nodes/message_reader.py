@@ -1,7 +1,7 @@
 """A thread that reads one subscription without an executor.
 
 For each message, rclpy's executors build a wait set of all entities of their nodes, in Python. That takes longer than
-reading an image. This thread keeps one wait set. It holds the subscription, the subscription's QoS events and a guard
+reading an image. This thread keeps one wait set. The wait set holds the subscription, its QoS events and a guard
 condition that ends the wait.
 """
 
@@ -27,9 +27,9 @@ LOG_PERIOD_S = 5.0
 class OffExecutor(MutuallyExclusiveCallbackGroup):
     """A callback group that no executor executes.
 
-    Before each wait, the executors of Jazzy and Kilted ask each entity's group whether it ``can_execute``. If it
-    cannot, they leave the entity out. rclpy's experimental events executor does not ask. A subscription's QoS events
-    must be left out too: with every message, Fast DDS wakes the threads that wait for these events.
+    Before each wait, the executors of Jazzy and Kilted ask each entity's group whether it ``can_execute``. If the
+    group cannot, they leave the entity out. rclpy's experimental events executor does not ask. A subscription's QoS
+    events must be left out too: with every message, Fast DDS wakes the threads that wait for these events.
     """
 
     def can_execute(self, entity: Any) -> bool:
@@ -41,7 +41,8 @@ class MessageReader:
 
     Args:
         node: the subscription's node.
-        create: creates the subscription in a callback group. Its callback takes the message and its ``MessageInfo``.
+        create: called with a callback group; creates the subscription in that group. The subscription's callback must
+            take the message and its ``MessageInfo``.
         wait_for_room: called with a time-out in seconds before each message. While it returns False, messages stay
             with the middleware.
         name: the thread's name.

@@ -1,4 +1,4 @@
-"""Publishes ``detections/image``: source images with boxes. They are drawn only while a subscriber exists."""
+"""Publishes ``detections/image``: source images with boxes. Boxes are drawn only while a subscriber exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from split_infer_ros.server.frame import Origin
 
 
 class Overlay:
-    """Draws results on a thread of its own. Results that come while it draws are not shown.
+    """Draws results on a thread of its own. While it draws one, one more result may wait; others are not drawn.
 
     Args:
         node: the node that publishes.
@@ -44,7 +44,7 @@ class Overlay:
         self._thread.start()
 
     def submit(self, origin: Origin, detections: Detections) -> None:
-        """Queues a result to be drawn, if a subscriber exists and the queue is free. Never waits."""
+        """Queues a result to be drawn, if a subscriber exists and no other result waits. Never blocks."""
         if origin.pixels is not None and self._publisher.has_subscribers:
             with suppress(Full):  # an earlier result is still waiting
                 self._queue.put_nowait((origin.pixels, origin.header, detections))

@@ -20,7 +20,10 @@ TENANT_NODES = (StatsNode, TenantsNode, CameraNode)
 
 
 def choose_nodes() -> NodeFactories:
-    """Returns the nodes that serve tenants if the process has start parameters of tenants. Else returns ``NODES``."""
+    """Returns the types of the nodes that this process runs.
+
+    These are ``TENANT_NODES`` if the process has start parameters of tenants. Else they are ``NODES``, for one model.
+    """
     # ROS tells only a node which of the process's parameters are meant for it
     probe = Node("tenants", enable_rosout=False, start_parameter_services=False)
     overrides = probe._parameter_overrides
@@ -32,7 +35,7 @@ def choose_nodes() -> NodeFactories:
 
 
 def main() -> int:
-    """Runs the pipeline."""
+    """Runs a process with all nodes. Returns the exit code."""
     return run(choose_nodes)
 
 

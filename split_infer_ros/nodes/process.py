@@ -54,14 +54,15 @@ class SignalReceived(BaseException):
 def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None = None) -> int:
     """Runs nodes until a signal comes or ``main_task`` returns; returns the process's exit code.
 
-    If the GPU is lost, this does not return: the process ends with ``DEVICE_LOST_EXIT``. The nodes close in order if
-    that takes no longer than ``process_exit.ORDERLY_S``; else the process ends without it.
+    If the GPU is lost, this does not return: the process ends with ``DEVICE_LOST_EXIT``. The nodes get
+    ``process_exit.ORDERLY_S`` seconds to close in order. After that, the process ends without waiting for them.
 
     Args:
         node_types: functions that make a node each, or one function that returns them once ROS's arguments are known.
             Nodes become active in this order and close in the reverse order; see ``start_nodes``.
-        main_task: runs on the main thread while the nodes spin on another; returns the exit code. With a task,
-            arguments that are not ROS's are allowed, and the caller reads them. Without one, they are refused.
+        main_task: called with the nodes on the main thread, while another thread runs their callbacks. It returns the
+            exit code. With a task, arguments that are not ROS's are allowed, and the caller reads them. Without a task,
+            they are refused.
     """
     process_exit = ProcessExit(DEVICE_LOST_EXIT)
     code = _run(node_types, main_task, process_exit)

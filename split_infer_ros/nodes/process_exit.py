@@ -1,6 +1,6 @@
 """What ends a process, other than a signal: the loss of its GPU, or a thread of this package that fails.
 
-The nodes close in order if that is quick; else the process ends without it.
+The nodes close in order if that is quick. Else the process ends while they still close.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class ProcessExit:
         self.started = False
 
     def start(self) -> None:
-        """Ends the process within ``ORDERLY_S``, whatever its threads wait for. Any thread may call this."""
+        """Makes the process end after ``ORDERLY_S`` seconds at most, whatever its threads wait for.
+
+        Returns at once. Any thread may call this.
+        """
         with self._lock:
             if self.started:
                 return
@@ -67,11 +70,11 @@ class ProcessExit:
 
 
 class DeviceLoss:
-    """Says whether this process can no longer use the GPU, and what happens then.
+    """Says whether this process can no longer use the GPU. Logs and reports the loss, and ends the process.
 
     Args:
         logger: logs the loss.
-        report: tells other nodes at once. Any thread may call it.
+        report: called once after the loss, on any thread; tells other nodes of it.
 
     Attributes:
         sentence: why this process can no longer use the GPU; empty while it can.
@@ -94,7 +97,13 @@ class DeviceLoss:
         self._on_loss, self._end_process = on_loss, end_process
 
     def declare(self, error: Exception) -> None:
-        """Logs and reports that this process can no longer use the GPU. Then ends the process."""
+        """Logs and reports that this process can no longer use the GPU. Then ends the process.
+
+        Only the first call does this. Any thread may call it.
+
+        Args:
+            error: the error that shows the loss.
+        """
         if self.sentence:
             return
         self.sentence = f"The GPU is lost to this process, which ends ({summarize_error(error)})."

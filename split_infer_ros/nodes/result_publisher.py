@@ -55,7 +55,12 @@ class ResultPublisher:
             self._overlay.start()
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
-        """Publishes the model's name and labels, unless they are the ones published last."""
+        """Publishes a model's name and labels, unless they are published already.
+
+        Args:
+            model: the model's name.
+            labels: the name of each label, by index.
+        """
         if self._published_model == (model, labels):
             return
         if self._vision_info is not None:
@@ -72,7 +77,14 @@ class ResultPublisher:
         self._published_model = model, labels
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """Publishes a frame's result. ``labels`` may still belong to the model before the present one."""
+        """Publishes a frame's result.
+
+        Args:
+            origin: the frame's header and image.
+            detections: the frame's detections.
+            labels: the class names of the model that found the detections, by index. After a change of models, that may
+                still be the model before.
+        """
         self._detections.publish((detections, labels, origin.header))
         if self._overlay is not None:
             self._overlay.submit(origin, detections)

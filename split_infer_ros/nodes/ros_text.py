@@ -23,7 +23,7 @@ class TextLogger(RcutilsLogger):
 
 
 def repaired(value: Any) -> Any:
-    """Returns a value with its texts repaired. It changes messages in place and makes new lists and tuples."""
+    """Returns a value with its texts repaired. Messages are changed in place; lists and tuples are made anew."""
     if isinstance(value, str):
         return repair_text(value)
     if isinstance(value, (list, tuple)):
@@ -35,7 +35,10 @@ def repaired(value: Any) -> Any:
 
 
 def publish_any_text(publish: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns a function that publishes a message with ``publish``. If ROS refuses its texts, it repairs them first."""
+    """Returns a function that publishes messages with any text.
+
+    It calls ``publish`` with the message. If ROS refuses a text of the message, it repairs the texts and calls again.
+    """
 
     def repair_and_publish(message: Any) -> None:
         try:

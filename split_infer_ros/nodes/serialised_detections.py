@@ -36,7 +36,7 @@ _PADDING_OF_ID = 3  # the last box's id is not padded
 
 
 def serialise_detections(detections: Detections, labels: Sequence[str], header: Header) -> bytes:
-    """Returns the bytes of the message that ``detections_message`` makes from the same arguments. Padding is 0."""
+    """Returns the bytes of the message that ``detections_message`` makes from these arguments. Padding bytes are 0."""
     stamp = struct.pack("<iI", header.stamp.sec, header.stamp.nanosec)
     head = stamp + _string(header.frame_id)
     head += bytes(-len(head) % 4)
@@ -56,9 +56,11 @@ def serialise_detections(detections: Detections, labels: Sequence[str], header: 
 
 @functools.cache
 def agrees_with_rclpy() -> bool:
-    """Returns whether rclpy and its middleware use this format here. A process tries it once, on two samples.
+    """Returns whether rclpy, with the middleware in use, writes messages in this module's format.
 
-    The format differs with another byte order, another format of the middleware, or other fields of vision_msgs.
+    A process tries that once, on two samples.
+
+    Another byte order, another format of the middleware, or other fields of vision_msgs make a difference.
     """
 
     def agrees(sample: Detections) -> bool:

@@ -190,7 +190,7 @@ class StatsNode(ManagedNode[StatsParameters]):
 
 
 def main() -> int:
-    """Runs this node alone."""
+    """Runs a process with this node alone. Returns the exit code."""
     return run([StatsNode])
 
 

@@ -21,8 +21,8 @@ class AppliedTenants:
 
     Attributes:
         values: the parameters that were applied.
-        running: the model and the labels of each tenant that runs.
-        faults: why a tenant does not run as the parameters ask.
+        running: the model's name and labels of each tenant that runs, by the tenant's name.
+        faults: why a tenant does not run as the parameters ask, by the tenant's name.
     """
 
     values: TenantsParameters
@@ -31,13 +31,13 @@ class AppliedTenants:
 
 
 class TenantChanges:
-    """Applies lists of tenants, one after another.
+    """Makes a server run the tenants that parameters list. Changes are applied one after another.
 
     Args:
         node: the node ``tenants``.
-        pipeline: serves the tenants.
-        on_applied: called on the executor's thread after each change that was ``put``. It must be that thread: an
-            executor crashes if another thread destroys an endpoint that the executor waits for.
+        pipeline: the server that serves the tenants.
+        on_applied: called after each change that was ``put``, on the executor's thread. On another thread it could not
+            remove topics: an executor crashes if another thread destroys an endpoint for which it waits.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class TenantChanges:
         self._worker = WorkerThread("tenants", self._apply, use_one_thread)
 
     def apply(self, values: TenantsParameters) -> AppliedTenants:
-        """Makes the server run the tenants that the parameters list, on the calling thread. Errors become faults."""
+        """Makes the server run the tenants that the parameters list. Works on the calling thread.
+
+        Errors are not raised. They become faults in the result.
+        """
         view = self._pipeline.view
         try:
             faults = self._pipeline.set_tenants(values.wanted)

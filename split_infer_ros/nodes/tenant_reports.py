@@ -36,8 +36,8 @@ class TenantReports:
 
         Args:
             listed: the tenants that should run.
-            running: the tenants that run and have their topics.
-            faults: why a tenant does not run as it should.
+            running: the tenants that run and have their topics. The others are reported as loading or failed.
+            faults: why a tenant does not run as it should, by the tenant's name.
             device_loss: why the process can no longer use the GPU; empty while it can.
         """
         for name in listed:

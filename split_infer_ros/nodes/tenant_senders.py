@@ -15,7 +15,7 @@ from split_infer_ros.server.tenant import Tenant
 
 
 class TenantSenders:
-    """Opens a sender for each tenant, as ``NAME/features``, before the tenant's model is loaded.
+    """Opens a sender for each tenant before the tenant's model is loaded. The sender's topics begin with ``NAME/``.
 
     A tenant that gets another model keeps its sender. With transport ``intra_process`` there are no senders, because
     the server runs the heads. Only the executor's thread may call the methods, except ``open_model``: the executor
@@ -56,7 +56,7 @@ class TenantSenders:
         return replace(opened, transport=sender)
 
     def close_unused(self, tenants: Collection[str]) -> None:
-        """Closes the senders of all other tenants that no model instance uses any more."""
+        """Closes the senders of tenants that are not among ``tenants``, unless a model instance still uses them."""
         for name in self._senders.keys() - set(tenants):
             if not self._senders[name].is_used:
                 self._senders.pop(name).close()

@@ -18,13 +18,13 @@ from split_infer_ros.server.rate_limiter import RateLimiter
 class TenantTopics:
     """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
 
-    If the tenant's head is in another process, that publishes the results.
+    If the tenant's head is in another process, that process publishes the results, and this class only subscribes.
 
     Args:
         node: the node ``tenants``.
         name: the tenant's name.
-        intake: takes its frames.
-        enable: while it is off, frames are dropped as ``paused``.
+        intake: takes the tenant's frames.
+        enable: the service ``~/enable``. While it is off, frames are dropped as ``paused``.
 
     Attributes:
         limiter: limits the tenant's frames per second.
@@ -50,16 +50,16 @@ class TenantTopics:
 
     @property
     def mismatch(self) -> str:
-        """A sentence that names the types of the camera's topic, if it carries no images; else empty."""
+        """A sentence for the user if the publishers of the camera's topic send no images; else empty."""
         return self._input.mismatch if self._input is not None else ""
 
     def set_model(self, model: str, labels: Sequence[str]) -> None:
-        """Publishes which model the tenant has, and the model's labels."""
+        """Publishes the name of the tenant's model, and the name of each of its labels, by index."""
         if self._results is not None:
             self._results.set_model(model, labels)
 
     def subscribe(self, image_topic: str | None) -> None:
-        """Subscribes to a camera instead of the one before. None ends the subscription."""
+        """Subscribes to the topic of a camera, instead of the topic before. None ends the subscription."""
         if image_topic == self._image_topic:
             return
         if self._input is not None:
@@ -72,7 +72,14 @@ class TenantTopics:
         self._image_topic = image_topic
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """Publishes a frame's result. ``labels`` may still belong to the model before the present one."""
+        """Publishes a frame's result. Only for a head in this process.
+
+        Args:
+            origin: the frame's header and image.
+            detections: the frame's detections.
+            labels: the class names of the model that found the detections, by index. After a change of models, that may
+                still be the model before.
+        """
         assert self._results is not None, "the head is in this process"
         self._results.publish(origin, detections, labels)
 

@@ -39,8 +39,8 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     """Subscribes to each tenant's camera; publishes ``NAME/detections``, ``NAME/vision_info`` and ``report``.
 
     With a transport to other processes, it publishes handles on ``NAME/features``, and heads publish the results.
-    A thread of its own adds, changes and removes tenants, so that images do not wait meanwhile. If a tenant cannot
-    start, the node therefore does not refuse the parameter; it reports the fault.
+    A thread of its own adds, changes and removes tenants, so that images do not wait meanwhile. So a parameter is
+    accepted before its tenant has started. If the tenant cannot start, the node reports the fault.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -71,7 +71,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     @property
     def running(self) -> Collection[str]:
-        """The names of the tenants that have their topics."""
+        """The names of the tenants that run and have their topics."""
         return self._topics.keys()
 
     def configure(self) -> None:
@@ -219,7 +219,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
 
 def main() -> int:
-    """Runs this node alone."""
+    """Runs a process with this node alone. Returns the exit code."""
     return run([TenantsNode])
 
 

@@ -32,7 +32,8 @@ class Sample:
 
     Attributes:
         config: a configuration of the space.
-        relative: the logarithm of its cost, minus that of the same task's default. It can be compared between tasks.
+        relative: the relative cost: the logarithm of the configuration's cost, minus the logarithm of the default's
+            cost for the same task. Relative costs can be compared between tasks.
         features: numbers that describe the task itself, scaled so that a difference of 1 matters.
     """
 
@@ -49,8 +50,8 @@ class CostModel:
     parameters are fixed, because few samples say little about them, and fitting them misleads.
 
     Each knob has one coordinate for each value. A numeric knob also has its logarithm as a coordinate, so that
-    neighbouring numbers are nearer than distant ones. Measurements of other models count through the same kernel: the
-    nearer their features, the more they count.
+    neighbouring numbers are nearer than distant ones. Measurements of other models are used through the same kernel:
+    the more similar their features, the more weight they have.
 
     Args:
         space: the configurations to predict.
@@ -82,14 +83,18 @@ class CostModel:
         )
 
     def fit(self, samples: Sequence[Sample]) -> None:
-        """Learns from samples of this task and of other tasks."""
+        """Learns from samples of this task and of other tasks. It forgets the samples of earlier calls."""
         self._process.fit(
             np.stack([self._point(sample.config, sample.features) for sample in samples]),
             np.array([sample.relative for sample in samples]),
         )
 
     def predict(self, configs: Sequence[Config]) -> tuple[Array, Array]:
-        """Returns the expected relative cost of each configuration of this task, and its standard deviation."""
+        """Predicts the relative costs of configurations of this task.
+
+        Returns:
+            The expected relative costs and their standard deviations, each float64 (number of configurations,).
+        """
         mean, deviation = self._process.predict(
             np.stack([self._point(config, self._features) for config in configs]), return_std=True
         )
@@ -124,11 +129,14 @@ def _coordinates(values: Sequence[Value], chosen: Value) -> list[float]:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Returns by how much each configuration is expected to improve on the best so far. A worse outcome counts as 0.
+    """Returns by how much each configuration is expected to improve on the lowest relative cost so far.
+
+    The result is the mean over all outcomes, in which a worse outcome has the improvement 0. It has the shape of
+    ``mean``.
 
     Args:
         mean, deviation: the expected relative costs and their standard deviations; see ``CostModel.predict``.
-        best: the lowest relative cost so far.
+        best: the lowest relative cost that was measured so far.
     """
     from scipy.special import ndtr  # comes with scikit-learn
 

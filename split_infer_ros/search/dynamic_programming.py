@@ -11,16 +11,17 @@ OptionT = TypeVar("OptionT", bound=Hashable)
 def best_chain(
     costs: Sequence[Mapping[OptionT, float]], conversion: Callable[[int, OptionT, OptionT], float]
 ) -> tuple[float, list[OptionT]]:
-    """Chooses an option for each segment of a chain so that the sum of times and conversions is the lowest.
+    """Chooses an option for each segment of a chain so that segments and conversions together take the least time.
 
-    The result is optimal. Among equal choices, it is the first. For each prefix of the chain and each option at its
-    end, only the best choice is kept. The rest of the chain depends on that option alone. The work grows with
-    segments x options^2.
+    The result is optimal. Among equally fast choices, it is the first. For each prefix of the chain and each option at
+    the prefix's end, only the best choice is kept. The rest of the chain depends on that last option alone. The work
+    grows with the number of segments times the square of the number of options.
 
     Args:
-        costs: for each segment in order, seconds by option. Options that do not exist are left out, or infinite.
-        conversion: called with a segment's index (from 1), the option of the segment before and that of the segment.
-            Returns the seconds of the conversion between them, not negative.
+        costs: for each segment in order, the seconds that it takes with each option. Options that do not exist are left
+            out, or infinite.
+        conversion: called with a segment's index (from 1), the option of the segment before it, and the segment's own
+            option. Returns the seconds of the conversion between these options, not negative.
 
     Returns:
         The seconds of the whole chain, and the option of each segment.

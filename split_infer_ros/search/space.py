@@ -1,4 +1,4 @@
-"""A space of configurations. It says which configurations may be tried, and which may appear in a record."""
+"""A space of configurations. It says which configurations may be tried, and which an imported record may have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Space:
     """Knobs and the values of each. The first value of a knob is its default.
 
     Attributes:
-        knobs: the values of each knob by its name. The values of a knob also differ as text.
+        knobs: the values of each knob, by the knob's name. Two values of a knob never have the same text.
         excludes: combinations of values that do not go together. A configuration with one of them would fail, or equal
             another configuration. The defaults are never excluded.
         rule: excludes further configurations, but never the defaults.
@@ -34,7 +34,7 @@ class Space:
 
     @property
     def default(self) -> Config:
-        """The configuration that runs untuned."""
+        """The configuration that runs without tuning: the first value of every knob."""
         return {name: values[0] for name, values in self.knobs.items()}
 
     def __iter__(self) -> Iterator[Config]:
@@ -75,12 +75,15 @@ class Space:
 
 
 def frozen(config: Config) -> Frozen:
-    """Returns a configuration as a key for lookups."""
+    """Returns a configuration as a hashable key. The order of the knobs does not matter."""
     return tuple(sorted(config.items()))
 
 
 def describe_config(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
-    """Returns a description of a configuration for users. If a default is given, names only the differences from it."""
+    """Returns a description of a configuration for users, such as ``engine openvino, threads 2``.
+
+    If a default is given, the description names only the knobs with another value than in the default.
+    """
     different = {name: value for name, value in config.items() if default is None or default.get(name) != value}
     return ", ".join(f"{name} {value}" for name, value in different.items()) or "the defaults"
 

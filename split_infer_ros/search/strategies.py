@@ -1,4 +1,4 @@
-"""Chooses the configuration to try next: all in turn, at random, or guided by a cost model. The policies are pure."""
+"""Chooses the configuration to try next: all in turn, at random, or guided by a cost model. Nothing here measures."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ class Tried:
 
 
 class Search(Protocol):
-    """Proposes configurations to try."""
+    """Proposes configurations to try, one at a time."""
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns a configuration that was not tried yet, or None if all were tried."""
+        """Returns a configuration that was not tried yet; None if all were tried.
+
+        Args:
+            tried: all configurations that were tried so far, with their costs.
+        """
         ...
 
 
@@ -49,19 +53,22 @@ class Exhaustive:
         self._space = space
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns the first configuration that was not tried yet."""
+        """Returns the first configuration that was not tried yet; None if all were tried."""
         return next(_rest(self._space, tried), None)
 
 
 class Random:
-    """Tries the default first, then all others in random order. Equal seeds give equal orders."""
+    """Tries the default first, then all other configurations in random order. Equal seeds give equal orders."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         self._space = space
         self._random = random.Random(seed)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns a random configuration that was not tried yet. All have the same chance."""
+        """Returns the default if nothing was tried yet, else a random configuration; None if all were tried.
+
+        All configurations that were not tried yet have the same chance.
+        """
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
@@ -83,8 +90,8 @@ class Guided:
         space: the configurations to choose from.
         seed: equal seeds give equal proposals.
         features: the model features of the task.
-        other_samples: measurements of other tasks, relative to their own defaults. If there are any, the cost model is
-            asked immediately after the defaults.
+        other_samples: measurements of other tasks, relative to their own defaults. If there are any, the single changes
+            are left out, and the cost model is asked directly after the defaults.
     """
 
     def __init__(
@@ -101,7 +108,7 @@ class Guided:
         self._other_samples = list(other_samples)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Returns the configuration with the greatest expected improvement on the best so far; None if none is left."""
+        """Returns the configuration with the greatest expected improvement on the best one; None if all were tried."""
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
@@ -136,9 +143,16 @@ class Guided:
 def relative_costs(
     tried: Sequence[Tried], default: Config, features: Mapping[str, float] | None = None
 ) -> list[Sample]:
-    """Returns samples with the logarithms of the costs, minus that of the default.
+    """Returns a sample with the relative cost of each configuration that was tried.
 
-    If the default failed, the median takes its place. If all trials failed, there are no samples.
+    A relative cost is the logarithm of a cost, minus the logarithm of the default's cost. If the default failed or was
+    not tried, the median of the successful trials takes its place. A failed trial counts as worse than the worst
+    successful one, by ``FAILURE_PENALTY``. If all trials failed, there are no samples.
+
+    Args:
+        tried: the configurations and their costs.
+        default: the default configuration of the space.
+        features: the model features of the task, which every sample gets.
     """
     logs = [math.log(each.cost_s) if 0 < each.cost_s < math.inf else math.inf for each in tried]
     finite = [log for log in logs if log < math.inf]

@@ -36,7 +36,7 @@ def open_source(
         height: the height of the pictures in pixels (shapes), or the height to ask of a camera.
         loop: whether to begin again at the end (folder, video, bag).
         warn: called with a sentence for each unreadable image, which is then skipped. If None, such an image raises
-            (folder, bag).
+            SourceError (folder, bag).
         find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable (bag).
 
     Raises:

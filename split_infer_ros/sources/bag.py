@@ -21,9 +21,9 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 
 def split_location(location: str) -> tuple[Path, str | None]:
-    """Splits ``PATH[:TOPIC]`` into path and topic; the topic is None if there is none.
+    """Splits ``PATH[:TOPIC]`` into the path and the topic, which is None if the location names none.
 
-    An existing path may have colons.
+    If the whole location is a path that exists, it is the path, even if it has colons.
     """
     path = user_path(location)
     head, colon, topic = location.rpartition(":")
@@ -38,8 +38,8 @@ class BagSource:
     Args:
         path: the bag's path, for error messages.
         reader: an open reader of the bag.
-        connections: the connections of the topic.
-        types: deserializes messages.
+        connections: the reader's connections of one topic.
+        types: the type store of ``rosbags``, which deserialises messages.
         loop: whether to begin again after the last image.
         warn, find_encoding: see ``open``.
     """
@@ -78,13 +78,13 @@ class BagSource:
             topic: a topic of sensor_msgs/Image or CompressedImage. None takes the only topic with images.
             loop: whether to begin again after the last image.
             warn: called with a sentence for each unreadable message, which is then skipped. If None, such a message
-                raises.
+                raises SourceError when it is read.
             find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable.
 
         Raises:
             SourceError: the bag does not exist, cannot be read or lacks the topic. Or ``topic`` is None and the bag
-                does not have exactly one topic with images; the error lists them. Reading raises it if the bag breaks
-                off, at an unreadable message, or, with ``warn``, if every message is unreadable.
+                does not have exactly one topic with images; the error lists them. Reading raises it too: if the bag
+                breaks off, at an unreadable message without ``warn``, or if every message is unreadable.
         """
         try:
             from rosbags.rosbag2 import Reader

@@ -1,4 +1,4 @@
-"""Opens bags that a reader alone cannot read: unfinished or compressed files, or a folder without metadata."""
+"""Opens bags that the package ``rosbags`` alone cannot read: unfinished or compressed, or without metadata."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ _ZSTD = b"\x28\xb5\x2f\xfd"  # zstd data begins with this; no plain message does
 
 
 def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
-    """Returns what a reader can open: the path, the only file of a folder without metadata, or an ``UnfinishedMcap``.
+    """Returns what the reader of ``rosbags`` can open in place of a path.
 
     Args:
         path: the bag's path.
         warn: called with a sentence if the bag is not complete.
+
+    Returns:
+        The path itself, the only file of a folder without metadata, or an ``UnfinishedMcap``.
 
     Raises:
         SourceError: the bag does not exist, or it cannot be read as it is. The sentence says how to make it readable.
@@ -53,9 +56,9 @@ def storage_of(path: Path, warn: Callable[[str], None] | None) -> Any:
 
 
 def decompressed(content: bytes) -> bytes:
-    """Returns a message without its compression, if it has one.
+    """Returns a message's bytes, decompressed if zstd has compressed them.
 
-    Only the bag's metadata tell a reader about compression.
+    The reader of ``rosbags`` decompresses messages only if the bag's metadata mention compression.
 
     Raises:
         ValueError: the message is damaged, or too large.

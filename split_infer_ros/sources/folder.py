@@ -43,11 +43,12 @@ class FolderSource:
         Args:
             path: the folder.
             loop: whether to begin again after the last image.
-            warn: called with a sentence for each unreadable file, which is then skipped. If None, such a file raises.
+            warn: called with a sentence for each unreadable file, which is then skipped. If None, such a file raises
+                SourceError when it is read.
 
         Raises:
-            SourceError: the folder does not exist, cannot be read, or has no images. Reading raises it at an unreadable
-                file or, with ``warn``, if every file is unreadable.
+            SourceError: the folder does not exist, cannot be read, or has no images. Reading raises it too: at an
+                unreadable file without ``warn``, or if every file is unreadable.
         """
         if not is_folder(path):
             problem = "is a file" if exists(path) else "does not exist"

@@ -18,11 +18,11 @@ class Picture:
 
     Attributes:
         image: uint8 (height, width, 3), contiguous.
-        encoding: the order of the channels.
+        encoding: the order of the channels: ``rgb8`` or ``bgr8``.
         name: a file's name, or a number with its kind, such as ``frame 3``.
-        truth: the objects in the picture, if they are known.
-        stamp: seconds and nanoseconds of the recorded time, if there is one.
-        frame_id: the recorded coordinate frame of the camera, if there is one.
+        truth: the objects in the picture; None if they are not known.
+        stamp: seconds and nanoseconds of the recorded time; None if there is no recording.
+        frame_id: the recorded coordinate frame of the camera; None if there is no recording.
     """
 
     image: NDArray[np.uint8]
@@ -37,4 +37,4 @@ class Source(Iterator[Picture], Protocol):
     """An iterator of pictures. The next picture may take a while. A source that breaks off raises SourceError."""
 
     def close(self) -> None:
-        """Releases the file or device. No picture follows. Further calls do nothing."""
+        """Closes the file or device. After that, the iterator yields no picture. Further calls do nothing."""

@@ -22,7 +22,8 @@ class Shape:
     Attributes:
         label: CIRCLE, SQUARE or TRIANGLE.
         box: float32 (4,), the tight box: left, top, right, bottom in pixels.
-        corners: float32 (m, 2), x and y in pixels, half a pixel inside the box; None for a circle.
+        corners: float32 (number of corners, 2): x and y in pixels. They lie half a pixel inside the box. None for a
+            circle.
     """
 
     label: int
@@ -30,7 +31,13 @@ class Shape:
     corners: NDArray[np.float32] | None
 
     def fill(self, image: NDArray[np.uint8], colour: tuple[float, ...], offset: tuple[int, int] = (0, 0)) -> None:
-        """Draws the filled shape with smooth edges; ``offset`` is x and y of the image's upper left corner."""
+        """Draws the filled shape with smooth edges.
+
+        Args:
+            image: uint8 (height, width) or (height, width, channels), into which the shape is drawn.
+            colour: one value from 0 to 255 for each channel.
+            offset: x and y of the image's upper left corner, in the coordinates of the shape.
+        """
         if self.corners is None:
             centre = (self.box[:2] + self.box[2:]) / 2 - offset
             radius = (self.box[2] - self.box[0]) / 2
@@ -43,9 +50,13 @@ class Shape:
 
 
 def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """Chooses the objects of a scene and returns them in drawing order.
+    """Chooses the objects of a scene, and returns them in the order in which they are drawn.
 
-    In half of the scenes, the first two overlap.
+    In half of the scenes, the boxes of the first two objects overlap.
+
+    Args:
+        rng: the source of random numbers.
+        width, height: the size of the scene in pixels.
     """
     count = int(rng.integers(3, 13))
     overlapping = rng.random() < 0.5
@@ -117,7 +128,10 @@ def _moved(shape: Shape, anchor: Shape, distance: NDArray[np.float64]) -> Shape:
 
 
 def touch(a: NDArray[np.float32], b: NDArray[np.float32], gap: float = 3) -> bool:
-    """Returns whether two boxes are less than ``gap`` pixels apart. With 0: whether they overlap."""
+    """Returns whether two boxes are less than ``gap`` pixels apart. With 0, returns whether they overlap.
+
+    ``a`` and ``b`` are float32 (4,): left, top, right and bottom in pixels.
+    """
     return bool((a[:2] < b[2:] + gap).all() and (b[:2] < a[2:] + gap).all())
 
 

@@ -41,8 +41,8 @@ class Scene:
 
     Attributes:
         image: uint8 (height, width, 3), rgb.
-        boxes: float32 (n, 4), left, top, right, bottom in pixels, in the order of drawing.
-        labels: int64 (n,), indices into LABELS.
+        boxes: float32 (number of objects, 4): left, top, right, bottom in pixels. Objects come in the order of drawing.
+        labels: int64 (number of objects,): indices into LABELS.
     """
 
     image: NDArray[np.uint8]
@@ -85,7 +85,7 @@ def check_scene(seed: int, width: int, height: int) -> None:
 
 
 def scene_rng(seed: int, index: int) -> np.random.Generator:
-    """Makes the generator of random numbers that draws a scene."""
+    """Returns the generator of random numbers for scene ``index`` of the series ``seed``."""
     # A spawn key keeps (seed, index) unique. A list of both would be read as one long number.
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
 

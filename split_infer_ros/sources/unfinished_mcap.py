@@ -30,12 +30,13 @@ def ends_early(path: Path) -> bool:
 class UnfinishedMcap:
     """Shows an unfinished MCAP file as a finished one: its complete records, then an end.
 
-    It has what readers use of a path.
+    It has those methods of a ``Path`` that the reader of ``rosbags`` calls.
 
     Args:
         path: the file's path.
 
     Attributes:
+        suffix: the end of the file's name, such as ``.mcap``.
         lost_bytes: how many bytes behind the last complete record are left out.
 
     Raises:
@@ -61,7 +62,7 @@ class UnfinishedMcap:
         return False
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Opens the file, with the added end, for reading."""
+        """Opens the file for reading, with the end that it lacks. ``mode`` must be ``rb``."""
         assert mode == "rb"
         return io.BufferedReader(_Spliced(self._path, self._end, _FOOTER + MAGIC))
 

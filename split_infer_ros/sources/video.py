@@ -47,7 +47,7 @@ class _CaptureSource(abc.ABC):
 
 
 class VideoSource(_CaptureSource):
-    """The frames of a video file."""
+    """Yields the frames of a video file as bgr8."""
 
     @classmethod
     def open(cls, path: Path, *, loop: bool) -> VideoSource:
@@ -82,7 +82,7 @@ class VideoSource(_CaptureSource):
 
 
 class V4l2Source(_CaptureSource):
-    """A camera of this machine. Each read takes its newest picture."""
+    """Yields the pictures of a camera of this machine as bgr8. Each read takes the newest picture."""
 
     @classmethod
     def open(cls, device: str, *, width: int, height: int) -> V4l2Source:

@@ -66,7 +66,7 @@ def check_machine(shared_memory: Path) -> list[Finding]:
     """Runs all checks that do not concern ROS.
 
     Args:
-        shared_memory: the folder of shared memory.
+        shared_memory: the folder in which Linux shows shared memory.
     """
     torch = try_import("torch")
     return [
@@ -93,7 +93,7 @@ def try_import(name: str) -> ModuleType | ImportError:
 
 
 def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
-    """Checks that torch and torchvision are installed and fit together."""
+    """Checks that torch and torchvision can be imported. Takes results of ``try_import``."""
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
         level = Level.NOTE if isinstance(torch, ModuleNotFoundError) else Level.PROBLEM  # not installed, or broken
@@ -107,7 +107,10 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
 
 
 def check_engines(onnx: Any, onnxruntime: Any, openvino: Any) -> list[Finding]:
-    """Checks which engines other than torch can execute models, and whether ONNX files can be read."""
+    """Checks which engines other than torch can be used, and whether ONNX files can be read.
+
+    Takes results of ``try_import``.
+    """
     findings = []
     for name, module, use in (
         ("onnx", onnx, "no ONNX file can be read, and engine torch is the only one"),
@@ -128,7 +131,10 @@ def has_gpu_driver() -> bool:
 
 
 def check_gpu(torch: Any) -> list[Finding]:
-    """Checks which GPUs torch can use and which memory they can share with the CPU."""
+    """Checks which GPUs torch can use, and which memory they can share with the CPU.
+
+    Takes the result of ``try_import``. Without torch, there are no findings.
+    """
     if isinstance(torch, ImportError):
         return []
     if not torch.cuda.is_available():
@@ -155,7 +161,7 @@ def _gpu(torch: Any, runtime: Any, index: int) -> Finding:
 
 
 def check_shared_memory(folder: Path) -> Finding:
-    """Checks the room for shared memory. Fast DDS and the transport ``shared_memory`` use it."""
+    """Checks how much shared memory is free in its folder. Fast DDS and the transport ``shared_memory`` use it."""
     what = f"Shared memory ({folder})"
     advice = f"mount it larger (mount -o remount,size=1G {folder}; of a container: --shm-size=1g or --ipc=host)."
     try:
@@ -178,7 +184,11 @@ def check_shared_memory(folder: Path) -> Finding:
 
 
 def check_limits(receive_buffer: Path = Path("/proc/sys/net/core/rmem_max")) -> list[Finding]:
-    """Checks the limits of this process: open files, locked memory and socket buffers."""
+    """Checks the limits of this process: open files, locked memory and socket buffers.
+
+    Args:
+        receive_buffer: the file in which Linux shows the largest receive buffer of a socket, in bytes.
+    """
     findings = [_open_files(), _locked_memory()]
     if receive_buffer.exists():
         findings.append(_socket_buffers(int(receive_buffer.read_text())))

@@ -69,7 +69,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Returns the version of NVIDIA's driver; None without a driver."""
+    """Returns the version of NVIDIA's driver, which Linux shows in the file ``version``; None without a driver."""
     match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", version.read_text()) if version.exists() else None
     return match[1] if match else None
 
@@ -91,7 +91,11 @@ def installed_torch() -> tuple[str | None, str | None]:
 
 
 def torch_versions(device: str) -> dict[str, str | None]:
-    """Returns the releases of ``torch`` and ``cuda`` (None on the CPU) that run models on a device. Imports nothing."""
+    """Returns the releases of ``torch`` and ``cuda`` that run models on a device, without importing torch.
+
+    ``device`` is torch's name, for example ``cuda:0``. A release is None if the package is absent; ``cuda`` also on the
+    CPU.
+    """
     version, cuda = installed_torch()
     return {"torch": version and release(version), "cuda": None if Device(device).type == "cpu" else cuda}
 
@@ -130,11 +134,14 @@ def release(version: str) -> str:
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns a text that says what decides which kernels run on the CPU. The same text means the same kernels.
+    """Returns a text about the CPU that decides which kernels run. Equal texts mean the same kernels.
 
     An example is ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``. The text begins with the capability that torch
     uses, which ATEN_CPU_CAPABILITY can lower; on ARM it is DEFAULT. The processor's extensions that oneDNN uses follow
     in brackets. The last part is the limit that the user set for oneDNN, if there is one.
+
+    Args:
+        cpuinfo: the file in which Linux describes the processors.
     """
     flags = cpu_extensions(cpuinfo)
     limit = onednn_limit()
@@ -150,7 +157,7 @@ def _capability(flags: frozenset[str]) -> str:
 
 
 def onednn_limit() -> str:
-    """Returns the widest instruction set that the user allows oneDNN, in upper case; empty without a limit."""
+    """Returns the widest instruction set that oneDNN may use, in upper case; empty without a limit of the user."""
     return next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
 
 
@@ -171,7 +178,7 @@ def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
 
 
 def num_cores() -> int:
-    """Returns the number of processors that this process may use."""
+    """Returns the number of logical processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -17,7 +17,7 @@ class Window:
     """Keeps recent samples. Any thread may use it.
 
     Args:
-        seconds: how long a sample counts.
+        seconds: the length of the window. Older samples do not count in results.
         max_samples: the most samples that are kept. Older samples are dropped.
     """
 
@@ -39,14 +39,14 @@ class Window:
         return len(self._samples)
 
     def percentiles(self, *ranks: float, now: float) -> tuple[float, ...]:
-        """Returns the percentile of each rank (0 to 100) over the window; NaN without samples."""
+        """Returns the percentile of each rank (0 to 100) over the window that ends at ``now``; NaN without samples."""
         values = self._recent(now)
         if not values:
             return tuple(float("nan") for _ in ranks)
         return tuple(float(value) for value in np.percentile(values, ranks))
 
     def mean(self, *, now: float) -> float:
-        """Returns the mean over the window; NaN without samples."""
+        """Returns the mean over the window that ends at ``now``; NaN without samples."""
         values = self._recent(now)
         return sum(values) / len(values) if values else float("nan")
 
@@ -58,8 +58,8 @@ class Window:
 class BusyTime:
     """Counts the seconds in which at least one piece of work was under way. Any thread may use it.
 
-    If pieces of work overlap, their common time counts once. Unfinished work counts from its beginning. Between two
-    calls of ``seconds``, the count never grows by more than the time that passed.
+    If pieces of work overlap, their common time counts once. Work that has not ended counts from its beginning.
+    Between two calls of ``seconds``, the count never grows by more than the time that passed.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,12 @@ class BusyTime:
         self._reported_s = 0.0
 
     def begin(self, work: Hashable, now: float) -> None:
-        """Notes that a piece of work may begin at ``now`` (seconds of a steady clock)."""
+        """Notes that a piece of work may be under way from now on. ``end`` later says when it really was.
+
+        Args:
+            work: a key for this piece of work.
+            now: seconds of a steady clock.
+        """
         with self._lock:
             self._open[work] = max(now, self._earliest)
 
@@ -80,10 +85,10 @@ class BusyTime:
 
         Args:
             work: the key that ``begin`` was given.
-            now: seconds of the same clock.
-            intervals: start and end of each time in which the work was under way. Without intervals, the work was under
-                way from its beginning until now. Times outside of that are ignored, because another process may have
-                reported them.
+            now: seconds of the clock that ``begin`` uses.
+            intervals: start and end of each time in which the work was under way. Without intervals, it was under way
+                from ``begin`` until now. Times before ``begin`` or after now are ignored, because another process may
+                have reported them wrongly.
         """
         with self._lock:
             begun = self._open.pop(work, None)
@@ -97,11 +102,11 @@ class BusyTime:
 
     @property
     def num_intervals(self) -> int:
-        """How many busy times are kept apart, because later work may still touch them."""
+        """How many busy times are stored one by one, because work that has not ended may still touch them."""
         return len(self._intervals)
 
     def seconds(self, now: float) -> float:
-        """Returns the count at ``now``. This time may lie a little in the past. The count never falls."""
+        """Returns the busy seconds until ``now``, which may lie a little in the past. The result never falls."""
         with self._lock:
             first_open = min(self._open.values(), default=math.inf)
             closed_until = min(first_open, now)

@@ -26,7 +26,8 @@ def process_memory(status: Path = Path("/proc/self/status")) -> ProcessMemory:
     """Returns the memory that this process uses now.
 
     Args:
-        status: the file in which Linux reports it. Unlike for ``smaps_rollup``, Linux need not look at each page.
+        status: the file in which Linux reports the memory. Reading it is quick. For ``smaps_rollup``, Linux would look
+            at each page.
     """
     try:
         lines = status.read_text().splitlines()

@@ -81,14 +81,14 @@ def total_watts(readings: Sequence[Reading]) -> float:
 
 
 class MeanPower:
-    """Averages power since the last call of ``take``. Between two readings, power is taken to change linearly."""
+    """Averages power over the time since the last call of ``take``. It assumes a linear change between two readings."""
 
     def __init__(self) -> None:
         self._latest_s = self._latest_watts = math.nan
         self._joules = self._seconds = 0.0
 
     def add(self, watts: float, now: float) -> None:
-        """Adds a reading at ``now`` (seconds). The time before and after a NaN reading is left out."""
+        """Adds a reading in watts at ``now`` (seconds). The time before and after a NaN reading is left out."""
         seconds = now - self._latest_s
         joules = (self._latest_watts + watts) / 2 * seconds
         if not math.isnan(joules):
@@ -97,7 +97,7 @@ class MeanPower:
         self._latest_s, self._latest_watts = now, watts
 
     def take(self) -> float:
-        """Returns the mean watts since the last call; NaN without two readings in a row."""
+        """Returns the mean watts since the last call; NaN if there were no two readings in a row that are numbers."""
         mean = self._joules / self._seconds if self._seconds else math.nan
         self._joules = self._seconds = 0.0
         return mean

@@ -55,10 +55,10 @@ class TraceFile:
         """Writes one slice, from any thread.
 
         Args:
-            row: the name of the row that shows the slice.
-            name: the name of the slice.
+            row: the name of the row that shows the slice, such as a stage.
+            name: the name of the slice, such as a batch.
             start: when the slice begins, in seconds of any clock.
-            end: when it ends, in seconds of the same clock.
+            end: when the slice ends, in seconds of the clock of ``start``.
             facts: facts that are shown with the slice.
         """
         with self._lock:

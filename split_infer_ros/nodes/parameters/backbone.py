@@ -51,5 +51,8 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
 
     @property
     def settings(self) -> StageSettings:
-        """The stage's settings, with lanes if the objective is throughput. Split point and batch size may be open."""
+        """The stage's settings, with lanes if the objective is throughput.
+
+        The split point may be ``default`` or ``auto``, and the batch size 0. Tuning or ``AutoSplit`` then decides.
+        """
         return replace(self.stage, lanes=self.goal.objective is Objective.THROUGHPUT)

@@ -1,4 +1,4 @@
-"""Rows of parameters that the tables of several nodes share."""
+"""Parameters that several nodes have. Each class here is a part of a node's table; see ``table``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 @dataclass(frozen=True)
 class LoadParameters(NodeParameters):
-    """The rows of a node that loads models."""
+    """The parameters of every node that loads models."""
 
     PURPOSE: ClassVar[str] = LOADING
 
@@ -47,10 +47,10 @@ ONE_MODEL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ModelParameters(LoadParameters):
-    """The rows of a node that has one model.
+    """The parameters of every node that serves one model.
 
     Raises:
-        ConfigurationError: no engine has the name in ``engine``.
+        ConfigurationError: ``engine`` is not the name of an engine.
     """
 
     model: ModelSpec = part(ModelSpec(), **ONE_MODEL)
@@ -68,7 +68,7 @@ class ModelParameters(LoadParameters):
 
 @dataclass(frozen=True)
 class TraceParameters(NodeParameters):
-    """The rows of a node that runs backbones."""
+    """The parameters of every node that runs backbones."""
 
     PURPOSE: ClassVar[str] = COMPUTING
 

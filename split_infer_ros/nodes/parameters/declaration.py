@@ -1,7 +1,8 @@
 """Declares a node's ROS parameters from its table, checks changes, and documents them.
 
-A change is checked and applied as a whole, or refused with a sentence. A family's rows for one name are declared when
-one of them is first set, or when the name is first listed.
+A change is checked and applied as a whole, or refused with a sentence. A table may have a family: the same parameters
+for each of several names, such as ``tenant.NAME.model``. The family's parameters for a name are declared when one of
+them is first set, or when the name is first listed.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Parameters(Generic[Table]):
         node: the node. It must allow undeclared parameters if the table has a family.
         table: the dataclass of the parameters.
         on_change: called with the whole new table before a change takes effect. If it raises, the change is refused.
-        status_parameters: names (``*`` for any part) of parameters that only the node itself sets. A dump contains
-            them. When a dump is loaded again, they are ignored.
+        status_parameters: names of parameters that only the node itself sets. In a name, ``*`` stands for any part.
+            ``ros2 param dump`` writes these parameters too. A node that is started with such a file ignores them.
 
     Attributes:
-        values: the table in force.
-        overrides: the parameters with which the node was started.
-        status_parameters: names, or patterns of names, of parameters that the node itself sets.
+        values: the table with the values in force.
+        overrides: the values of the parameters with which the node was started, by name.
+        status_parameters: names of parameters that only the node itself sets, as given above.
 
     Raises:
         ConfigurationError: the node was started with values that its table does not accept.
@@ -68,12 +69,18 @@ class Parameters(Generic[Table]):
         node.add_on_set_parameters_callback(self._change)
 
     def recognises(self, name: str) -> bool:
-        """Returns whether the name is in the table, or is a parameter of rclpy or a status parameter."""
+        """Returns whether the node has a parameter of this name: from the table, from rclpy, or a status parameter."""
         is_builtin = name in RCLPY_PARAMETERS or name.startswith("qos_overrides.")
         return name in self._rows or is_builtin or self._is_status(name)
 
     def set_status(self, name: str, value: Any, description: str) -> None:
-        """Sets a status parameter. Any thread may call this."""
+        """Sets a status parameter, which users cannot set. Any thread may call this.
+
+        Args:
+            name: the parameter's name.
+            value: a value that a ROS parameter can have.
+            description: what the parameter says, in a sentence.
+        """
         descriptor = ParameterDescriptor(description=description, additional_constraints="The node itself sets it.")
         value = repaired(value)
         with self._declaring():
@@ -157,8 +164,8 @@ class Parameters(Generic[Table]):
 def refuse_unknown(tables: Sequence[Parameters[Any]]) -> None:
     """Refuses start parameters that no node of the process has.
 
-    If all nodes were given a parameter (``-p model:=...``), one of them must know it. If one node was given it, that
-    node must know it. The node that has the most similar parameter refuses an unknown one.
+    If all nodes were given a parameter (``-p model:=...``), at least one of them must have it. If one node was given
+    it, that node must have it. The error comes from the node that has the most similar parameter.
 
     Raises:
         ConfigurationError: a parameter is unknown.

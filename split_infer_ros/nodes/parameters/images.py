@@ -1,4 +1,4 @@
-"""Rows of the nodes that subscribe to images."""
+"""The parameters of nodes that subscribe to images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImageReliability(Enum):
 
 
 class ImageTransport(Enum):
-    """The form in which images come."""
+    """The form in which cameras send images."""
 
     RAW = "raw"
     COMPRESSED = "compressed"
@@ -27,7 +27,7 @@ class ImageTransport(Enum):
 
 @dataclass(frozen=True)
 class ImageParameters(NodeParameters):
-    """The rows of a node that subscribes to images."""
+    """The parameters of every node that subscribes to images."""
 
     PURPOSE: ClassVar[str] = "Images"
 

@@ -37,7 +37,7 @@ class Row:
         setting: the setting in the unit that users write.
         purpose: the parameter's heading in the reference.
         path: the names of the fields that lead from the table to the setting.
-        of_field: the same setting in the unit of the field.
+        of_field: the setting in the unit of the dataclass's field, such as seconds where users write milliseconds.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Row:
     of_field: Setting
 
     def value(self, table: Any) -> Any:
-        """Returns the row's value in a table, as users would write it."""
+        """Returns the row's value in a table, in the form and unit that users write."""
         return self.of_field.to_user(reduce(getattr, self.path, table))
 
 
@@ -111,7 +111,7 @@ class Rows:
     """Finds the rows of a table, and of its family, by the names of their parameters.
 
     Args:
-        table: the dataclass.
+        table: the table's dataclass. It can be made without arguments.
     """
 
     def __init__(self, table: type[Any]) -> None:
@@ -131,7 +131,11 @@ class Rows:
         return self._plain_rows.get(name) or self._family_rows.get(self._split(name)[1])
 
     def changed(self, values: Any, changes: Mapping[str, Any]) -> Any:
-        """Returns a copy of a table with changed values. Names that are not in the table are ignored.
+        """Returns a copy of a table with changed values.
+
+        Args:
+            values: an instance of the table's dataclass.
+            changes: new values as users write them, by the parameter's name. Unknown names are ignored.
 
         Raises:
             ConfigurationError: a row does not accept its value, or the table does not accept all values together.
@@ -152,7 +156,7 @@ class Rows:
         return _replaced(values, of_table)
 
     def flat(self, values: Any) -> dict[str, tuple[Row, Any]]:
-        """Returns each parameter's row and its value as users write it, by the parameter's full name."""
+        """Returns the row and the value of each parameter in a table, by the parameter's full name."""
         found = {name: (row, row.value(values)) for name, row in self._plain_rows.items()}
         if self._family_field:
             for key, table in getattr(values, self._family_field).items():
@@ -167,7 +171,7 @@ class Rows:
         return (f" Did you mean '{close[0]}'?" if close else "") + f" It has: {existing}."
 
     def similarity(self, name: str) -> float:
-        """Returns how similar an unknown name is to the most similar existing one, from 0 to 1."""
+        """Returns how similar an unknown name is to the most similar name that exists, from 0 to 1."""
         return max(difflib.SequenceMatcher(None, name, other).ratio() for other in self._names(name))
 
     def _names(self, name: str) -> list[str]:

@@ -72,7 +72,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
 
     @property
     def wanted(self) -> list[Tenant]:
-        """The tenants that the parameter ``tenants`` lists."""
+        """The tenants that should run: those that the parameter ``tenants`` lists."""
         return [self._tenant(name) for name in self.tenants]
 
     @property

@@ -1,4 +1,4 @@
-"""The transports. They bring handles (and on a network features) from backbone to head. Each has one or two files."""
+"""The transports. They bring handles, and on a network also features, from backbone to head. Each has its own files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from split_infer_ros.split.model import SplitModel
 
 
 class Sender(Transport, Protocol):
-    """The backbone's side of a transport. The thread of the node's executor makes and closes it.
+    """The backbone's side of a transport. Only the thread of the node's executor may create or close a sender.
 
-    Its arguments are the backbone's node and the text in front of its topics' names, such as ``front/``.
+    A sender is created with two arguments: the backbone's node, and the text in front of the sender's topics, such as
+    ``front/``.
     """
 
     @property
     def is_used(self) -> bool:
-        """Whether a model instance is connected."""
+        """Whether a model instance uses this sender."""
 
     def close(self) -> None:
         """Removes the sender from its topics."""
 
 
 class Receiver(Protocol):
-    """The head's side of a transport; it submits handles to the head's stage.
+    """The head's side of a transport. It submits received handles to the head's stage.
+
+    A receiver is created with three arguments: the head's node, the head's own model, and the head's stage.
 
     Attributes:
         is_standby: True while another head of the same backbone has the batches.
@@ -40,7 +43,7 @@ class Receiver(Protocol):
     def is_standby(self) -> bool: ...
 
     def stop_receiving(self) -> None:
-        """Takes no more handles. Features of handles that came before may still be read."""
+        """Ends the reception of handles. Features of handles that came before may still be read."""
 
     def close(self) -> None:
         """Releases the memory of the features. Call it after the stage has stopped."""

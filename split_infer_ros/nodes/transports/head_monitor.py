@@ -28,12 +28,13 @@ RELEASE_QOS = QoSProfile(
 class HeadMonitor:
     """Subscribes to ``features/release``, on which every head publishes, and counts the dead heads.
 
-    A thread of its own calls both functions.
+    A thread of the monitor calls ``on_release`` and ``on_death``.
 
     Args:
         node: the backbone's node.
-        on_release: called with each release.
-        on_death: called after a head died, with a time of the steady clock. Batches sent before then went to it.
+        on_release: called with each message that says that a head has finished a batch.
+        on_death: called after a head died, with a time in seconds of the steady clock. Batches that were sent before
+            that time went to the dead head.
         topic_prefix: text in front of the topic's name, such as ``front/``.
     """
 

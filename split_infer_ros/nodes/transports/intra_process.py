@@ -35,7 +35,7 @@ class IntraProcessSender:
         topic_prefix: text in front of the topic's name.
 
     Attributes:
-        is_used: whether a model instance is connected.
+        is_used: whether a model instance uses this sender.
     """
 
     shared = False
@@ -48,7 +48,12 @@ class IntraProcessSender:
         self._heads = _heads[self._key]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
-        """Registers ``released``. The slot pools call it with each slot that a head gave back."""
+        """Returns this sender as the connection of the only model instance.
+
+        Args:
+            released: called with the lease and the outcome of each slot that a head gives back.
+            collect: not used, because no other process reads the slots.
+        """
         self._released = released
         self.is_used = True
         return self
@@ -64,7 +69,7 @@ class IntraProcessSender:
             head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
-        """Gives the handle to all heads of this process; returns how many there are."""
+        """Gives the handle to all heads of this process. Returns the number of these heads."""
         heads = tuple(self._heads)
         # The message is made before a head gets the slot: a head may release it within microseconds.
         message = _to_message(handle, pool) if self._publisher.has_remote_subscribers else None
@@ -85,7 +90,7 @@ class IntraProcessSender:
 
 
 class IntraProcessReceiver:
-    """Takes handles from the backbone of this process."""
+    """Gives the handles of this process's backbone to a head's stage. For the arguments, see ``Receiver``."""
 
     is_standby = False  # all heads of the backbone's process get each handle, so none stands by
 
@@ -98,7 +103,7 @@ class IntraProcessReceiver:
         self._heads.append(stage)
 
     def stop_receiving(self) -> None:
-        """Takes no more handles."""
+        """Ends the reception of handles."""
         self._heads.remove(self._stage)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Turns handles into messages and back. A message from another process is checked before it is used."""
+"""Turns handles, features and releases into messages and back. Messages from other processes are checked first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch_message(
         handle: a handle to features that were written.
         layout: the layout of the copies, for as many images as the batch has.
         features: views of the features in their slot.
-        data: takes the copies. It has as many bytes as the layout.
+        data: the memory for the copies. It has as many bytes as a slot of the layout.
     """
     strides = [dense_strides(feature) for feature in features]
     staged = layout.views(np.frombuffer(data, BYTE), len(handle.origins), strides)
@@ -70,8 +70,12 @@ def batch_message(
 def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout, tuple[Strides, ...]]:
     """Reads the message of a handle.
 
+    Args:
+        message: a message from any process.
+        model: this head's own model. The message must fit it.
+
     Returns:
-        The handle, the layout of its slot according to this head's own model, and the tensors' strides.
+        The handle, the layout of its slot according to this head's own model, and the strides of each tensor.
 
     Raises:
         HandleError: ``malformed``: the message contradicts itself. ``foreign``: it contradicts this head's model.
@@ -117,7 +121,12 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
 
 
 def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
-    """Returns the message that says that a lease has ended, and how."""
+    """Returns the message that tells the backbone that a head has finished a batch.
+
+    Args:
+        lease: the lease of the batch's slot, which ends.
+        outcome: what became of the batch's frames, and when.
+    """
     return FeatureRelease(
         pool=lease.pool,
         slot=lease.slot,
@@ -132,8 +141,8 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
 def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
     """Returns the lease that ended and its outcome, on this host's steady clock.
 
-    The clocks of two hosts are not comparable; only the durations in the message are. So the time on the way, also the
-    release's way back, counts as time before the head's start.
+    The clocks of two hosts cannot be compared, so the message holds durations only. The outcome looks as if the head
+    had published at ``now``. So the time on the way, in both directions, is counted before the head's start.
 
     Args:
         message: the release.

@@ -34,7 +34,7 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class NetworkSender:
-    """Publishes copies of features on ``features/data``. A message on ``features/release`` settles each batch.
+    """Publishes copies of features on ``features/data``. The head says on ``features/release`` when a batch is done.
 
     Args:
         node: the backbone's node.
@@ -58,7 +58,7 @@ class NetworkSender:
 
     @property
     def is_used(self) -> bool:
-        """Whether a model instance is connected."""
+        """Whether a model instance uses this sender."""
         return bool(self.connections)
 
     @property
@@ -67,13 +67,26 @@ class NetworkSender:
         return self._monitor.count_reached(self._publisher) if self._announced else 0
 
     def connect(self, released: Released, collect: Callable[[], None]) -> NetworkConnection:
-        """Opens a connection for a model instance. It calls ``released`` with each batch that a head has finished."""
+        """Opens a connection for a model instance.
+
+        Args:
+            released: called with the lease and the outcome of each batch that a head has finished.
+            collect: not used, because releases come as messages.
+        """
         connection = NetworkConnection(self, released)
         self.connections.add(connection)
         return connection
 
     def send(self, make_message: Callable[[str], FeatureBatch]) -> int:
-        """Publishes the message for the active head; returns how many heads it reaches."""
+        """Publishes a message for the active head.
+
+        Args:
+            make_message: called with the name of the active head; returns the message for it. It is called only if that
+                head would get the message.
+
+        Returns:
+            How many heads the message reaches.
+        """
         active = self._announced
         heads = self.heads_reached if active else 0  # the choice may change, so ``active`` keeps it
         if heads:
@@ -124,10 +137,10 @@ class NetworkConnection:
 
     Args:
         sender: publishes features on its topics.
-        released: called with each batch that a head has finished.
+        released: called with the lease and the outcome of each batch that is over.
 
     Attributes:
-        sender: publishes features on its topics.
+        sender: the sender that publishes the copies.
     """
 
     shared = False
@@ -139,7 +152,7 @@ class NetworkConnection:
         self._staged = array.array("B")
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        """Allocates slots in this process. A batch keeps its slot until the head is done. That bounds the traffic."""
+        """Allocates slots in this process. A batch keeps its slot until its head is done, which bounds the traffic."""
         pool = SlotPool.allocate(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
@@ -148,7 +161,10 @@ class NetworkConnection:
         """Does nothing: a head in another process prepares a partition at its first batch."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publishes features only of the frames that the batch has; returns how many heads they reach."""
+        """Publishes the features of a batch. Returns how many heads they reach.
+
+        The message holds only the features of the batch's frames, and not those of the unused part of the slot.
+        """
         frames = len(handle.origins)
         packed = Layout(pool.layout.specs, frames)
         features = pool.views(handle.lease, frames)
@@ -157,11 +173,14 @@ class NetworkConnection:
         )
 
     def disconnect(self) -> None:
-        """Removes the connection from its sender. After that, nothing settles its batches."""
+        """Removes the connection from its sender. After that, the death of a head does not drop its batches."""
         self.sender.connections.discard(self)
 
     def drop_sent_before(self, moment: float) -> None:
-        """Settles the batches sent before ``moment``, because no head will release them."""
+        """Drops the batches that were sent before ``moment``, in seconds of the steady clock.
+
+        Their head has died, so their frames are counted as dropped for ``reader_died``.
+        """
         for pool in list(self._pools):
             for lease, outcome in pool.reclaim_orphans(moment):
                 self._released(lease, outcome)

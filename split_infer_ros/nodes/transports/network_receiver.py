@@ -1,4 +1,4 @@
-"""The head's side of the transport ``network``. It gets copies of features while the backbone has chosen this head."""
+"""The head's side of the transport ``network``. A head gets copies of features while the backbone has chosen it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ HEARTBEAT_S = 0.5
 
 
 class NetworkReceiver:
-    """Takes features from ``features/data`` while the backbone has chosen this head.
+    """Takes features from ``features/data`` while the backbone has chosen this head. Gives them to the head's stage.
+
+    For the arguments, see ``Receiver``.
 
     Attributes:
         is_standby: True while the backbone has chosen another head.
@@ -46,7 +48,7 @@ class NetworkReceiver:
         self._send_heartbeat()
 
     def stop_receiving(self) -> None:
-        """Takes no more features."""
+        """Ends the reception of features, and tells the backbone that this head leaves."""
         self._node.destroy_timer(self._timer)
         self._node.destroy_subscription(self._choices)
         self._unsubscribe()

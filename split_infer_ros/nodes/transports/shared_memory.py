@@ -1,8 +1,8 @@
 """The transport ``shared_memory``: backbone and head in two processes of one host.
 
-The handle goes over DDS, and the features stay in shared memory. Of several heads, the one that holds a lock of the
-segment takes the batches. The lock ends with the head's process. The other heads stand by. They receive each handle,
-and check several times a second whether the lock is free.
+The handle goes over DDS, and the features stay in a segment of shared memory. If there are several heads, one of them
+holds the lock of the segment, and this head takes the batches. The lock ends with the head's process. The other heads
+stand by. They receive each handle, and check several times a second whether the lock is free.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _Batch = tuple[Handle, tuple[Strides, ...]]
 class SharedMemorySender:
     """Publishes handles to slots in shared memory on ``features``.
 
-    At each ``features/release``, and when a head dies, the model instances check their slots.
+    A head writes into the slot what became of a batch. The model instances check their slots at each message on
+    ``features/release``, and when a head dies.
 
     Args:
         node: the backbone's node.
@@ -62,11 +63,16 @@ class SharedMemorySender:
 
     @property
     def is_used(self) -> bool:
-        """Whether a model instance is connected."""
+        """Whether a model instance uses this sender."""
         return bool(self.connections)
 
     def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemoryConnection:
-        """Opens a connection for a model instance. ``collect`` checks its slots, which hold the batches' outcomes."""
+        """Opens a connection for a model instance.
+
+        Args:
+            released: not used, because the slots themselves hold the outcomes of batches.
+            collect: called when the model instance should check its slots.
+        """
         connection = SharedMemoryConnection(self, collect)
         self.connections.add(connection)
         return connection
@@ -94,10 +100,10 @@ class SharedMemoryConnection:
 
     Args:
         sender: publishes handles.
-        collect: checks the slots for outcomes.
+        collect: checks the model instance's slots for outcomes of batches.
 
     Attributes:
-        collect: checks the slots for outcomes.
+        collect: makes the model instance check its slots.
     """
 
     shared = True
@@ -118,7 +124,7 @@ class SharedMemoryConnection:
         return self._sender.send(handle, pool)
 
     def disconnect(self) -> None:
-        """Removes the connection from its sender. After that, nothing checks its slots."""
+        """Removes the connection from its sender. After that, the sender no longer calls ``collect``."""
         self._sender.connections.discard(self)
 
 
@@ -140,7 +146,10 @@ class _FeatureSegment:
 
 
 class SharedMemoryReceiver:
-    """Takes handles from ``features`` and reads the segments to which they point."""
+    """Takes handles from ``features``. Gives each to the head's stage, with a reader of the segment to which it points.
+
+    For the arguments, see ``Receiver``.
+    """
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         self._node = node
@@ -159,7 +168,7 @@ class SharedMemoryReceiver:
         return bool(self._segments) and not any(segment.is_claimed for segment in self._segments.values())
 
     def stop_receiving(self) -> None:
-        """Takes no more handles."""
+        """Ends the reception of handles."""
         self._node.destroy_timer(self._timer)
         self._node.destroy_subscription(self._subscription)
 
