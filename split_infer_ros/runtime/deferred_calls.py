@@ -33,7 +33,7 @@ class DeferredCalls:
             self._try_calls()
 
     def give(self, call: Callable[[], object]) -> None:
-        """Makes a call now, or leaves it to the thread that ends the last ``holding`` block. The call must not raise."""
+        """Makes a call now, or leaves it to the thread that ends the last ``holding`` block. It must not raise."""
         self._waiting.append(call)
         self._try_calls()
 
