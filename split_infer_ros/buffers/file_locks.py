@@ -15,7 +15,7 @@ _LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, pid
 
 
 def try_lock(descriptor: int, byte: int) -> bool:
-    """Tries to lock a byte for this open file alone, without waiting. Returns whether the lock was got."""
+    """Tries to lock a byte for this open file alone, without waiting. Returns whether it is locked now."""
     try:
         _set(descriptor, fcntl.F_WRLCK, byte)
     except OSError as error:

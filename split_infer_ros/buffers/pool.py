@@ -124,7 +124,7 @@ class SlotPool:
         """Takes the slot of a lease for reading. The slot belongs to the reader until ``release``.
 
         Raises:
-            HandleError: the lease is stale or of another pool, or its slot is not published or taken already.
+            HandleError: the lease is stale or of another pool, or its slot is not published, or taken already.
         """
         self.leases.take(lease)
 

@@ -149,10 +149,7 @@ class Segment:
             _HEADER.pack_into(self.data, 0, MAGIC, VERSION, self.slots, self.slot_bytes, self.pool)
 
     def lock_slot(self, slot: int) -> bool:
-        """Tries to lock a slot for this process. Returns whether the lock was got.
-
-        The lock ends with ``unlock_slot`` or with the process.
-        """
+        """Locks a slot until ``unlock_slot`` or the process's end. Returns False if another process has the lock."""
         return try_lock(self._descriptor, slot + 1)
 
     def unlock_slot(self, slot: int) -> None:

@@ -96,9 +96,6 @@ class OpenVinoPart(EnginePart):
 
         OpenVINO normalises in the pass that brings an image into OpenVINO's own layout, so normalising costs nothing
         more. Returns None if this part does not compute in fp32, or does not take images as its only input.
-
-        Args:
-            pixels: the form of the images: their dtype, mean and standard deviation.
         """
         if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None

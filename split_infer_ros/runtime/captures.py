@@ -56,11 +56,7 @@ class GraphPool(Protocol):
 
 
 class OwnGraphPool:
-    """A new pool for graphs, which torch fills with its usual device memory.
-
-    Attributes:
-        id: torch's token of the pool.
-    """
+    """A new pool for graphs, which torch fills with its usual device memory."""
 
     def __init__(self) -> None:
         import torch
@@ -82,9 +78,6 @@ class Capture(Generic[Results]):
             streams.
         results: what the work returned. Its tensors lie in the graph's memory and are valid until the next launch.
         pool: the pool with the graph's memory.
-
-    Attributes:
-        results: the argument.
     """
 
     def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results, pool: GraphPool) -> None:
