@@ -33,7 +33,7 @@ def device_attributes(index: int) -> DeviceAttributes:
 
 
 def l2_cache_bytes(index: int) -> int:
-    """Returns the size of the L2 cache of GPU ``index``."""
+    """Returns the size of the L2 cache of GPU ``index`` in bytes."""
     return int(cuda.call("cudaDeviceGetAttribute", cuda.binding().cudaDeviceAttr.cudaDevAttrL2CacheSize, index))
 
 
@@ -41,13 +41,15 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
     """Allocates managed memory, and returns its address and a function that frees it.
 
     Args:
-        nbytes: the size.
+        nbytes: the size in bytes.
         index: the number of the GPU.
-        for_host: True if only the CPU may touch the memory until it is attached to a stream.
+        for_host: True if only the CPU may touch the memory until ``attach`` gives it to another owner. If not, all
+            streams may touch it.
 
     Raises:
-        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang the GPU. On
-            a GPU that gets pages late, all memory from this function counts, touched or not; see ``MANAGED_BYTES``.
+        OutOfMemory: the GPU has fewer than ``nbytes`` bytes free. CUDA itself would allocate more than the GPU has,
+            which can hang the GPU. With ``concurrentManagedAccess``, a GPU gets pages at the first touch. There,
+            managed memory that this process has already must fit as well; see ``managed_bytes``.
     """
     cuda.call("cudaSetDevice", index)
     give_back = MANAGED_BYTES.take(nbytes)  # first, so that two threads cannot both count on the same free memory
@@ -80,7 +82,7 @@ def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:
         The address on the host, and a function that frees the memory.
 
     Raises:
-        OutOfMemory: that much memory cannot be page-locked.
+        OutOfMemory: ``nbytes`` bytes cannot be page-locked.
     """
     runtime = cuda.binding()
     address = int(cuda.call("cudaHostAlloc", nbytes, runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable))
@@ -91,10 +93,10 @@ def register(address: int, nbytes: int) -> Callable[[], None]:
     """Page-locks existing memory of the host and lets GPUs reach it.
 
     Returns:
-        A function that undoes this. Call it before the memory is unmapped.
+        A function that ends the page-locking. Call it before the memory is unmapped.
 
     Raises:
-        OutOfMemory: that much memory cannot be page-locked.
+        OutOfMemory: ``nbytes`` bytes cannot be page-locked.
     """
     runtime = cuda.binding()
     cuda.call("cudaHostRegister", address, nbytes, runtime.cudaHostRegisterMapped | runtime.cudaHostRegisterPortable)
@@ -102,7 +104,7 @@ def register(address: int, nbytes: int) -> Callable[[], None]:
 
 
 def device_address(address: int) -> int:
-    """Returns the address at which GPUs reach page-locked memory of the host."""
+    """Returns the address at which GPUs reach page-locked memory that the CPU has at ``address``."""
     return int(cuda.call("cudaHostGetDevicePointer", address, 0))
 
 
@@ -115,9 +117,14 @@ class Owner(enum.Enum):
 
 
 def attach(address: int, stream: int, owner: Owner) -> None:
-    """Gives managed memory to one owner alone, in the order of ``stream``. The owner may be that stream.
+    """Gives managed memory to one owner alone, once a stream has done the work that it was given before.
 
     If a GPU's attribute ``concurrentManagedAccess`` is 0, the CPU may touch only its own managed memory while the GPU
     works.
+
+    Args:
+        address: where the memory begins.
+        stream: CUDA's handle of the stream. With ``Owner.STREAM``, this stream becomes the owner.
+        owner: who may touch the memory from then on.
     """
     cuda.call("cudaStreamAttachMemAsync", stream, address, 0, getattr(cuda.binding(), owner.value))

@@ -1,4 +1,4 @@
-"""Memory of the policies that need a GPU. Its views are tensors."""
+"""Allocates memory of the policies that need a GPU. The views of such memory are tensors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _adopt_pinned(host: Tensor, device: Device) -> Memory:
 def _buffer(nbytes: int, device: Device) -> Tensor:
     """Returns plain memory of the device, uint8 (``nbytes``,). Every stream may use it immediately.
 
-    torch reuses memory of freed tensors of the same stream, although that stream may still work on it. So this waits.
+    torch reuses memory of freed tensors, although their stream may still work on it. So this function waits for the
+    current stream.
     """
     buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
     current_fence(device).wait()
@@ -119,12 +120,12 @@ def _sizes_in_errors(policy: Policy, nbytes: int, device: Device) -> Iterator[No
 
 
 class _Owner:
-    """An allocation that is freed exactly once, when its last view goes.
+    """An allocation that is freed exactly once, when its last view is collected.
 
     Args:
         address: the address of the memory.
-        nbytes: the size of the memory.
-        free: frees the memory; None if something else owns it.
+        nbytes: the size of the memory in bytes.
+        free: frees the memory; None if something else owns the memory.
     """
 
     def __init__(self, address: int, nbytes: int, free: Callable[[], None] | None = None) -> None:
@@ -134,13 +135,13 @@ class _Owner:
             free_once(self, free)
 
     def on_host(self) -> Tensor:
-        """Returns the CPU's view."""
+        """Returns the CPU's view of the memory, uint8 (nbytes,)."""
         array = (ctypes.c_ubyte * self._nbytes).from_address(self._address)
         array._owner = self  # type: ignore[attr-defined]  # the tensor keeps the array, which keeps the owner
         return torch.frombuffer(array, dtype=torch.uint8)
 
     def on_device(self, device: Device, address: int) -> Tensor:
-        """Returns the GPU's view of the memory. ``address`` is where the GPU finds it."""
+        """Returns the GPU's view of the memory, uint8 (nbytes,). ``address`` is where the GPU finds the memory."""
         self.__cuda_array_interface__ = {
             "shape": (self._nbytes,),
             "typestr": "|u1",

@@ -1,4 +1,4 @@
-"""The memory between pre-processing and recorded graphs."""
+"""The memory through which pre-processing passes images to recorded CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class GraphInput:
-    """The memory from which graphs read their images.
+    """The memory from which recorded CUDA graphs read their images.
 
     Attributes:
-        images: the images, (batch_size, 3, h, w).
+        images: the images, (batch_size, 3, h, w), in the precision of the model's input.
         unused: the fence after which no launched graph reads the memory any more.
     """
 
@@ -26,7 +26,12 @@ class GraphInput:
 
     @classmethod
     def like(cls, example: Tensor, memory: MemoryPool) -> GraphInput:
-        """Creates an input of the shape, strides and precision of an example."""
+        """Returns a new input with the shape, strides, precision and values of an example.
+
+        Args:
+            example: images, (batch_size, 3, h, w).
+            memory: the pool in which the new input lies.
+        """
         import torch  # only here, because only a GPU records graphs
 
         with memory.allocating():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Values: TypeAlias = Union[Array, "Tensor"]
-"""Numbers in memory. Those of a device other than the CPU are tensors."""
+"""An array or a tensor. Values on a device other than the CPU are tensors."""
 DType = np.dtype[Any]
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ BFLOAT16 = "bfloat16"  # the name of the dtype of brain floats
 
 
 def bfloat16() -> DType:
-    """Returns the dtype of brain floats, which NumPy itself does not have."""
+    """Returns the dtype of brain floats (bfloat16), which NumPy itself does not have."""
     import ml_dtypes  # only here, because most models have no brain floats
 
     found: DType = np.dtype(ml_dtypes.bfloat16)
@@ -39,7 +39,7 @@ def bfloat16() -> DType:
 
 
 def dtype_named(name: str) -> DType:
-    """Returns the dtype with a name, which is spelt as in ``dtype.name``.
+    """Returns the dtype with a name. Names are those of ``dtype.name``, for example ``float32`` or ``bfloat16``.
 
     Raises:
         TypeError: there is no such dtype.
@@ -77,7 +77,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def empty_array(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Makes an array with undefined values. It begins at a multiple of ``ALIGNMENT``."""
+    """Returns a new array with undefined values. Its address is a multiple of ``ALIGNMENT`` bytes."""
     nbytes = math.prod(shape) * dtype.itemsize
     block = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -block.ctypes.data % ALIGNMENT
@@ -106,7 +106,10 @@ def to_host(values: Values) -> Array:
 
 
 def as_tensor(values: Values) -> Tensor:
-    """Returns values as a tensor with the same strides, without a copy. Never write to that of a read-only array."""
+    """Returns values as a tensor with the same strides, without a copy.
+
+    If the values are a read-only array, never write to the tensor: torch does not prevent it.
+    """
     if not isinstance(values, np.ndarray):
         return values
     import torch
@@ -126,7 +129,10 @@ def unlocked(array: Array) -> Array:
 
 
 class _Unlocked:
-    """Presents a read-only array to NumPy as a foreign one. The dtype may be lost: NumPy does not know brain floats."""
+    """Presents a read-only array to NumPy as writable memory of another library.
+
+    The dtype may be lost, because NumPy does not know brain floats.
+    """
 
     def __init__(self, array: Array) -> None:
         self._array = array  # keeps the memory
@@ -135,7 +141,10 @@ class _Unlocked:
 
 
 def copy_into(target: Values, source: Values) -> None:
-    """Writes values into memory of the same shape. Between two devices, the current stream copies them later."""
+    """Writes values into memory of the same shape.
+
+    To or from a device other than the CPU, the current stream makes the copy. It may end after this function returns.
+    """
     if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
         np.copyto(target, source)
     else:

@@ -1,4 +1,4 @@
-"""Places the tensors that cross a split point in one slot."""
+"""Says where in a slot each tensor lies that crosses a split point."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ class Layout:
     Args:
         specs: the tensors in the order in which they cross the split point.
         batch_size: the largest batch that a slot must hold.
+
+    Attributes:
+        specs, batch_size: the arguments.
+        offsets: where each tensor begins in a slot, in bytes: a multiple of ``ALIGNMENT``.
+        slot_bytes: the size of a slot.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], batch_size: int) -> None:
@@ -100,8 +105,8 @@ def strides_of(values: Values) -> Strides:
 def is_dense(shape: Sequence[int], strides: Strides) -> bool:
     """Returns whether a tensor with these strides has no gaps and no overlaps, whatever the order of its dimensions.
 
-    The stride of a dimension of size 1 does not affect where elements lie, but kernels are chosen by it. It may be any
-    number up to the number of elements.
+    The stride of a dimension of size 1 may be any number up to the number of elements. It does not affect where
+    elements lie, but engines choose kernels by it.
     """
     elements = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):
@@ -113,9 +118,9 @@ def is_dense(shape: Sequence[int], strides: Strides) -> bool:
 
 
 def dense_strides(tensor: Values) -> Strides:
-    """Returns the strides of a dense tensor with the same order of dimensions.
+    """Returns the strides, in elements, that a tensor would have without gaps and overlaps.
 
-    If the given tensor is already dense, these are its own strides.
+    The order of its dimensions in memory stays. A tensor that is already dense keeps its own strides.
     """
     strides = strides_of(tensor)
     if is_dense(tensor.shape, strides):
@@ -129,10 +134,10 @@ def dense_strides(tensor: Values) -> Strides:
 
 
 def batched_strides(tensor: Values) -> Strides:
-    """Returns the strides of a dense tensor in which one image (first dimension) follows the other.
+    """Returns the strides, in elements, that a tensor would have if it were dense and its images followed each other.
 
-    With these strides, the first images of a batch are dense by themselves. If the images already follow each other in
-    the tensor's dense strides, the result is ``dense_strides(tensor)``.
+    The first dimension counts the images. With these strides, the first images of a batch are dense by themselves. If
+    the images already follow each other in ``dense_strides(tensor)``, the result is ``dense_strides(tensor)``.
     """
     strides = dense_strides(tensor)
     if len(tensor) == 1 or strides[0] * len(tensor) == math.prod(tensor.shape):

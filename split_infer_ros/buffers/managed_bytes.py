@@ -3,8 +3,8 @@
 Most GPUs get the pages of managed memory only when the pages are touched. Until then, CUDA grants any amount, and
 reports as much free memory as before. A GPU that then has too few pages can hang.
 
-Pages go back to the host when the CPU touches them. So memory that both sides touch always counts. Memory of torch's
-pools belongs to the GPU alone. It gets its pages during its allocation, and counts only until then.
+Pages go back to the host when the CPU touches them. So memory that both CPU and GPU touch always counts. Memory of
+torch's pools belongs to the GPU alone. Such memory gets its pages while it is allocated, and counts only until then.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 
 class ManagedBytes:
-    """Counts managed memory that may lack pages: allocations that both sides touch, and memory that pools now allocate.
+    """Counts managed memory that may lack pages on the GPU.
 
-    It has no lock, because finalizers free memory, and a finalizer can run on a thread that is counting.
+    That is memory that both CPU and GPU touch, and memory that torch's pools are allocating at this moment. The class
+    takes no lock: finalizers free memory, and a finalizer can run on a thread that is counting.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class ManagedBytes:
 
     @property
     def address(self) -> int:
-        """The address at which C code finds the number of bytes outside of pools, a ``long long``."""
+        """The address of the number of bytes outside of torch's pools, a ``long long`` that C code reads."""
         return ctypes.addressof(self._sum)
 
     def count_pools(self, bytes_in_pools: Callable[[], int]) -> None:
@@ -39,7 +40,7 @@ class ManagedBytes:
         self._bytes_in_pools = bytes_in_pools
 
     def take(self, nbytes: int) -> Callable[[], None]:
-        """Counts an allocation, and returns a function that stops counting it."""
+        """Counts an allocation of ``nbytes`` bytes, and returns a function that stops counting it."""
         allocation = object()
         self._taken[allocation] = nbytes
         self._add_up()

@@ -1,4 +1,4 @@
-"""Memory that CPU and GPU share. Each piece has one owner, and a view for each side."""
+"""Memory that CPU and GPU share. Each piece has one owner, one view for the CPU, and one for the GPU."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Memory:
 
     Args:
         policy: the kind of memory.
-        host: uint8 (n,) on the CPU. A tensor if a GPU shares the memory, otherwise an array.
-        device: uint8 (n,) on the backbone's device. It has the same bytes as ``host``, unless the policy needs a copy.
+        host: uint8 (nbytes,) on the CPU. A tensor if a GPU shares the memory, otherwise an array.
+        device: uint8 (nbytes,) on the backbone's device. The same bytes as ``host``, unless the policy needs a copy.
         exclusive_address: the address of managed memory that CPU and GPU may not touch at the same time; otherwise 0.
 
     Attributes:

@@ -19,7 +19,10 @@ from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 
 
 def allocate_at(place: Place, nbytes: int) -> Memory:
-    """Allocates memory for a place; see ``allocate``. It is a ``SwitchableMemory`` if the place asks for one."""
+    """Allocates ``nbytes`` bytes of a place's policy for its device; see ``allocate``.
+
+    A ``SwitchableMemory`` is returned if ``place.switchable`` is true, the policy is ``device``, and there is a GPU.
+    """
     if not (place.switchable and place.policy is Policy.DEVICE and place.device.type == "cuda"):
         return allocate(place.policy, nbytes, place.device)
     from split_infer_ros.buffers.gpu_memory import allocate_switchable  # only here, because it imports torch
@@ -32,12 +35,12 @@ def allocate(policy: Policy, nbytes: int, device: Device) -> Memory:
 
     Args:
         policy: the kind of memory. On a CPU, every kind is ``HOST``.
-        nbytes: the size.
+        nbytes: the size in bytes.
         device: the device on which the backbone runs.
 
     Raises:
         OutOfMemory: there is not enough memory.
-        ConfigurationError: this machine has no such memory.
+        ConfigurationError: this machine has no memory of this kind.
     """
     if device.type == "cpu" or policy is Policy.HOST:
         return _of_host(nbytes, lambda: empty_array((nbytes,), BYTE))
@@ -51,7 +54,7 @@ def adopt(policy: Policy, host: memoryview, device: Device) -> Memory:
 
     Args:
         policy: the kind of memory. On a CPU, every kind is ``HOST``.
-        host: the bytes, which begin at a page. Call ``release`` before they are unmapped.
+        host: the bytes, which begin at the start of a page. Call the result's ``release`` before they are unmapped.
         device: the device on which the backbone runs.
 
     Raises:

@@ -14,7 +14,7 @@ from split_infer_ros.runtime.torch_pools import TorchPool, keeping_pools
 
 
 class MemoryPool:
-    """Memory of one policy. torch keeps the tensors there that are made inside ``allocating``.
+    """Memory of one policy for torch's tensors. Tensors that are made inside ``allocating`` lie there.
 
     Under policies other than ``managed`` and ``pinned``, tensors lie in torch's common memory.
 
@@ -68,7 +68,7 @@ class MemoryPool:
 
     @property
     def bytes(self) -> int:
-        """The memory that torch's allocator has taken for this pool; 0 for torch's common memory."""
+        """The bytes that torch's allocator has taken for this pool; 0 for torch's common memory."""
         return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.pool.snapshot())
 
     def _make_pool(self) -> TorchPool:

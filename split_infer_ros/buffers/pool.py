@@ -25,7 +25,7 @@ class FeatureReader(Protocol):
     """A head's access to the slots of a pool, in this process or another one."""
 
     def take(self, lease: Lease) -> None:
-        """Begins to read. The slot belongs to the reader until ``release``.
+        """Takes the slot of a lease for reading. The slot belongs to this reader until ``release``.
 
         Raises:
             HandleError: the slot cannot be read.
@@ -35,7 +35,7 @@ class FeatureReader(Protocol):
         """Returns the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back and reports what became of its frames.
+        """Gives the slot of a lease back to its pool, and reports what became of the frames of its batch.
 
         Raises:
             HandleError: the slot does not belong to the reader.
@@ -43,13 +43,13 @@ class FeatureReader(Protocol):
 
 
 class SlotPool:
-    """Slots of memory of this process, laid out for one split point and batch size.
+    """A fixed number of slots in this process's memory, laid out for one split point and batch size.
 
     Args:
         layout: the layout of one batch's tensors.
-        leases: the leases of the slots.
+        leases: decides who may use which slot.
         slots: the memory of the slots.
-        released: called on the reader's thread with each lease that is given back and its outcome.
+        released: called on the reader's thread after ``release``, with the lease and the outcome.
     """
 
     segment = ""  # other processes cannot find this pool
@@ -77,8 +77,8 @@ class SlotPool:
             layout: the layout of one batch's tensors.
             num_slots: how many batches can be between backbone and head.
             place: the memory policy, and the device on which the backbone runs.
-            lease_s: how many seconds a reader may leave a published slot untouched.
-            released: called on the reader's thread with each lease that is given back and its outcome.
+            lease_s: how many seconds a reader may leave a published slot untouched. Then ``collect`` takes it back.
+            released: called on the reader's thread after ``release``, with the lease and the outcome.
 
         Raises:
             ConfigurationError: there is not enough memory. Nothing stays allocated.
@@ -117,51 +117,64 @@ class SlotPool:
         return self.leases.acquire()
 
     def publish(self, lease: Lease, now: float) -> None:
-        """Lets a reader take the slot. ``now`` is in seconds of the steady clock."""
+        """Lets a reader take the slot of a lease. ``now`` is in seconds of the steady clock."""
         self.leases.publish(lease, now)
 
     def take(self, lease: Lease) -> None:
-        """Begins to read. The slot belongs to the reader until ``release``.
+        """Takes the slot of a lease for reading. The slot belongs to the reader until ``release``.
 
         Raises:
-            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
+            HandleError: the lease is stale or of another pool, or its slot is not published, or taken already.
         """
         self.leases.take(lease)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back and reports what became of its frames. Only the slot's reader calls this.
+        """Frees the slot of a lease, and reports what became of its frames. Only the slot's reader calls this.
 
         Raises:
-            HandleError: the slot no longer belongs to the reader. The outcome is ignored.
+            HandleError: the slot no longer belongs to the reader. The outcome is then ignored.
         """
         self.leases.release(lease)
         if self._released is not None:
             self._released(lease, outcome)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back, unless a reader has it or gave it back. Returns whether it was taken back."""
+        """Takes the slot of a lease back, unless a reader has the slot or gave it back.
+
+        Returns:
+            Whether this call took the slot back.
+        """
         return self.leases.revoke(lease)
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back every slot whose reader did not come in time.
+        """Takes back every published slot that no reader took within ``lease_s`` seconds.
 
-        While a slot is being read, no other slot is late.
+        While any slot is being read, the time of the others starts anew.
+
+        Args:
+            now: seconds of the steady clock.
+
+        Returns:
+            The lease of each of these slots, with an outcome that says that no frame was published.
         """
         self.leases.renew_if_read(now)
         return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
     def reclaim_orphans(self, before: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back every slot that was published before a time, because the reader is known to have died.
+        """Takes back every slot that was published before a time. Call it once the reader is known to have died.
 
         Args:
             before: seconds of the steady clock.
+
+        Returns:
+            The lease of each of these slots, with an outcome that says that no frame was published.
         """
         return [
             (lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self.leases.lease_s)
         ]
 
     def close(self) -> None:
-        """Releases the memory. It is freed with its last view."""
+        """Gives up the slots' memory. The memory is freed when its last view is collected."""
         self.slots.close()
 
 

@@ -36,7 +36,7 @@ POOLED = frozenset(_FUNCTIONS)  # the policies for which this package gives torc
 
 @cache
 def pool_allocator(policy: Policy) -> Any:
-    """Returns torch's handle of the allocator for a policy in ``POOLED``. It lives as long as the process.
+    """Returns torch's handle of the allocator for a policy in ``POOLED``. The handle lives as long as the process.
 
     Raises:
         ConfigurationError: this torch has no memory pools for single threads, or the allocators' library cannot be

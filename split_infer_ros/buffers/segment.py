@@ -1,8 +1,9 @@
-"""Memory that processes of one host share. It is made once, found by name, and removed with its owner.
+"""Memory that processes of one host share: a file in ``/dev/shm``, called a segment.
 
-The name is random. The file is created exclusively, with mode 0600, and never through a link. The owner holds a lock
-on the file as long as the owner lives. A lock ends with its process, however the process ends. So anybody can
-distinguish a segment in use from a leftover. This module does not import torch, so a reader starts in milliseconds.
+One process, the owner, makes the segment and removes it at its end. Other processes, the readers, find it by name. The
+name is random. The file is created exclusively, with mode 0600, and never through a link. The owner holds a lock on
+the file as long as the owner lives. A lock ends with its process, however the process ends. So anybody can distinguish
+a segment in use from a leftover. This module does not import torch, so a reader starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -88,10 +89,11 @@ class Segment:
 
     @classmethod
     def attach(cls, name: str) -> Segment:
-        """Attaches the segment with a name, as a reader.
+        """Opens the segment with a name, as a reader.
 
         Raises:
-            HandleError: ``foreign``: there is no such segment, another user owns it, or this package did not make it.
+            HandleError: there is no such segment, another user owns it, or another version of this package or another
+                program made it. The error's reason is ``foreign``.
         """
         if not NAME.fullmatch(name):
             raise HandleError("foreign", f"'{name}' is not the name of a slot pool in shared memory.")
@@ -113,7 +115,7 @@ class Segment:
 
     @property
     def owner_lives(self) -> bool:
-        """True while the segment's owner lives."""
+        """True while the process that owns the segment lives."""
         return self._is_owner or is_locked(self._descriptor, OWNER_LOCK)
 
     @property
@@ -129,7 +131,7 @@ class Segment:
     def claim(self) -> bool:
         """Tries to become the one reader that takes published slots. Only readers call this.
 
-        The claim ends with ``disclaim`` or with the process. A reader can claim again.
+        The claim ends with ``disclaim`` or with the process. A reader that has the claim may call this again.
 
         Returns:
             Whether this reader now takes published slots.
@@ -137,7 +139,7 @@ class Segment:
         return try_lock(self._descriptor, HEAD_LOCK)
 
     def disclaim(self) -> None:
-        """Leaves published slots to another reader."""
+        """Ends the claim, so that another reader may take published slots."""
         unlock(self._descriptor, HEAD_LOCK)
 
     def mend(self) -> None:
@@ -147,11 +149,11 @@ class Segment:
             _HEADER.pack_into(self.data, 0, MAGIC, VERSION, self.slots, self.slot_bytes, self.pool)
 
     def lock_slot(self, slot: int) -> bool:
-        """Tries to lock a slot, until ``unlock_slot`` or the end of the process. Returns whether it succeeded."""
+        """Locks a slot until ``unlock_slot`` or the process's end. Returns False if another process has the lock."""
         return try_lock(self._descriptor, slot + 1)
 
     def unlock_slot(self, slot: int) -> None:
-        """Unlocks a slot."""
+        """Ends this process's lock on a slot."""
         unlock(self._descriptor, slot + 1)
 
     def slot(self, index: int) -> memoryview:
@@ -160,7 +162,10 @@ class Segment:
         return memoryview(self.data)[begin : begin + self.slot_bytes]
 
     def close(self) -> None:
-        """Releases the memory. The owner also removes the name. Readers keep the memory that they have mapped."""
+        """Unmaps the memory of this process, once its last view is collected.
+
+        If this process is the owner, the name goes as well. Readers keep the memory that they have mapped.
+        """
         if self._is_owner:
             (FOLDER / self.name).unlink(missing_ok=True)
         with suppress(BufferError):  # somebody holds a view; the mapping ends with the last view
@@ -169,12 +174,12 @@ class Segment:
 
 
 def segment_bytes(slots: int, slot_bytes: int) -> int:
-    """Returns the size of a segment, including its bookkeeping."""
+    """Returns the size of a segment in bytes, including its bookkeeping."""
     return _slots_begin(slots) + slots * _whole_pages(slot_bytes)
 
 
 def remove_leftovers() -> list[str]:
-    """Removes segments of this user whose owner is gone. Returns their names."""
+    """Removes this user's segments that have lost the process that owned them. Returns the names of these segments."""
     removed = []
     for path in FOLDER.glob(PREFIX + "*"):
         if not NAME.fullmatch(path.name):

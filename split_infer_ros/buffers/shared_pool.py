@@ -1,4 +1,4 @@
-"""The owner's side of a slot pool that another process of this host reads."""
+"""A slot pool in shared memory, for the process that owns it. Another process of this host reads it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ATTACH_S = 2.0
 
 
 class SharedSlotPool:
-    """A slot pool in shared memory, as the process that owns it sees it.
+    """A slot pool in shared memory, for the process that owns it and writes to its slots.
 
     Args:
         layout: the layout of one batch's tensors.
-        leases: the leases of the slots.
+        leases: decides who may use which slot.
         segment: the shared memory.
         slots: the memory of the slots, which lies in the segment.
     """
@@ -48,8 +48,8 @@ class SharedSlotPool:
         Args:
             layout: the layout of one batch's tensors.
             num_slots: how many batches can be between backbone and head.
-            place: how a GPU uses the memory, and the device on which the backbone runs.
-            lease_s: how many seconds a reader may leave a published slot untouched.
+            place: the memory policy, and the device on which the backbone runs.
+            lease_s: how many seconds a reader may leave a published slot untouched. Then ``collect`` takes it back.
 
         Raises:
             ConfigurationError: there is not enough memory. Nothing stays allocated.
@@ -102,13 +102,17 @@ class SharedSlotPool:
         return lease
 
     def publish(self, lease: Lease, now: float) -> None:
-        """Lets a reader take the slot. ``now`` is in seconds of the steady clock."""
+        """Lets a reader take the slot of a lease. ``now`` is in seconds of the steady clock."""
         # The record is written first. Otherwise ``collect`` on another thread could treat the slot as damaged.
         self._table.write(lease.slot, SlotRecord(SharedState.READY, lease.generation))
         self.leases.publish(lease, now)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back, unless a reader has it or is done with it. Returns whether it was taken back."""
+        """Takes the slot of a lease back, unless a reader has the slot or is done with it.
+
+        Returns:
+            Whether this call took the slot back.
+        """
 
         def outcome_unless_done(record: SlotRecord) -> Outcome | None:
             return None if record.state is SharedState.DONE else NOTHING_YET
@@ -116,7 +120,17 @@ class SharedSlotPool:
         return self._reclaim(lease, outcome_unless_done) is not None
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back every slot whose reader is done, died, or did not come in time."""
+        """Takes back every slot that its reader is done with. Also takes back slots that no living reader will read.
+
+        These are slots of a reader that died, slots that nobody took within ``lease_s`` seconds, and damaged slots. If
+        no reader is attached, the time is ``ATTACH_S``.
+
+        Args:
+            now: seconds of the steady clock.
+
+        Returns:
+            The lease of each of these slots, with the outcome of its batch.
+        """
         self._segment.mend()
         collected = []
         shortened_by_s = 0.0 if self._segment.has_readers else self.leases.lease_s - ATTACH_S
@@ -137,7 +151,7 @@ class SharedSlotPool:
             find_outcome: called with the slot's record. Returns the batch's outcome, or None to leave the slot.
 
         Returns:
-            The outcome; None if a reader has the slot, ``find_outcome`` left it, or it was given back before.
+            The outcome; None if a reader has the slot, ``find_outcome`` left it, or the slot was taken back before.
         """
         if not self._segment.lock_slot(lease.slot):
             return None
@@ -151,7 +165,7 @@ class SharedSlotPool:
             self._segment.unlock_slot(lease.slot)
 
     def close(self) -> None:
-        """Releases the memory and removes its name."""
+        """Gives up the memory and removes its name, so that no new reader finds it."""
         self.slots.close()
         self._segment.close()
 

@@ -58,7 +58,7 @@ class SharedSlotReader:
     def claim(self) -> bool:
         """Tries to become the only reader that takes published slots. Returns whether it succeeded.
 
-        It stays the only reader until ``disclaim`` or the end of the process.
+        This object stays the only reader until ``disclaim`` or the end of the process.
         """
         return self._segment.claim()
 

@@ -26,21 +26,22 @@ from split_infer_ros.runtime.cuda import OutOfMemory
 
 
 class SlotMemory:
-    """One piece of memory for each slot, with the strides of the tensors that were last written there.
+    """The memory of a pool's slots, one piece for each slot.
 
-    A slot keeps these strides because they decide which kernels are chosen, and another kernel rounds differently.
+    Each slot notes the strides of the tensors that were last written to it, and its views have the same strides. An
+    engine chooses its kernels by these strides, and another kernel rounds differently.
 
     Args:
         layout: the layout of a batch's tensors in a slot.
         slots: the memory of each slot, with at least ``layout.slot_bytes``.
         note: a sentence that says why the memory is not of the requested policy; empty if it is.
-        holds_tensors: whether all readers are in this process.
+        holds_tensors: True if all readers are in this process.
 
     Attributes:
         policy: the policy of the memory.
         note: the argument.
-        holds_tensors: whether a slot may hold the written values themselves, in place of a copy. That needs all readers
-            in this process, and a backbone on the CPU.
+        holds_tensors: whether a slot may hold the written values themselves, in place of a copy. It may if all readers
+            are in this process and the backbone runs on the CPU.
     """
 
     def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "", *, holds_tensors: bool = False) -> None:
@@ -65,10 +66,10 @@ class SlotMemory:
             layout: the layout of a batch's tensors in a slot.
             num_slots: number of slots.
             place: the requested policy, and the device on which the backbone runs.
-            make: called with a slot's index and a place; returns the slot's memory. None: the memory is allocated.
+            make: called with a slot's index and a place; returns the slot's memory. None allocates new memory.
 
         Raises:
-            ConfigurationError: there is no room for pinned memory either.
+            ConfigurationError: there is no room for the slots, not even for pinned ones.
         """
 
         def allocate_slot(_: int, place: Place) -> Memory:
@@ -92,13 +93,13 @@ class SlotMemory:
             raise _no_room(layout, num_slots, error) from error
 
     def with_policy(self, policy: Policy) -> SlotMemory | None:
-        """Returns the same slots under another policy; None if their memory does not support it."""
+        """Returns the same slots under another policy; None if their memory does not support that policy."""
         slots = [found for memory in self._slots if (found := memory.with_policy(policy)) is not None]
         return SlotMemory(self._layout, slots) if len(slots) == len(self._slots) else None
 
     @property
     def bytes(self) -> int:
-        """Bytes of all slots, on both sides."""
+        """Bytes of all slots, on CPU and GPU together."""
         return sum(memory.bytes for memory in self._slots)
 
     @property
@@ -123,7 +124,10 @@ class SlotMemory:
 
     @contextmanager
     def lent_to_device(self, slot: int) -> Iterator[None]:
-        """Lets the device touch a slot inside the block, in the current stream's order. Blocks may be nested."""
+        """Lets the device touch a slot in the work that the current stream gets inside the block.
+
+        Blocks for the same slot may be nested.
+        """
         if slot in self._lent:
             yield
             return
@@ -137,11 +141,14 @@ class SlotMemory:
                 self._slots[slot].give_to_host()
 
     def strides(self, slot: int) -> tuple[Strides, ...] | None:
-        """Returns the strides of the last write; None means contiguous tensors."""
+        """Returns the strides of each tensor that was last written to a slot; None means contiguous tensors."""
         return self._strides[slot]
 
     def set_strides(self, slot: int, strides: tuple[Strides, ...] | None) -> None:
-        """Notes the strides of tensors that recorded work writes without using this object; None means contiguous."""
+        """Notes the strides of the tensors that a recorded graph writes to a slot; None means contiguous tensors.
+
+        Such a graph writes without a call of ``fill`` or ``write``.
+        """
         self._strides[slot], self._held[slot] = strides, ()
 
     def fill(
@@ -167,8 +174,8 @@ class SlotMemory:
     def write(self, slot: int, tensors: Sequence[Values], batched: bool = False) -> None:
         """Puts the tensors of a batch into the slot, in the device's current stream.
 
-        The device copies the tensors, unless the slot can hold the tensors themselves. Nobody may write to held tensors
-        later.
+        The device copies the tensors. If ``holds_tensors`` is true, the slot may hold the tensors themselves instead.
+        Nobody may write to them later.
 
         Args:
             slot: the index of the slot.
@@ -187,14 +194,20 @@ class SlotMemory:
         self.fill(slot, len(tensors[0]), copy, tuple(map(strides_of, tensors)))
 
     def fetch(self, slot: int, batch: int) -> None:
-        """Copies the device's bytes to the host, in the current stream. Call it only if the policy needs a copy."""
+        """Copies the tensors of ``batch`` images from the device to the host, in the current stream.
+
+        Call it only if ``needs_copy`` is true.
+        """
         strides = self._strides[slot]
         for to, source in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
             copy_into(to, source)
         self._slots[slot].give_to_host()
 
     def close(self) -> None:
-        """Releases the memory. Allocated memory is freed with its last view."""
+        """Gives up the slots' memory. Memory that this process allocated is freed when its last view is collected.
+
+        For shared memory, only the page-locking ends.
+        """
         for memory in self._slots:
             memory.release()
         self._slots.clear()

@@ -1,8 +1,8 @@
 """The records through which the owner and the readers of a shared segment exchange the states of its slots.
 
 Each slot has one record in the segment's bookkeeping pages. Only the owner sets the states ready and free. Only a
-reader that holds the slot's lock sets the states reading and done. The lock ends with its process. So if a record says
-``reading`` while nobody holds the lock, the reader died.
+reader that holds the slot's lock sets the states reading and done. The lock ends with the reader's process. So if a
+record says ``reading`` while nobody holds the lock, the reader died.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTHING_YET = Outcome(0, "")
 
 
 class SharedState(enum.IntEnum):
-    """The state of a slot, as both sides see it."""
+    """The state of a slot in shared memory, which the owner and the readers see."""
 
     FREE = 0
     READY = 1
@@ -39,7 +39,13 @@ class SharedState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """The record of one slot. The outcome is valid once the state is DONE."""
+    """The record of one slot.
+
+    Attributes:
+        state: who may use the slot.
+        generation: how many times the owner has acquired the slot.
+        outcome: what became of the slot's batch. It is valid only in the state ``DONE``.
+    """
 
     state: SharedState
     generation: int
@@ -47,7 +53,7 @@ class SlotRecord:
 
 
 class SlotTable:
-    """Reads and writes the records of a segment."""
+    """Reads and writes the records of a segment's slots."""
 
     def __init__(self, segment: Segment) -> None:
         self._data: mmap.mmap = segment.data
@@ -66,7 +72,7 @@ class SlotTable:
         return SharedState(state), generation
 
     def write(self, slot: int, record: SlotRecord) -> None:
-        """Writes a record, with its state last. So nobody acts on half a record, even if the writer dies meanwhile.
+        """Writes the record of a slot, with its state last. So nobody acts on half a record, even if the writer dies.
 
         ``pack_into`` is not used, because it first fills the record with zeros. A writer that died at that moment would
         leave a state that nobody wrote.

@@ -1,4 +1,4 @@
-"""Leases: who may touch which slot of a pool. This module has no memory of its own, and needs no torch and no clock.
+"""Leases decide who may touch which slot of a pool. This module holds no slots' memory, and needs no torch or clock.
 
 A slot goes through the states free, writing, ready, reading and free again. Each use of a slot has a new generation.
 So a handle that outlived its use is recognised and refused. If no reader takes a ready slot, the slot is taken back
@@ -78,7 +78,7 @@ class _Slot:
 
 
 class SlotLeases:
-    """Leases a fixed number of slots and takes them back. Any thread may use it.
+    """Gives leases on a fixed number of slots, and takes the slots back. Any thread may use this object.
 
     Args:
         num_slots: number of slots, at least 1.
@@ -126,33 +126,41 @@ class SlotLeases:
             return Lease(self.pool, index, slot.generation)
 
     def publish(self, lease: Lease, now: float) -> None:
-        """Lets a reader take the slot within ``lease_s`` from ``now`` (seconds)."""
+        """Makes the slot of a lease ready. From ``now``, a reader has ``lease_s`` seconds to take it.
+
+        Raises:
+            HandleError: the lease is stale or of another pool, or its slot is not being written.
+        """
         with self._lock:
             slot = self._find(lease, SlotState.WRITING)
             slot.state = SlotState.READY
             slot.deadline = now + self.lease_s
 
     def take(self, lease: Lease) -> None:
-        """Begins to read. The slot belongs to the reader until ``release``.
+        """Takes the slot of a lease for reading. The slot belongs to the reader until ``release``.
 
         Raises:
-            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
+            HandleError: the lease is stale or of another pool, or its slot is not ready.
         """
         with self._lock:
             self._find(lease, SlotState.READY).state = SlotState.READING
 
     def release(self, lease: Lease) -> None:
-        """Gives the slot back, in any state.
+        """Frees the slot of a lease, whether the slot is being written, ready, or being read.
 
         Raises:
-            HandleError: the slot was given back before, or belongs to another pool.
+            HandleError: the slot was freed before, or the lease is of another pool.
         """
         with self._lock:
             slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)
             self._set_free(lease.slot, slot)
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back, unless a reader has it or gave it back. Returns whether it was taken back."""
+        """Frees the slot of a lease, unless a reader has the slot or gave it back.
+
+        Returns:
+            Whether this call freed the slot.
+        """
         with self._lock:
             slot = self._slots[lease.slot]
             is_held = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
@@ -161,7 +169,7 @@ class SlotLeases:
             return is_held
 
     def renew_if_read(self, now: float) -> None:
-        """Restarts the leases of ready slots if a slot is being read. Its reader will take the ready slots next."""
+        """Restarts the time of all ready slots if any slot is being read: its reader will take the ready slots next."""
         with self._lock:
             if any(slot.state is SlotState.READING for slot in self._slots):
                 for slot in self._slots:
@@ -169,7 +177,7 @@ class SlotLeases:
                         slot.deadline = now + self.lease_s
 
     def expire(self, now: float) -> list[Lease]:
-        """Takes back every ready slot with a lease that has ended by ``now``. Returns these leases."""
+        """Frees every ready slot that no reader took in time, and returns their leases. ``now`` is in seconds."""
         with self._lock:
             ended = self._ready(now)
             for lease in ended:
@@ -177,10 +185,10 @@ class SlotLeases:
             return ended
 
     def ready(self, overdue_at: float = math.inf) -> list[Lease]:
-        """Returns the leases of slots that are published and not taken.
+        """Returns the leases of all ready slots: a reader may take them, and none did.
 
         Args:
-            overdue_at: only leases that have ended by this time are returned.
+            overdue_at: only leases that end by this time, in seconds, are returned.
         """
         with self._lock:
             return self._ready(overdue_at)

@@ -22,16 +22,17 @@ from split_infer_ros.torch_graphs.module_state import state_of
 
 
 def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> float:
-    """Returns how far another execution of a part may be from torch's, as a share of the largest value.
+    """Returns how far another engine's results of a part may be from torch's, as a share of the largest value.
 
-    The result is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more, but at most
-    ``MAX_ROUNDING``. Rounding grows from layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from
-    the exact result. For a part with weights of 16 bits, the result is ``MAX_LOW_PRECISION_DIFFERENCE``.
+    This is ``MAX_DIFFERENCE``, or ``MAX_ROUNDING_RATIO`` times torch's own rounding if that is more. It is at most
+    ``MAX_ROUNDING``. Torch's rounding is the difference between its results in float32 and in float64. It grows from
+    layer to layer: in an untrained EfficientNet-B2, it is 1.6e-4. For a part with weights of 16 bits, the function
+    returns ``MAX_LOW_PRECISION_DIFFERENCE``.
 
     Args:
-        part: maps tensors to a tensor, or to a tuple or list of them. A copy of it runs in float64.
+        part: maps tensors to a tensor, or to a tuple or list of them. A copy of the part runs in float64.
         inputs: the inputs of a run in float32.
-        results: torch's results of that run.
+        results: torch's results for these inputs.
     """
     if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
         return MAX_LOW_PRECISION_DIFFERENCE
@@ -49,15 +50,16 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
 def allowed_in_precision(
     part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor], dtype: torch.dtype
 ) -> float:
-    """Returns how far a run of a part in 16 bits may be from torch's in float32, as a share of the largest value.
+    """Returns how far a part's results in 16 bits may be from torch's in float32, as a share of the largest value.
 
-    The result is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is
-    more. In an untrained ResNet-50, both torch in bfloat16 and OpenVINO are 0.025 from float32.
+    This is ``MAX_LOW_PRECISION_DIFFERENCE``, or ``MAX_LOW_PRECISION_RATIO`` times torch's own rounding if that is more.
+    Torch's rounding is the difference between its results in float32 and in ``dtype``. In an untrained ResNet-50, both
+    torch in bfloat16 and OpenVINO are 0.025 from float32.
 
     Args:
-        part: maps tensors to a tuple of tensors. A copy of it runs in ``dtype``.
+        part: maps tensors to a tuple of tensors. A copy of the part runs in ``dtype``.
         inputs: the inputs of a run in float32.
-        results: torch's results of that run.
+        results: torch's results for these inputs.
         dtype: a dtype of 16 bits.
     """
     narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]

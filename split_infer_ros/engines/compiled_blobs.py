@@ -26,7 +26,7 @@ DEVICE_FACTS = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE")
 
 
 class CompiledBlob:
-    """The file of a model that is compiled for one form of its inputs. It need not exist.
+    """The cache's file for one model that OpenVINO compiles for one form of its inputs. The file need not exist.
 
     If anything is wrong with the file or its folder, the log gets a warning and the model is compiled. Only models for
     the CPU are kept. Another device's export depends on a driver, and OpenVINO does not tell the driver's version.
@@ -36,8 +36,8 @@ class CompiledBlob:
         device: the device for which the model is compiled, in OpenVINO's spelling.
         properties: the properties for compiling. They name the precision, the threads and the streams.
         graph: the graph to compile.
-        shapes: shapes of the model's inputs; None if it takes all batch sizes.
-        pixels: the form of the images that the model takes; None if it takes the graph's inputs.
+        shapes: shapes of the model's inputs; None if the model takes all batch sizes.
+        pixels: the form of the images that the model normalises; None if the model takes the graph's inputs.
 
     Attributes:
         are_kept: whether compiled models are written. False in a process with models that no later process needs.
@@ -69,7 +69,7 @@ class CompiledBlob:
         return cache_path(FOLDER, facts, ".blob")
 
     def load(self) -> Any:
-        """Returns the compiled model; None if there is no usable file."""
+        """Returns the compiled model from the file; None if there is no usable file."""
         if self._device != CPU:
             return None
         path = self.path
@@ -93,7 +93,10 @@ class CompiledBlob:
         return compiled
 
     def keep(self, compiled: Any) -> None:
-        """Writes the compiled model to the file. Other processes may do so at the same time."""
+        """Writes the compiled model to the file. Other processes may do so at the same time.
+
+        Nothing is written for another device than the CPU, or if ``are_kept`` is false.
+        """
         if self._device != CPU or not self.are_kept:
             return
         path = self.path

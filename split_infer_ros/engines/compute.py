@@ -43,7 +43,7 @@ def compute_into_slot(backbone: Backbone, images: Images, slots: SlotMemory, slo
 
     Args:
         backbone: maps images to the values of the slot's layout.
-        images: n images on the backbone's device, in the shape that the backbone takes.
+        images: a batch of images on the backbone's device, in the shape that the backbone takes.
         slots: the pool's memory.
         slot: the index of the slot.
     """
@@ -58,12 +58,12 @@ def start_backbone(backbone: Backbone, images: Images, batched: bool = False) ->
 
     Args:
         backbone: maps images to features.
-        images: n images on the backbone's device, in the shape that the backbone takes.
+        images: a batch of images on the backbone's device, in the shape that the backbone takes.
         batched: whether one image must follow the other in the slot, because readers may read fewer than are written.
 
     Returns:
-        A function that runs the last operators, which write into a slot. If the backbone has no such operators, the
-        function copies the features there.
+        A function that takes the pool's memory and a slot's index. It runs the last operators, which write into the
+        slot. If the backbone has no operators that can do so, all have run, and the function copies the features there.
     """
     if is_module(backbone):
         from split_infer_ros.engines.writing_part import WritingPart  # only here: it imports torch

@@ -12,7 +12,7 @@ from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.layers import find_layers
 
 MakePart = Callable[[OnnxGraph, Precision], EnginePart]
-"""Makes a graph executable in a precision."""
+"""Takes a graph and a precision; returns an engine's part that runs the graph in this precision."""
 
 
 class DecodedPart(EnginePart):
@@ -35,14 +35,15 @@ class DecodedPart(EnginePart):
 
 
 def make_decoded(graph: OnnxGraph, precision: Precision, make: MakePart) -> EnginePart:
-    """Makes a graph executable that gives a model's results. The decoding computes in float32.
+    """Makes a graph executable whose outputs are a model's results. Their decoding computes in float32.
 
-    A graph without layers only decodes. It is the head behind a split point after the last layer.
+    A graph without layers only decodes, so it computes in float32 alone. Such a graph is the head behind a split point
+    after the last layer. If decoding cannot be separated from the network, the whole graph computes in ``precision``.
 
     Args:
         graph: the graph in float32.
         precision: the network's precision: ``FP16`` or ``BF16``.
-        make: makes the graph, or its two parts, executable.
+        make: makes the whole graph executable, or the network and the decoding.
     """
     if not find_layers(graph.proto.graph).layers:
         return make(graph, Precision.FP32)

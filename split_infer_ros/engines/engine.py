@@ -39,7 +39,7 @@ class Engine(enum.Enum):
         """Sets how many threads this engine uses when the calling thread runs it.
 
         Args:
-            num_threads: number of threads; 0: as many as torch was given.
+            num_threads: number of threads; 0: as many as this process was given at its start.
             num_lanes: how many callers, this one included, compute at the same time with ``num_threads`` threads each.
         """
         if self is not Engine.TORCH:
@@ -61,7 +61,7 @@ def parse_engine(text: str) -> tuple[Engine, str]:
 
     Returns:
         The engine and its provider: a provider of ONNX Runtime, or a device in OpenVINO's spelling. The provider is
-        empty for the CPU. This machine need not have it; see ``find_provider``.
+        empty for the CPU. It may be one that this machine lacks; see ``find_provider``.
 
     Raises:
         ConfigurationError: there is no engine of that name, or it has no providers.
@@ -86,7 +86,7 @@ def parse_engine(text: str) -> tuple[Engine, str]:
 
 
 def check_engine(text: str) -> None:
-    """Checks a user's choice of an engine, which may be ``auto``. It need not be installed.
+    """Checks a user's choice of an engine, which may be ``auto``. The engine need not be installed.
 
     Raises:
         ConfigurationError: there is no such engine.
@@ -96,7 +96,7 @@ def check_engine(text: str) -> None:
 
 
 def engine_text(engine: Engine, provider: str) -> str:
-    """Returns the text that ``parse_engine`` reads."""
+    """Returns the text from which ``parse_engine`` reads this engine and provider."""
     return f"{engine.value}:{provider}" if provider else engine.value
 
 
@@ -136,10 +136,10 @@ def find_provider(engine: Engine, name: str) -> str:
 
 
 def providers_of(engine: Engine) -> dict[str, str]:
-    """Returns the providers that an engine has on this machine. Keys are names as ``find_provider`` takes them.
+    """Returns the providers that an engine has on this machine: the engine's own names, by the names of users.
 
-    Values are the engine's own names. For OpenVINO, providers are devices. If there are ``GPU.0`` and ``GPU.1``, the
-    name ``gpu`` means the first.
+    A user's name is in lower case, without ``ExecutionProvider``. For OpenVINO, providers are devices. If there are
+    ``GPU.0`` and ``GPU.1``, the name ``gpu`` means the first.
 
     Raises:
         ConfigurationError: the engine is not installed.
@@ -166,7 +166,7 @@ def can_run_on(text: str, device: Device) -> bool:
 
 
 def fits_device(engine: Engine, provider: str, device: Device) -> bool:
-    """Returns whether an engine runs on a device. It need not be installed."""
+    """Returns whether an engine with a provider runs on a device. The engine need not be installed."""
     return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(engine, provider)
 
 

@@ -1,4 +1,4 @@
-"""A part of a network that another library than torch executes, in the caller's memory."""
+"""A part of a network that ONNX Runtime or OpenVINO executes, in the caller's memory."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 class EnginePart(ABC):
-    """A part that reads its inputs where they lie, and writes its results where the caller wants them.
+    """An ONNX graph that an engine executes. It reads inputs where they lie, and can write results into given memory.
 
     The part reads contiguous inputs without a copy. It converts other inputs first, counts them in ``conversions``, and
-    logs this once. Several threads may use a part at once. On the host, it computes with arrays. A caller that passes
-    tensors gets tensors, which are views of arrays.
+    logs the first conversion. Several threads may use a part at once. On the host, it computes with arrays. A caller
+    that passes tensors gets tensors, which are views of arrays.
 
     Args:
         graph: the graph to execute.
 
     Attributes:
-        graph: as given.
+        graph: the argument.
         inputs: the tensors that a call takes, in order.
         conversions: how many inputs were converted.
         can_run_into: whether the shapes of all results are known before a run. Results can then be written into given
@@ -50,7 +50,11 @@ class EnginePart(ABC):
         self.can_run_into = all(self._is_bound)
 
     def __call__(self, *values: Values) -> tuple[Values, ...]:
-        """Maps values of shape (n, ...) to new values. These own their memory, and later runs do not write to it."""
+        """Maps inputs (n, ...) for n images to results in new memory, to which later runs do not write.
+
+        Raises:
+            SplitInferError: an input has another dtype than the graph's input.
+        """
         prepared = self._prepared(values)
         outputs = [
             self._empty((len(prepared[0]), *map(_known, each.shape[1:])), each.dtype) if is_bound else None
@@ -64,10 +68,11 @@ class EnginePart(ABC):
 
         Args:
             outputs: contiguous memory of the results' shapes and dtypes, on the inputs' device.
-            values: the inputs, of shape (n, ...).
+            values: the inputs, (n, ...) for n images.
 
         Raises:
-            SplitInferError: one of ``outputs`` has another shape or dtype than the result, or is not contiguous.
+            SplitInferError: one of ``outputs`` has another shape or dtype than the result, or is not contiguous. Or an
+                input has another dtype than the graph's input.
         """
         prepared, places = self._prepared(values), [self._taken(place) for place in outputs]
         for place, expected in zip(places, self.graph.outputs, strict=True):
@@ -80,18 +85,20 @@ class EnginePart(ABC):
         self.run_prepared(places, prepared)
 
     def for_pixels(self, pixels: PixelInput) -> EnginePart | None:
-        """Returns a part that takes images (n, h, w, 3) before they are normalised; None if that is not faster.
+        """Returns a part that normalises its images (n, h, w, 3) itself; None if the engine gains nothing by that.
 
-        Later calls reuse what the part has compiled.
+        Later calls with equal ``pixels`` reuse what the returned part has compiled.
 
         Args:
-            pixels: the form of the images.
+            pixels: the form of the images: their dtype, mean and standard deviation.
         """
         return None
 
     @abstractmethod
     def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
-        """Runs the part on what it can take as it is. All other calls end here, and a part that wraps another calls it.
+        """Runs the part on inputs that need no conversion. ``__call__`` and ``run_into`` end here.
+
+        A part that wraps another part calls this method of the other part.
 
         Args:
             outputs: memory for the results; None for a result of a shape that is not known before the run.
@@ -102,7 +109,7 @@ class EnginePart(ABC):
         """
 
     def _taken(self, values: Values) -> Values:
-        """Returns a view of the values in the form that this part takes: an array on the host."""
+        """Returns a view of the values in the form that this part takes. For a part on the host, that is an array."""
         return as_array(values)
 
     def _empty(self, shape: tuple[int, ...], dtype: DType) -> Values:
@@ -158,8 +165,8 @@ class PerThreadCount(Generic[Made]):
     def find(self, num_threads: int) -> Made | None:
         """Returns the object for a number of threads; None if the caller should make one.
 
-        Once there is no more room, it returns the object for the nearest smaller number. If all numbers are larger, it
-        returns the object for the smallest number.
+        Once ``MAX_THREAD_COUNTS`` objects are kept, returns the object for the nearest smaller number of threads
+        instead. If all numbers are larger, returns the object for the smallest number.
         """
         found = self._made.get(num_threads)
         if found is None and len(self._made) >= MAX_THREAD_COUNTS:

@@ -31,8 +31,8 @@ def make_executable(
         config: names the engine, the precision and the micro-batch.
         device: the device on which the part runs.
         is_whole: whether the part is the whole network, so that no other partition computes beside it.
-        gives_results: whether the part gives the model's results. If the engine converts the graph to 16 bits, the
-            decoding of these results then stays in float32. With OpenVINO, it runs on the CPU.
+        gives_results: whether the part's outputs are the model's results. If the engine converts the graph to 16 bits,
+            the decoding of these results then stays in float32. With OpenVINO, the decoding runs on the CPU.
 
     Raises:
         ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,

@@ -36,11 +36,11 @@ class Convolutions(enum.Enum):
 
 
 class Compiler(enum.Enum):
-    """What compiles a network.
+    """What compiles a network that torch executes.
 
-    - ``NONE``: nothing; torch executes it eagerly.
+    - ``NONE``: nothing; torch executes the network eagerly.
     - ``INDUCTOR``: torch.compile, with frozen weights.
-    - ``INDUCTOR_AUTOTUNED``: as ``INDUCTOR``, but it also tries kernels and takes the fastest.
+    - ``INDUCTOR_AUTOTUNED``: as ``INDUCTOR``, but the compiler also tries kernels and takes the fastest.
     """
 
     NONE = "none"
@@ -55,12 +55,12 @@ class ExecutionConfig:
     Except for ``precision``, all choices change a network's results only by rounding in that precision.
 
     Attributes:
-        convolutions: how convolutions run, unless ``segments`` say it.
+        convolutions: how convolutions run if ``segments`` is empty.
         folding: whether batch norms are folded into convolutions.
         compiler: what compiles the network.
         operators: which implementation of the vision operators runs on a GPU, or that some operators do not run there.
-        segments: pairs, in order: how convolutions run, and the name of the split point up to which they run so. The
-            last segment ends at ``output``. Empty if all convolutions run alike.
+        segments: one pair for each segment, in order: how its convolutions run, and the name of the split point where
+            it ends. The last segment ends at ``output``. Empty if all convolutions run alike.
         engine: the engine that executes the network. For other engines than torch, only ``folding``, ``precision`` and
             ``micro_batch`` matter.
         provider: a provider of ONNX Runtime, such as ``CUDA``, or a device of OpenVINO, such as ``GPU``; empty for the
@@ -86,11 +86,14 @@ class ExecutionConfig:
 
     @property
     def boundary_dtype(self) -> DType:
-        """The dtype of images and of features that follow the precision; see ``SplitPoint.in_precision``."""
+        """The dtype of a partition's images, and of features that do not keep their own dtype.
+
+        ``SplitPoint.in_precision`` takes this dtype.
+        """
         return FLOAT32 if keeps_float32(self.engine, self.provider) else self.precision.dtype
 
     def blank_images(self, shape: tuple[int, ...], device: Device) -> Tensor:
-        """Returns black images (n, C, H, W) on a device, in the dtype and layout that the engine reads."""
+        """Returns black images of a shape (n, 3, h, w) on a device, in the dtype and layout that the engine reads."""
         import torch  # only here: most users of a config make no tensors
 
         images = torch.zeros(shape, device=device, dtype=torch_dtype(self.boundary_dtype))
@@ -107,7 +110,7 @@ class ExecutionConfig:
             untuned: the engine that ``auto`` means for a model without measurements.
 
         Raises:
-            ConfigurationError: there is no such engine, or it does not run the model.
+            ConfigurationError: there is no such engine, or the engine does not run the model.
         """
         takes_torch = untuned == Engine.TORCH.value
         if wanted == AUTO and (self.engine is not Engine.TORCH or takes_torch):
@@ -137,7 +140,7 @@ class ExecutionConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
-        """Makes a config from plain values. Ignores values that ``ExecutionConfig`` does not have."""
+        """Makes a config from the values that ``as_json`` returns. Ignores values that this class does not have."""
         engine, provider = parse_engine(values["engine"])
         return cls(
             convolutions=Convolutions(values["convolutions"]),

@@ -39,8 +39,9 @@ def exported_part(
 ) -> EnginePart:
     """Makes another engine execute a traced part. First compares the engine's results with torch's.
 
-    The ONNX model is read from the user's cache if an undamaged file is there. Files beside it say which engines agreed
-    with torch on that model, in which version and precision. Each combination is therefore compared once.
+    The ONNX model is read from the user's cache if an undamaged file is there. Otherwise torch exports it to the cache.
+    Files beside the model say which engines agreed with torch, in which version and precision. So each combination is
+    compared only once.
 
     Args:
         part: maps tensors of shape (n, ...) to a tuple of tensors. It is not changed.
@@ -52,7 +53,8 @@ def exported_part(
         precision: the precision in which parts from ``make`` compute.
 
     Raises:
-        ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
+        ConfigurationError: the part cannot be exported, or the engine cannot run it. Or the engine's results differ
+            from torch's by more than rounding explains.
     """
     path = path_of(export_key(part, inputs))
     stored = load(path, name) or store(path, name, _program(part, inputs, name, engine))
@@ -97,7 +99,7 @@ def _compare(
     """Compares an engine's part with torch's part on random inputs, in the dtypes of the inputs.
 
     Raises:
-        ConfigurationError: the results differ.
+        ConfigurationError: the results differ by more than rounding explains.
     """
     examples = example_inputs(part, inputs)
     with torch.inference_mode():
@@ -118,7 +120,7 @@ def _compare(
 def _allowed(
     part: fx.GraphModule, examples: Sequence[Tensor], expected: Sequence[Tensor], precision: Precision
 ) -> float:
-    """Returns the largest difference that rounding explains."""
+    """Returns the largest difference from ``expected`` that rounding explains, as a share of the largest value."""
     if precision is Precision.FP32:
         return allowed_difference(part, examples, expected)
     if any(each.dtype == torch_dtype(precision.dtype) for each in examples):

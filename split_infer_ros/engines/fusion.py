@@ -1,4 +1,4 @@
-"""Convolutions on a CPU with weights that are packed once. The activation runs while the result is in the cache.
+"""Convolutions on a CPU with weights that are packed once. Each applies its activation while the cache has the result.
 
 The operations are oneDNN's, which torch.compile also uses. Here they run without that compiler and its minute of
 start-up.
@@ -18,10 +18,11 @@ CallSignature = tuple[torch.Size, int]  # the input's shape and the number of th
 class FusedConv2d(nn.Module):
     """A convolution and the activation that follows it, in float32 on a CPU.
 
-    Both modules are read once; later changes to them have no effect. The best layout of the weights depends on the
-    call signature. Weights that were packed for another signature are converted at every call, which makes a network
-    three to ten times slower. Plain weights cost about a tenth more time than packed ones. Therefore weights are packed
-    for a signature that comes twice in a row, and every other call takes the plain weights.
+    Both modules are read once; later changes to them have no effect. A call signature is the input's shape and the
+    number of threads. The best layout of the weights depends on it. Weights that were packed for another signature are
+    converted at every call, which makes a network three to ten times slower. Plain weights cost about a tenth more time
+    than packed ones. Therefore weights are packed for a signature that comes twice in a row, and every other call takes
+    the plain weights.
 
     Signatures alternate in three cases. A detector runs one convolution on maps of several sizes. The last batch of a
     burst is smaller. When the split point moves, another thread runs the convolution.
@@ -106,7 +107,7 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
 
 
 def geometry(convolution: nn.Conv2d) -> tuple[list[int], list[int], list[int], int]:
-    """Returns padding, stride, dilation and groups, in the types that oneDNN's operations take."""
+    """Returns a convolution's padding, stride, dilation and groups, in the types that oneDNN's operations take."""
     padding = [int(each) for each in convolution.padding]
     return padding, list(convolution.stride), list(convolution.dilation), convolution.groups
 

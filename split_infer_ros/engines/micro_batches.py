@@ -13,16 +13,16 @@ from split_infer_ros.images.pixel_input import PixelInput
 
 
 class MicroBatchPart(EnginePart):
-    """A part that maps (n, ...) to (n, ...) in one run for each micro-batch. Results of known shape need no copy.
+    """A part that runs another part once for each micro-batch. It maps n images (n, ...) to results (n, ...).
 
-    There are two reasons to run so. A graph may take only a fixed number of images. Or the values within the network
-    fit into the processor's caches for two images, but not for eight.
+    Results of known shape need no copy. There are two reasons for micro-batches. A graph may take only a fixed number
+    of images. Or the values within the network fit into the processor's caches for two images, but not for eight.
 
     If a graph takes a fixed number and fewer images are left, the last image is repeated. Results of repeated images
     are dropped.
 
-    With micro-batches of one image, outputs without the batch in front, such as the boxes (k, 4) of one image, are
-    stacked: (n, k, 4). If k differs between micro-batches, zeros follow the last box.
+    With micro-batches of one image, an output may lack the dimension of the batch, such as (k, 4) for the k boxes of an
+    image. Such outputs are stacked: (n, k, 4). If images have different numbers of boxes, zeros follow the last box.
 
     Args:
         part: the part to run. Unless it takes a fixed number of images, its results' shapes must be known before a run.
@@ -37,7 +37,10 @@ class MicroBatchPart(EnginePart):
         self._part, self._num_images, self._is_fixed = part, fixed or num_images, fixed is not None
 
     def for_pixels(self, pixels: PixelInput) -> MicroBatchPart | None:
-        """Returns a part that takes images (n, h, w, 3) before they are normalised, in the same micro-batches."""
+        """Returns a part that normalises its images (n, h, w, 3) itself, in micro-batches of the same size.
+
+        None if the engine gains nothing by that; see ``EnginePart.for_pixels``.
+        """
         part = self._part.for_pixels(pixels)
         return None if part is None else MicroBatchPart(part, self._num_images)
 

@@ -1,4 +1,4 @@
-"""Keeps features in blocks of channels on a CPU: oneDNN lays out and fuses whole runs of operations (§3.1.1).
+"""Keeps features in blocks of channels on a CPU: oneDNN lays out and fuses many operations together (004 §3.1.1).
 
 TorchScript is torch's only interface to oneDNN's graphs. Later versions of torch advise against it and may drop it.
 Without it, or if torch was built without oneDNN's graphs for this processor, features are not blocked.
@@ -32,10 +32,11 @@ _compiling = threading.RLock()  # held while oneDNN's graphs are switched on for
 class BlockedPart(nn.Module):
     """A part, in float32 on a CPU, that oneDNN compiles for each call signature that comes twice in a row.
 
-    At most ``MAX_COMPILED`` signatures are compiled; compiling takes up to a second. All other calls run with packed
-    convolutions (see ``fusion``). So do signatures for which compiling fails or gives other results. To check this,
-    every compiled part first runs on random features. For example, oneDNN may add a convolution's result in place to a
-    map that is still needed.
+    A call signature is the shapes and strides of the inputs, and the number of threads. At most ``MAX_COMPILED``
+    signatures are compiled; compiling takes up to a second. All other calls run with packed convolutions (see
+    ``fusion``). So do signatures for which compiling fails or gives wrong results. To find this out, every compiled
+    part first runs on random features. For example, oneDNN may add a convolution's result in place to a map that is
+    still needed.
 
     Args:
         part: maps tensors to a tuple of tensors. The caller must not use it any more.
@@ -50,7 +51,7 @@ class BlockedPart(nn.Module):
         self._last_call: CallSignature | None = None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Runs the part. First makes maps channels last."""
+        """Runs the part. First makes inputs with four dimensions channels last, and others contiguous."""
         tensors = tuple(map(_channels_last, tensors))
         call = tuple((each.shape, each.stride()) for each in tensors), torch.get_num_threads()
         run = self._compiled.get(call)
@@ -62,7 +63,7 @@ class BlockedPart(nn.Module):
 
     @property
     def num_compiled(self) -> int:
-        """For how many call signatures oneDNN compiled the part."""
+        """The number of call signatures for which oneDNN compiled the part."""
         return sum(run is not self._packed for run in self._compiled.values())
 
     def _compile(self, call: CallSignature, tensors: tuple[Tensor, ...]) -> Run:
@@ -100,7 +101,7 @@ def _compiled(part: nn.Module, packed: nn.Module, tensors: tuple[Tensor, ...]) -
         tensors: inputs for the check. A compiled part that changes its inputs spoils them, so its results differ.
 
     Raises:
-        ArithmeticError: the results of the compiled part differ.
+        ArithmeticError: the compiled part's results differ from the expected ones by more than ``MAX_DIFFERENCE``.
     """
     expected = packed(*tensors)
     before = torch.jit.onednn_fusion_enabled()  # type: ignore[no-untyped-call]

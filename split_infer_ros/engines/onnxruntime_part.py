@@ -30,8 +30,9 @@ BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, because NumPy has no such type
 class OnnxRuntimePart(EnginePart):
     """A part that ONNX Runtime executes with as many threads as ``engine_threads`` says.
 
-    For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. The session's
-    threads sleep between two runs. Within a run, they soon sleep when they have no work.
+    For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations.
+    ``PerThreadCount`` limits the number of sessions. A session's threads sleep between two runs. Within a run, they
+    soon sleep when they have no work.
 
     Args:
         graph: the graph to execute.

@@ -16,7 +16,7 @@ REQUIRED = ("INFERENCE_PRECISION_HINT",)  # a device that does not know this pro
 def check_on_device(precision: Precision, device: str) -> None:
     """Asks a device of OpenVINO whether it computes in a precision.
 
-    A device that is not on this machine is not checked. Using it gives ``find_provider``'s error.
+    A device that is not on this machine is not checked. ``find_provider`` raises an error when the device is used.
 
     Args:
         precision: the wanted precision.

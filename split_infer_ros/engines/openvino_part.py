@@ -42,9 +42,11 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 class OpenVinoPart(EnginePart):
     """A part that OpenVINO executes with as many threads as ``engine_threads`` says.
 
-    Inputs and results have the graph's dtypes in every precision. The part may take pixels instead of images.
+    Inputs and results have the graph's dtypes in every precision. With ``pixels``, the part takes images that it
+    normalises itself.
 
-    If ``engine_lanes`` says that several threads call the part at the same time, each gets its own OpenVINO stream.
+    If ``engine_lanes`` says that several threads call the part at the same time, each thread gets its own OpenVINO
+    stream.
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
     two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). Therefore, for each number of threads, the first
@@ -54,7 +56,7 @@ class OpenVinoPart(EnginePart):
     Args:
         graph: the graph to execute.
         precision: the precision in which OpenVINO computes; see ``check_precision``.
-        pixels: the form of the images that the part takes; None if it takes the graph's inputs.
+        pixels: the form of the images that the part normalises; None if the part takes the graph's inputs.
         provider: the device, as ``parse_engine`` returns it; empty for the CPU.
 
     Raises:
@@ -90,12 +92,10 @@ class OpenVinoPart(EnginePart):
         self._making = threading.Lock()
 
     def for_pixels(self, pixels: PixelInput) -> OpenVinoPart | None:
-        """Returns a part that takes images (n, h, w, 3) before they are normalised; None unless it computes in fp32.
+        """Returns a part that normalises its images (n, h, w, 3) itself.
 
-        OpenVINO normalises in the pass that brings an image into its own layout, so normalising costs nothing more.
-
-        Args:
-            pixels: the form of the images.
+        OpenVINO normalises in the pass that brings an image into OpenVINO's own layout, so normalising costs nothing
+        more. Returns None if this part does not compute in fp32, or does not take images as its only input.
         """
         if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None

@@ -23,6 +23,8 @@ aten = torch.ops.aten
 def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | None:
     """Returns the form of a node's operator that writes into given memory; None if there is none.
 
+    The form takes the arguments of the operator, and the memory as ``out``.
+
     Args:
         node: the node that calls the operator.
         modules: the modules of the node's graph, by path.

@@ -37,7 +37,7 @@ def parse_precision(text: str) -> tuple[Precision, ...]:
     """Reads a user's choice, such as ``fp32``, ``bf16`` or ``bf16 or fp32``.
 
     Returns:
-        The precisions that the user accepts. The preferred one is the first.
+        The precisions that the user accepts, the preferred one first.
 
     Raises:
         ConfigurationError: there is no such choice.

@@ -28,7 +28,7 @@ def keeps_float32(engine: Engine, provider: str) -> bool:
 
 
 def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tuple[Precision, ...]:
-    """Returns the precisions that an engine has on some machine.
+    """Returns the precisions that an engine has on at least some machines; see ``check_precision`` for this machine.
 
     Args:
         engine, provider: as ``parse_engine`` returns them.
@@ -46,7 +46,7 @@ def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tu
 def check_precision(precision: Precision, engine: Engine, provider: str, *, is_file: bool = False) -> None:
     """Checks that an engine computes in a precision on this machine.
 
-    torch computes in 16 bits on any processor; see ``is_made_for``.
+    torch passes this check in 16 bits on any processor, even if it is slow there; see ``is_made_for``.
 
     Args:
         precision: the wanted precision.
@@ -78,9 +78,9 @@ def wants_torch(engine: str, precisions: Iterable[Precision]) -> bool | None:
         precisions: the precisions that the user accepts.
 
     Returns:
-        True for a torch model, False for an ONNX file, None if the choices leave it open. They leave it open with
-        ``auto``, with int8, and with a precision that the engine has only for torch models. In int8, the engine runs a
-        graph that was quantised from a model.
+        True for a torch model, False for an ONNX file, None if both are possible. Both are possible with ``auto``, with
+        int8, and with a precision that the engine has only for torch models. In int8, the engine runs a graph that was
+        quantised from a model.
 
     Raises:
         ConfigurationError: there is no such engine.
@@ -100,7 +100,7 @@ def has_vnni() -> bool:
 
 
 def is_made_for(precision: Precision, device: Device) -> bool:
-    """Returns whether a device should be faster in a precision than in fp32. GPUs count as faster."""
+    """Returns whether a device should be faster in a precision than in fp32. For a GPU, the result is always True."""
     extensions = EXTENSIONS.get(precision, ())
     return device.type != "cpu" or not extensions or can_use_any(extensions)
 

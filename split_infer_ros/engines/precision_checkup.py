@@ -11,7 +11,7 @@ from split_infer_ros.telemetry.machine import instruction_set
 
 
 def check_precisions() -> list[Finding]:
-    """Returns a finding with the processor's instruction sets, and a finding for each installed engine."""
+    """Returns lines of a check-up: the processor's instruction sets, and each installed engine's precisions."""
     engines = [_finding(engine) for engine in Engine if engine.is_installed]
     return [Finding(Level.OK, "Instruction sets", instruction_set()), *engines]
 

@@ -10,7 +10,10 @@ KINDS = {Engine.ONNXRUNTIME: "Providers", Engine.OPENVINO: "Devices"}
 
 
 def check_providers() -> list[Finding]:
-    """Returns a finding for each installed engine with providers. It lists them for ``engine: NAME:PROVIDER``."""
+    """Returns lines of a check-up: the providers of ONNX Runtime and the devices of OpenVINO, if installed.
+
+    A user can name each of them in ``engine: NAME:PROVIDER``.
+    """
     return [_finding(engine, kind) for engine, kind in KINDS.items() if engine.is_installed]
 
 

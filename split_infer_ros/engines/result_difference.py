@@ -18,10 +18,10 @@ MAX_LOW_PRECISION_DIFFERENCE = 0.02  # the same in 16 bits, unless torch's own r
 
 
 def difference(found: Sequence[Values], expected: Sequence[Values]) -> float:
-    """Returns the largest relative difference between two sequences of arrays or tensors of the same shapes.
+    """Returns the largest relative difference between found and expected arrays or tensors of the same shapes.
 
-    Each difference is divided by the largest finite magnitude of the expected values, or by 1 if that is larger. The
-    result is NaN or infinite if one side has a NaN or an infinity where the other side has another value.
+    A difference between two elements is divided by the largest finite magnitude in the expected array, or by 1 if that
+    is larger. The result is NaN or infinite if one array has a NaN or an infinity where the other has another value.
     """
     differences = [_difference(one, other) for one, other in zip(found, expected, strict=True) if 0 not in other.shape]
     return float(np.max([0.0, *differences]))  # Python's max loses NaN

@@ -1,4 +1,4 @@
-"""Runs convolutions with this package's own kernels. They also apply the activation behind it if it is a clamp."""
+"""Runs convolutions with this package's own kernels. A kernel also applies an activation that clamps, such as ReLU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ INFINITE = float("inf")
 
 
 def schedule_convolutions(graph: fx.GraphModule) -> None:
-    """Replaces convolutions by scheduled ones in place, if there is a template for them.
+    """Replaces convolutions of a graph by ``ScheduledConv2d``, if this package has a kernel's template for them.
 
-    If the only user of a replaced convolution is a ReLU or ReLU6, the activation becomes part of it. Modules are not
-    changed. Results differ only by rounding.
+    The graph is changed in place; modules are not changed. If the only user of a replaced convolution is a ReLU or
+    ReLU6, the activation becomes part of the new module. Results differ only by rounding.
     """
     modules = dict(graph.named_modules())
     scheduled: dict[tuple[str, str], str] = {}

@@ -21,7 +21,7 @@ INTACT = ".sha256"  # suffix of the file with the digest of the written files
 
 @dataclass(frozen=True, slots=True)
 class StoredExport:
-    """An exported network, and the comparisons that it has passed.
+    """An exported network. It remembers in which comparisons with torch an engine gave the same results.
 
     Attributes:
         graph: the network. Its weights are in a file, unless no file could be written.
@@ -34,11 +34,15 @@ class StoredExport:
     digest: str
 
     def has_passed(self, comparison: str) -> bool:
-        """Returns whether exactly this content passed a comparison before."""
+        """Returns whether exactly this network, with these weights, passed a comparison before.
+
+        Args:
+            comparison: names the engine, its version and provider, and the precision; see ``exported_part``.
+        """
         return bool(self.digest) and read_json(self._passed(comparison)) == self.digest
 
     def note_passed(self, comparison: str) -> None:
-        """Notes that this content passed a comparison."""
+        """Notes that this network passed a comparison, for later starts. Does nothing if no file could be written."""
         if self.digest:
             with warn_if_not_kept(self.path, "the engines are compared again at each start"):
                 write_json(self._passed(comparison), self.digest)
@@ -48,7 +52,7 @@ class StoredExport:
 
 
 def path_of(key: str) -> Path:
-    """Returns where an export is kept.
+    """Returns the path of an export's graph in the cache.
 
     Args:
         key: identifies the export; see ``export_key``.

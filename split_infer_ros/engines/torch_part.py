@@ -18,7 +18,8 @@ def make_torch_part(part: fx.GraphModule, convolutions: Convolutions, compiler: 
     """Makes a part of a prepared network executable with torch.
 
     Args:
-        part: maps tensors to a tuple of tensors. It may be changed in place; modules that it shares are not changed.
+        part: maps tensors to a tuple of tensors. It may be changed in place. Modules that it shares with other parts
+            are not changed.
         convolutions: how the part's convolutions run.
         compiler: what compiles the part.
     """
@@ -41,7 +42,7 @@ def _is_float32_on_cpu(part: nn.Module) -> bool:
 
 
 class ContiguousPart(nn.Module):
-    """A part with contiguous inputs and weights: they lie channel by channel."""
+    """A part with contiguous inputs and weights: one channel follows the other in memory."""
 
     def __init__(self, part: fx.GraphModule) -> None:
         super().__init__()

@@ -34,7 +34,8 @@ def make_traced_part(
     """Makes a part of a prepared network executable.
 
     Args:
-        part: maps tensors to a tuple of tensors. It may be changed in place; modules that it shares are not changed.
+        part: maps tensors to a tuple of tensors. It may be changed in place. Modules that it shares with other parts
+            are not changed.
         config: names the engine. ``convolutions`` and ``compiler`` matter only for engine torch. ``segments`` are
             ignored.
         inputs: the specs of the tensors that the part takes. Other engines than torch need them.
@@ -66,7 +67,7 @@ def make_traced_part(
 
 
 def _computes(part: fx.GraphModule) -> bool:
-    """Returns whether a part has any operation. A split point at an end of a model gives a partition without any."""
+    """Returns whether a part has any operation. A split point at an end of a model makes a partition without any."""
     return any(node.op not in ("placeholder", "get_attr", "output") for node in part.graph.nodes)
 
 
@@ -95,7 +96,7 @@ class PartChain(nn.Module):
         parts: the parts, in order.
 
     Attributes:
-        parts: as given.
+        parts: the argument.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:

@@ -1,4 +1,7 @@
-"""The results of a part of a network: a last operator writes each into given memory, or it is copied there."""
+"""The results of a part of a network. An operator at the end writes a result into given memory, or it is copied there.
+
+In this module, values are what the part has computed before its last operators run.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +61,17 @@ class CopiedResult:
     index: int
 
     def compute(self, values: Values) -> Tensor:
-        """Returns the result."""
+        """Returns the result, which is one of the values."""
         result: Tensor = values[self.index]
         return result
 
     def start(self, values: Values, batched: bool) -> StartedResult:
-        """Prepares to copy the result. In ``batched`` memory, one image follows the other."""
+        """Returns the result, ready to be copied.
+
+        Args:
+            values: what the part has computed so far.
+            batched: whether one image must follow the other in memory.
+        """
         return _copied(self.compute(values), batched)
 
 
@@ -79,7 +87,7 @@ class WrittenResult:
         call: the node that calls the operator.
         operator: maps the values that ``call`` takes to the operator's result.
         form: the operator's form that writes into given memory.
-        views: maps the operator's result, and the values of ``view_inputs``, to the part's result. It moves nothing.
+        views: maps the operator's result, and the values of ``view_inputs``, to the part's result, without a copy.
         view_inputs: the nodes with values that the views take besides the operator's result.
         index: for each node that operator and views take, the index of its value among the values.
     """
@@ -94,12 +102,17 @@ class WrittenResult:
     _placements: dict[object, _Placement | None] = field(default_factory=dict)
 
     def compute(self, values: Values) -> Tensor:
-        """Returns the result in new memory."""
+        """Computes the result from the values, in new memory."""
         taken = self._taken(values)
         return self._viewed(self.operator(*self._arguments(taken)), taken)
 
     def start(self, values: Values, batched: bool) -> StartedResult:
-        """Prepares to run the last operator. In ``batched`` memory, one image follows the other."""
+        """Returns the result, ready to be written by its last operator, or to be copied.
+
+        Args:
+            values: what the part has computed before its last operators.
+            batched: whether one image must follow the other in memory.
+        """
         taken = self._taken(values)
         placement = self._placement(taken, batched)
         if placement is None:

@@ -1,1 +1,1 @@
-"""Predicts what each memory policy costs a task on this machine, and chooses the cheapest (§IV)."""
+"""Predicts what each memory policy costs a task on this machine, and chooses the cheapest (paper 003, §IV)."""

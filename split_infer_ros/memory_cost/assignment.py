@@ -1,4 +1,4 @@
-"""Chooses policies for tasks that run concurrently, so that they take less memory (co-optimisation paper, §IV-B).
+"""Chooses policies for tasks that run concurrently, so that they take less memory (paper 003, §IV-B).
 
 The policies are D (``device``), M (``managed``) and H (``pinned``). Each task starts with the policy that is best for
 it alone. A task of policy D may be switched to M or H, although it then takes longer, under two conditions:

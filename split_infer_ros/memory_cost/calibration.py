@@ -1,6 +1,7 @@
-"""Calculates a machine's constants from timings, with medians and robust lines.
+"""Calculates the constants of the overhead model from timings on one machine.
 
-If rounds of timing disagree about a constant, it is uncertain.
+A probe, an operation on a number of bytes, is timed in many rounds. Constants are medians of timings, or come from
+lines that outliers hardly move. A constant is uncertain if rounds disagree about it.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Calibration:
 
     Attributes:
         measured: the values of all constants for which there are samples, by name.
-        spreads: for each constant, the median distance between it and its values in groups of rounds. It is relative to
-            the cost from which the constant was calculated.
-        samples: the samples from which the constants were calculated.
+        spreads: how uncertain each constant is, by name. Each group of rounds gives the constant another value. The
+            spread is the median distance of these values, as a share of the cost that the constant was calculated from.
+        samples: the timings from which the constants were calculated.
     """
 
     measured: Mapping[str, float]
@@ -64,17 +65,17 @@ class Calibration:
 
     @property
     def uncertain(self) -> tuple[str, ...]:
-        """The names of the constants whose spread is too wide."""
+        """The names of the constants with a spread above ``MAX_SPREAD``, or with an unknown one."""
         return tuple(name for name, spread in self.spreads.items() if not spread <= MAX_SPREAD)
 
     @property
     def doubtful_probes(self) -> tuple[Probe, ...]:
-        """The probes on which uncertain constants depend. They are timed again."""
+        """The probes on which uncertain constants depend. ``calibrate`` times them again."""
         return tuple({probe: None for name in self.uncertain for probe in _PROBES[name]})
 
     @property
     def constants(self) -> MachineConstants:
-        """The machine's constants. Those that are uncertain or not measured are NaN."""
+        """The machine's constants. A constant that is uncertain or not measured is NaN."""
         return MachineConstants(**{name: self.measured[name] for name in self.measured if name not in self.uncertain})
 
 
@@ -87,15 +88,17 @@ def calibrate(
     max_seconds: float = MAX_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Times the probes and calculates the constants. If rounds disagree (on a busy machine), it times probes again.
+    """Times the probes and calculates the constants.
+
+    If rounds disagree about a constant, as on a busy machine, its probes are timed again, ``REPEATS`` times at most.
 
     Args:
         timer: times a probe once on a number of bytes, and returns the seconds.
         probes: the probes that can be timed on this machine.
-        stored: samples of an earlier calibration. Their probes are timed only if their rounds disagree.
+        stored: samples of an earlier calibration. A probe that has samples is timed only if its rounds disagree.
         say: called with a line for people whenever probes are timed again.
-        max_seconds: no new round begins after this many seconds.
-        clock: returns the seconds that count for ``max_seconds``.
+        max_seconds: how long timing may go on. ``GROUPS`` rounds always run; later ones begin only within this time.
+        clock: returns the present time in seconds.
     """
     end = clock() + max_seconds
     samples = {probe: timings for probe, timings in (stored or {}).items() if probe in probes}
@@ -128,12 +131,12 @@ def _time(timer: Timer, probes: Collection[Probe], *, end: float, clock: Callabl
 
 
 def sizes(probe: Probe) -> Sequence[int]:
-    """Returns the numbers of bytes with which a probe is timed."""
+    """Returns the numbers of bytes on which a probe is timed."""
     return REREAD_SIZES if probe in (Probe.REREAD_CACHED, Probe.REREAD_UNCACHED) else SIZES
 
 
 def fit(samples: Samples) -> Calibration:
-    """Calculates constants and spreads from samples. Constants of probes without samples are left out."""
+    """Calculates constants and spreads from samples. A constant that needs a probe without samples is left out."""
     values = _constants(samples)
     groups = [
         _constants(
@@ -153,7 +156,10 @@ def fit(samples: Samples) -> Calibration:
 
 
 def _spread(value: float, scale: float, group_values: Sequence[float]) -> float:
-    """Returns the median distance of groups' values from ``value``, as a share of ``scale``. Few groups: infinite."""
+    """Returns the median distance of groups' values from ``value``, as a share of ``scale``.
+
+    The result is infinite if a group has no value, or if ``scale`` is not positive.
+    """
     if len(group_values) < GROUPS or not scale > 0:
         return math.inf
     distances = [0.0 if other == value else abs(other - value) for other in group_values]  # inf - inf would be NaN

@@ -1,4 +1,4 @@
-"""Chooses the policy for one task."""
+"""Chooses the memory policy with the least predicted overhead for one task."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ class PolicyChoice:
 def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = POLICIES) -> PolicyChoice:
     """Returns the legal policy with the least overhead. If overheads are equal, the smaller footprint wins.
 
-    A policy with an unknown overhead is not chosen, with one exception. The default is the first legal policy: D, if D
-    is legal. If the default's overhead is unknown, nothing can be compared with it. Then it is chosen.
+    The default is the first legal policy: D (``device``), if D is legal. If the default's overhead is unknown, nothing
+    can be compared with it, and the default is chosen. Otherwise, a policy with an unknown overhead is never chosen.
+
+    Args:
+        task: the task.
+        constants: the machine's constants.
+        legal: the policies to choose from.
 
     Raises:
         ConfigurationError: no policy is legal.

@@ -1,10 +1,11 @@
-"""Decides what goes to the GPU next: one task or a co-run pair, and under which policies (§IV-B, Fig. 7).
+"""Decides what goes to the GPU next: one task or a co-run pair, and under which policies (paper 003, §IV-B, Fig. 7).
 
 A task under managed memory leaves the GPU idle while its pages are mapped. The kernels of another task, under device
-memory, fit into that idle time. The queue decides, so a task may get another policy each time.
+memory, fit into that idle time. A task's policy depends on what else waits, so it may be another one each time.
 
-Of all possible releases, the one that leaves most memory free is chosen. If several leave as much, the quickest is
-chosen. The guidelines for switching policies hold. No task ends later than if all ran under device memory.
+A release is what goes to the GPU at once. Of all possible releases, the one that leaves most memory free is chosen. If
+several leave as much, the quickest is chosen. Guidelines 1 and 2 for switching policies hold (see ``assignment``). No
+task ends later than if all ran under device memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ReleasedTask:
 
 
 Release = tuple[ReleasedTask, ...]
-"""What is released at once: the first task of the queue, and possibly another one with which it is co-run."""
+"""The tasks that go to the GPU at once: the first of the queue, and possibly another one with which it is co-run."""
 
 
 def release(
@@ -42,13 +43,13 @@ def release(
     latest_ms: Sequence[float] | None = None,
     partners: Collection[int] | None = None,
 ) -> Release:
-    """Returns what is released now: the first task alone, or the first task and another one.
+    """Returns the tasks that go to the GPU now: the first one alone, or the first one co-run with another one.
 
     Args:
         waiting: the waiting tasks in the order in which they run; at least one.
         constants: the machine's constants.
         legal: the policies to choose from.
-        latest_ms: when each task must have ended, in ms from now. None means when it would end under device memory.
+        latest_ms: when each task must have ended, in ms from now. None means the times of ``device_ends_ms``.
         partners: indices in ``waiting`` of the tasks that may be co-run with the first one. None means all others.
 
     Raises:
@@ -63,15 +64,15 @@ def release(
 
 
 def device_ends_ms(tasks: Sequence[Task], constants: MachineConstants) -> list[float]:
-    """Returns when each task ends if all of them run one after the other under device memory."""
+    """Returns when each task ends, in ms from now, if all of them run one after the other under device memory."""
     responses_ms = (response_ms(task, overhead(task, Policy.DEVICE, constants)) for task in tasks)
     return list(itertools.accumulate(responses_ms))
 
 
 def co_run_ms(device: Task, managed: Task, constants: MachineConstants) -> float:
-    """Returns the milliseconds from the release of a pair to its end (Fig. 6).
+    """Returns the milliseconds from the start of a co-run pair to the end of both tasks (paper 003, Fig. 6).
 
-    This is the sum of both response times, minus the time of the kernels that fit into the idle time.
+    This is the sum of both response times, minus the time of the kernels that run in the managed task's idle time.
 
     Args:
         device: the task under device memory. It runs in the other task's idle time, and ends after its own response
@@ -126,14 +127,17 @@ class _Queue:
         return _Option((ReleasedTask(self._tasks[0], policy),), self._bytes(policies) - switches.saved_bytes, end_ms)
 
     def pairs(self, index: int) -> Iterator[_Option]:
-        """Yields the releases of the first task with another one. Either of the two may be under device memory."""
+        """Yields the releases of the first task with another one: one is under device memory, one under managed memory.
+
+        There are two such releases at most, because either of the two tasks may be under device memory.
+        """
         for device, managed in ((0, index), (index, 0)):
             option = self._pair(device, managed)
             if option is not None:
                 yield option
 
     def _pair(self, device: int, managed: int) -> _Option | None:
-        """Returns the release of a pair, or None. Criteria 1 and 2 of §IV-B, guidelines and latest ends must hold."""
+        """Returns the release of a pair. None if Criterion 1 or 2 of §IV-B, a guideline or a latest end is broken."""
         policies = [choice.policy for choice in self._choices]
         policies[device] = Policy.DEVICE
         kernel_limit = self._kernel_limit(policies)

@@ -1,4 +1,4 @@
-"""The constants of a machine for the overhead model: the rows of Table III that a benchmark can find.
+"""The constants of a machine for the overhead model: the rows of paper 003's Table III that a benchmark can find.
 
 This package differs from Table III in three points:
 
@@ -28,8 +28,9 @@ def _row(symbol: str, description: str) -> Any:
 class MachineConstants:
     """The constants of one machine. NaN means that a constant is unknown or that the machine does not have it.
 
-    ``gpu_flush_ms`` is infinite if nothing bounds the cost of moving changed data back. That is so for pages that move
-    over a bus.
+    The name of a field ends with its unit: ms, or ms for each byte. The metadata of a field has its symbol in Table III
+    and a description. ``gpu_flush_ms`` is infinite if nothing bounds the cost of moving changed data back. That is so
+    for pages that move over a bus.
     """
 
     copy_start_ms: float = _row("Tr_ini", "start of a copy")
@@ -47,7 +48,13 @@ class MachineConstants:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The name, symbol and meaning of a constant, for people."""
+    """Describes a constant to people.
+
+    Attributes:
+        name: the name of the field of ``MachineConstants``.
+        symbol: the constant's symbol in Table III.
+        description: what costs the time.
+    """
 
     name: str
     symbol: str

@@ -1,7 +1,7 @@
 """Times probes for the constants of Table III that exist without a GPU: copies, first touch, cache and memory.
 
-Both sides of a copy are the same memory, so l_hd and l_dh are equal. All policies are plain memory, and nothing is
-mapped or flushed, so the constants of mapping and flushing are absent. All probes run on one core, because the others
+Copies are made within the host's memory, so l_hd and l_dh are equal. All policies are plain memory, and nothing is
+mapped or flushed, so the constants of mapping and flushing are absent. All probes run on one core, because other cores
 may be busy.
 """
 
@@ -22,7 +22,11 @@ Bytes = NDArray[np.uint8]
 
 
 class CpuMicrobenchmarks:
-    """Times probes on the CPU."""
+    """Times probes on the CPU.
+
+    Attributes:
+        probes: the probes that can be timed without a GPU.
+    """
 
     probes = (
         Probe.TO_DEVICE,
@@ -63,12 +67,15 @@ class CpuMicrobenchmarks:
 
 
 def read(data: Bytes) -> Any:
-    """Reads each byte once."""
+    """Reads each byte of ``data`` once. The length must be a multiple of 4. The result is of no use."""
     return data.view(np.float32).max()  # a maximum is computed faster than memory is read; a sum is not
 
 
 def touch(nbytes: int, again: bool) -> float:
-    """Returns the seconds that the CPU takes to write memory for the first time, or the second time if ``again``."""
+    """Returns the seconds that the CPU takes to write ``nbytes`` bytes of new memory.
+
+    If ``again`` is true, the memory was written once before.
+    """
     data = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # an allocator could reuse memory that was touched
     first = clocked(lambda: data.fill(1))
     return clocked(lambda: data.fill(2)) if again else first

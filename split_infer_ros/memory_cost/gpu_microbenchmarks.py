@@ -39,7 +39,7 @@ class GpuMicrobenchmarks:
     Args:
         device: the GPU.
         policies: the legal policies. Constants of other policies stay absent.
-        allocate: allocates memory of a policy. This object keeps it.
+        allocate: allocates memory of a policy. This object keeps the memory.
 
     Attributes:
         probes: the probes that can be timed.
@@ -101,5 +101,5 @@ def run_kernel(memory: Memory) -> None:
 
 
 def reread(block: Values, nbytes: int) -> Tensor:
-    """Reads ``nbytes`` bytes in one kernel. The kernel reads the block (uint8) again and again."""
+    """Reads ``nbytes`` bytes in one kernel, which reads the block (uint8) again and again. The result is of no use."""
     return as_tensor(block).view(torch.float32).expand(nbytes // len(block), -1).sum()

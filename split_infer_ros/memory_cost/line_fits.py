@@ -1,4 +1,4 @@
-"""Fits lines through timings. The timings' errors are proportional to them, and there are some outliers.
+"""Fits lines through timings. The error of a timing is proportional to the timing, and some timings are outliers.
 
 The fits use weighted medians: up to half of the weight may be wrong without much harm. Weights are inverse standard
 errors, up to a common factor.
@@ -55,10 +55,14 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def fit_bounded(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Fits y = min(slope * x, bound) to (x, y, scatter) points that are sorted by x. Returns slope and bound.
+    """Fits y = min(slope * x, bound), a line that stops rising at a bound.
 
-    The bound is infinite unless at least two points lie on it. It is their mean, weighted by inverse variance: a median
-    would use only one of the few points that scatter least.
+    Args:
+        points: (x, y, scatter), sorted by x. The scatter is proportional to the standard error of y.
+
+    Returns:
+        Slope and bound. The bound is infinite unless at least two points lie on it. It is the mean of these points,
+        weighted by inverse variance. A median would use only one of the few points that scatter least.
     """
     best = math.inf, math.nan, math.inf  # error, slope, bound
     for rising in (*range(1, len(points) - 1), len(points)):  # how many points lie below the bound

@@ -1,4 +1,4 @@
-"""Finds the constants of this machine. It reuses samples in the database and measures what is missing."""
+"""Finds the overhead model's constants on this machine. Reuses samples in the database and measures what is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def calibrate_machine(
     say: Callable[[str], None] = lambda line: None,
     max_seconds: float = MAX_SECONDS,
 ) -> Calibration:
-    """Calibrates a device and this host in less than half a minute. New samples go into the database.
+    """Finds the constants of the overhead model for a device and this host, in less than half a minute.
+
+    New samples go into the database.
 
     Args:
         device: the device on which backbones run.

@@ -1,7 +1,8 @@
 """Chooses the memory policy of a plan: the policy that the user named, or for ``auto`` the best one on this machine.
 
-For ``auto``, the overhead model predicts the best policy, and a short trial confirms it. If the model switched to a
-policy with less memory because other pipelines of this process overlap its extra cost, no confirmation is needed.
+For ``auto``, the overhead model predicts the best policy, and a short trial confirms it. If the trial does not confirm
+it, the fastest policy of the trial is chosen. The model may also choose a slower policy with less memory, if other
+pipelines of this process overlap its extra cost. Such a choice needs no confirmation.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class MemoryChoice:
     Attributes:
         policy: the policy of features and staging buffers.
         reason: a phrase that says why the policy was chosen.
-        covers_model: whether weights and activations have the policy too, as in the paper. They do not on a GPU with
-            memory of its own, which would read them over its bus, nor with ``auto``, which compares features only.
+        covers_model: whether weights and activations have the policy too, as in the paper. That is so for a policy that
+            the user named, on a GPU that shares its memory with the CPU. Other GPUs would read weights over their bus,
+            and ``auto`` compares features only.
         switchable: whether single batches may use the memory under another policy.
     """
 
@@ -50,12 +52,12 @@ class MemoryChoice:
 
 
 class MemoryAdvisor:
-    """Chooses memory policies for one pipeline on one device. It makes one trial for each slot size.
+    """Chooses memory policies for one pipeline on one device. Times the policies once for each slot size.
 
     Args:
         device: the device on which the backbone runs.
         database: keeps the machine's constants. None means the user's own database.
-        trial: returns the seconds that each policy takes. None means ``time_policies``.
+        trial: times policies with slots of a layout; returns the seconds of each policy. None means ``time_policies``.
         switches: whether single batches may have another policy than the one that ``auto`` chose.
     """
 
@@ -75,16 +77,17 @@ class MemoryAdvisor:
         self._switched: list[tuple[Task, Policy]] = []  # from D, by the guidelines
 
     def choose(self, name: str, layout: Layout, shared: bool, kernels: ReadKernels = tuple) -> MemoryChoice:
-        """Returns the policy for slots of a layout.
+        """Returns the policy for slots of a layout, and why it was chosen.
 
         Args:
             name: ``device``, ``managed``, ``pinned`` or ``auto``.
             layout: the layout of a slot.
             shared: whether another process maps the slots as well.
-            kernels: returns the traffic of the backbone's kernels. A call takes a moment.
+            kernels: returns the traffic of the backbone's kernels. It is called only for ``auto`` on a GPU, because a
+                call takes a moment.
 
         Raises:
-            ConfigurationError: no policy has that name, this GPU does not allow it, or it has no room for a slot.
+            ConfigurationError: no policy has that name, this GPU does not allow it, or the GPU has no room for a slot.
         """
         attributes = self._attributes()
         if name != AUTO:
@@ -121,7 +124,10 @@ class MemoryAdvisor:
 
     @property
     def breaks_guideline(self) -> bool:
-        """True if the slots were switched from policy D, and Eq. 11 no longer holds because other pipelines ended."""
+        """True if this pipeline's slots were switched from policy D, and Guideline 2 (Eq. 11) no longer allows that.
+
+        That happens if other pipelines end or change.
+        """
         if self not in _IN_USE:
             return False
         _, task, policy = _IN_USE[self]
@@ -187,5 +193,5 @@ _IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[Device, Task, Policy]] = WeakKey
 
 
 def _task_of(layout: Layout, kernels: ReadKernels) -> Task:
-    """Returns the task that a batch is for a slot of a layout."""
+    """Returns the task that brings the features of a full batch into a slot of a layout."""
     return feature_task(layout.slot_bytes, num_kernels=max(1, len(kernels())), copies=len(layout.specs))

@@ -1,8 +1,8 @@
-"""Predicts the overhead of a task under each memory policy (§IV-A, Eq. 1 to 8).
+"""Predicts the overhead of a task under each memory policy (paper 003, §IV-A, Eq. 1 to 8).
 
 The overhead is the response time minus the time of the kernels alone. Symbols are those of Table III. The module
-``constants`` lists their names here and the differences from the paper's units. All times are in ms. A result is NaN
-if it depends on an unknown constant.
+``constants`` lists their names in this package and the differences from the paper's units. All times are in ms. A
+result is NaN if it depends on an unknown constant.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Overhead:
     Attributes:
         policy: the policy.
         idle_ms: I, the time in which the GPU waits for pages and can run another task's kernels (§IV-B, Fig. 6).
-        busy_ms: the rest: copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu, Ca_gpu). The
-            mapping of pages after the task's own kernels counts here too.
+        busy_ms: the rest of the overhead: copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu,
+            Ca_gpu). Pages that are mapped after the task's own kernels also add to it.
     """
 
     policy: Policy
@@ -38,7 +38,10 @@ class Overhead:
 
     @property
     def recoverable_ms(self) -> float:
-        """The right-hand sides of Eq. 9 and 10: I - Ca_cpu - Ca_gpu under M, and I - T_c under H."""
+        """The loss for which other tasks can make up in the idle time, if a task is switched to this policy.
+
+        It is I - Ca_cpu - Ca_gpu for M (Eq. 9), and I - T_c for H (Eq. 10).
+        """
         return self.idle_ms - self.busy_ms
 
     @property
@@ -48,18 +51,18 @@ class Overhead:
 
 
 def overhead(task: Task, policy: Policy, constants: MachineConstants) -> Overhead:
-    """Predicts the overhead of a task under a policy that needs a GPU."""
+    """Predicts the overhead of a task under D, M or H on a machine with these constants."""
     idle_ms, busy_ms = _FORMULAS[policy.mapping](task, constants)
     return Overhead(policy, idle_ms, busy_ms)
 
 
 def response_ms(task: Task, predicted: Overhead) -> float:
-    """Returns the response time of a task: the time of its kernels alone plus the overhead."""
+    """Returns the response time of a task in ms: the time of its kernels alone plus the predicted overhead."""
     return task.execution_ms + predicted.total_ms
 
 
 def transfer_ms(nbytes: int, ms_per_byte: float, copies: int = 0, start_ms: float = 0.0) -> float:
-    """Returns the time of copies (Eq. 1: L + o + G*k + o, in the form of Eq. 2).
+    """Returns the time of copies in ms (Eq. 1: L + o + G*k + o, in the form of Eq. 2).
 
     L + o is the start of a copy, Tr_ini. G is the latency of a byte, l_hd or l_dh. The second o is omitted, because the
     receiver of a copy has nothing to process.
@@ -68,7 +71,7 @@ def transfer_ms(nbytes: int, ms_per_byte: float, copies: int = 0, start_ms: floa
         nbytes: the bytes of all copies together.
         ms_per_byte: the latency of a byte.
         copies: how many copies there are.
-        start_ms: the time that the start of a copy takes.
+        start_ms: the time that the start of one copy takes.
     """
     return _times(copies, start_ms) + _times(nbytes, ms_per_byte)
 

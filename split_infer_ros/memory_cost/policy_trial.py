@@ -1,4 +1,4 @@
-"""Tries memory policies: it times how long each takes to bring features from the device to the CPU."""
+"""Times how long each memory policy takes to bring features from the device to the CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMED_ROUNDS = 9
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Describes the slots of a trial. They have the kind of memory that will be used.
+    """Describes the slots of a trial. Their memory is of the kind that the pipeline's slots will have.
 
     Attributes:
         device: the device that has the features.
@@ -42,7 +42,7 @@ class Trial:
 
 
 def time_policies(policies: Sequence[Policy], layout: Layout, trial: Trial) -> dict[Policy, float]:
-    """Measures how long it takes until the CPU has read features that lie on the device.
+    """Measures how long each policy takes until the CPU has read features that lie on the device.
 
     Args:
         policies: the policies to measure, in interleaved turns.

@@ -1,4 +1,4 @@
-"""The samples of a calibration, and their records in the database of measurements."""
+"""The samples of a calibration: how long each probe took. Converts them to and from records of the database."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ TASK = {"operator": "memory_cost"}
 
 
 class Probe(enum.Enum):
-    """A timed operation on a number of bytes. D, M and H are memory of the three policies."""
+    """An operation on a number of bytes, which calibration times.
 
-    TO_DEVICE = "to_device"  # copies them from the host to D
-    TO_HOST = "to_host"  # copies them from D to the host
-    TOUCH_FRESH = "touch_fresh"  # the CPU writes them to memory that was never touched
-    TOUCH_AGAIN = "touch_again"  # the CPU writes them to the same memory again
-    KERNEL_DEVICE = "kernel_device"  # a kernel changes them in D
-    KERNEL_MANAGED = "kernel_managed"  # a kernel changes them in M, where the CPU has just written them
-    KERNEL_PINNED = "kernel_pinned"  # a kernel changes them in H
-    READ_HOST = "read_host"  # the CPU reads them on the host, after a copy from D
-    READ_MANAGED = "read_managed"  # the CPU reads them in M, where a kernel has just changed them
+    D, M and H stand for memory of the policies ``device``, ``managed`` and ``pinned``.
+    """
+
+    TO_DEVICE = "to_device"  # copies the bytes from the host to D
+    TO_HOST = "to_host"  # copies the bytes from D to the host
+    TOUCH_FRESH = "touch_fresh"  # the CPU writes the bytes to memory that was never touched
+    TOUCH_AGAIN = "touch_again"  # the CPU writes the bytes to the same memory again
+    KERNEL_DEVICE = "kernel_device"  # a kernel changes the bytes in D
+    KERNEL_MANAGED = "kernel_managed"  # a kernel changes the bytes in M, where the CPU has just written them
+    KERNEL_PINNED = "kernel_pinned"  # a kernel changes the bytes in H
+    READ_HOST = "read_host"  # the CPU reads the bytes on the host, after a copy from D
+    READ_MANAGED = "read_managed"  # the CPU reads the bytes in M, where a kernel has just changed them
     REREAD_CACHED = "reread_cached"  # reads as many bytes again and again from a block that the cache holds
-    REREAD_UNCACHED = "reread_uncached"  # reads as many bytes past the cache, in H
+    REREAD_UNCACHED = "reread_uncached"  # reads as many bytes past the cache: in H, or from memory on a CPU
 
 
 Timings = Mapping[int, tuple[float, ...]]  # for each number of bytes, the seconds of each round
@@ -35,7 +38,7 @@ Samples = Mapping[Probe, Timings]
 
 
 def to_records(samples: Samples, key: Key) -> list[Record]:
-    """Returns a record for each probe and size."""
+    """Returns a record of the database for each probe and number of bytes. ``key`` names the machine."""
     now = time.time()
     return [
         key.record(TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
@@ -50,7 +53,7 @@ def find_samples(database: Database, key: Key) -> dict[Probe, Timings]:
 
 
 def from_records(records: Iterable[Record]) -> dict[Probe, Timings]:
-    """Returns the newest samples of each probe in the records."""
+    """Returns the newest samples of each probe in the records. Failed and unknown measurements are left out."""
     samples: dict[Probe, dict[int, tuple[float, ...]]] = {}
     written: dict[Probe, float] = {}
     for record in records:

@@ -14,14 +14,14 @@ MAX_STATES = 512  # how many partial choices are kept, the best ones; 9 tasks ha
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A task in a sequence of tasks that run one after the other.
+    """A task in a sequence of tasks that run one after the other. It may be switched to a policy with less memory.
 
     Attributes:
-        num_kernels: how many kernels the task has.
-        response_ms: the task's response time under its own policy.
+        num_kernels: how many kernels the task launches.
+        response_ms: the task's response time without a switch.
         saved_bytes: the memory that a switch saves.
         loss_ms: the time that a switch costs; None if the task cannot be switched.
-        latest_ms: when the task must have ended, in ms from the begin of the sequence.
+        latest_ms: when the task must have ended, in ms on the same clock as ``start_ms`` of ``best_switches``.
     """
 
     num_kernels: int
@@ -37,7 +37,7 @@ class Switches:
 
     Attributes:
         indices: the tasks' places in the sequence.
-        num_kernels: the number of kernels of these tasks.
+        num_kernels: the number of kernels of these tasks together.
         saved_bytes: the memory that all switches save.
         loss_ms: the time that all switches cost.
     """
@@ -57,7 +57,7 @@ def best_switches(tasks: Sequence[Candidate], *, kernel_limit: int, start_ms: fl
 
     Args:
         tasks: the tasks in the order in which they run.
-        kernel_limit: how many kernels may be switched (Guideline 2).
+        kernel_limit: how many kernels may be switched (Guideline 2, Eq. 11).
         start_ms: when the first task begins.
     """
     states, end_ms = [Switches()], start_ms  # the first state has no switch and delays nothing
@@ -80,7 +80,7 @@ def best_switches(tasks: Sequence[Candidate], *, kernel_limit: int, start_ms: fl
 
 
 def all_in_time(tasks: Sequence[Candidate], *, start_ms: float) -> bool:
-    """Returns whether all tasks end in time without any switch, if the first one begins at ``start_ms``."""
+    """Returns whether all tasks end by their ``latest_ms`` without any switch. The first one begins at ``start_ms``."""
     end_ms = start_ms
     for task in tasks:
         end_ms += task.response_ms

@@ -11,13 +11,15 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel whose launches are all alike. Only bytes in memory of the policy count, and they count per launch.
+    """A kernel of the GPU, with one or more launches that are all alike.
+
+    Numbers of bytes are those of one launch, and only those in memory of the task's policy. Symbols are paper 003's.
 
     Attributes:
         accessed_bytes: S_i of Eq. 8, the bytes that a launch reads or writes, each counted once.
         written_bytes: B_write^i, the bytes that a launch changes.
-        mapped_bytes: S_i of Eq. 3, the bytes that must be mapped because the CPU touched them since the launch before.
-            If there are any, the cache is dirty, and N_c counts the launch.
+        mapped_bytes: S_i of Eq. 3, the bytes that must be mapped because the CPU touched them since the last launch.
+            If it is not 0, the cache is dirty, and the launch is one of the N_c launches of Eq. 3.
         overlapped: True if other tasks' kernels can run while pages are mapped. False if pages are mapped after the
             task's own kernels: a co-run task has ended by then.
         cached_bytes: tau * N_L2 in bytes: the bytes that a launch reads again and, under policy D, finds in the GPU's
@@ -37,13 +39,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run of an application, for example one batch.
+    """One run of an application, for example one batch. Symbols are paper 003's.
 
     Attributes:
         name: the task's name, for people.
         to_device_bytes: B_hd, the data that the GPU gets from the CPU.
         to_host_bytes: B_dh, the data that the CPU gets from the GPU.
-        kernels: K, in the order of the launches.
+        kernels: K, the kernels in the order of their launches.
         copies: N_m, the number of copies under policy D.
         fresh_host: True if data for the host goes to memory that was never touched. That costs l_ini.
         execution_ms: the time of the kernels alone, if all data is already in the GPU's memory.
@@ -79,7 +81,7 @@ class Task:
         return self.to_device_bytes + self.to_host_bytes
 
     def footprint_bytes(self, policy: Policy) -> int:
-        """Returns the memory that the task's data takes, on host and GPU together (§II-B)."""
+        """Returns the bytes that the task's data takes under a policy, on host and GPU together (paper 003, §II-B)."""
         return policy.footprint_bytes(self.data_bytes)
 
 
@@ -112,9 +114,9 @@ def batch_task(
 
     Args:
         name: the task's name, for people.
-        image_bytes: the bytes that pre-processing reads. It is one kernel and one copy.
+        image_bytes: the bytes that pre-processing reads. Pre-processing is one kernel and one copy.
         feature_bytes: the bytes that the last kernel writes into the slot.
-        kernels: the backbone's kernels; at least one. Each says what it does in memory of the policy.
+        kernels: the backbone's kernels; at least one. Each tells what it accesses in memory of the policy.
         execution_ms: the time of all kernels alone.
         feature_tensors: how many tensors the slot has. Each needs a copy of its own.
     """

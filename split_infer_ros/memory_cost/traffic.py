@@ -14,9 +14,9 @@ class KernelTraffic:
 
     Attributes:
         input_bytes: the bytes of activations that the kernel reads, for one image.
-        output_bytes: the bytes of activations that it writes, for one image.
-        weight_bytes: the bytes of weights that it reads, for any number of images.
-        fresh_bytes: the part of ``input_bytes`` that the kernel before it has just written.
+        output_bytes: the bytes of activations that the kernel writes, for one image.
+        weight_bytes: the bytes of weights that the kernel reads, for any number of images.
+        fresh_bytes: the part of ``input_bytes`` that the kernel before this one has just written.
     """
 
     input_bytes: int = 0
@@ -28,12 +28,13 @@ class KernelTraffic:
 def kernels_within(traffic: Sequence[KernelTraffic], count: int, cache_bytes: int) -> tuple[Kernel, ...]:
     """Returns the kernels of a batch if all weights and activations are in memory of the policy.
 
-    The cache holds what was written last. So a kernel finds there what the kernel before it wrote, as far as that fits.
+    The cache holds what was written last. So a kernel finds what the kernel before it wrote, as far as the cache holds
+    it.
 
     Args:
         traffic: the traffic of each kernel, in order.
         count: how many images the batch has.
-        cache_bytes: the size of the GPU's L2 cache.
+        cache_bytes: the size of the GPU's L2 cache in bytes.
     """
     return tuple(
         Kernel(
@@ -46,5 +47,8 @@ def kernels_within(traffic: Sequence[KernelTraffic], count: int, cache_bytes: in
 
 
 def kernels_outside(traffic: Sequence[KernelTraffic]) -> tuple[Kernel, ...]:
-    """Returns the kernels of a model if its weights and activations are not in memory of the policy."""
+    """Returns the kernels of a model if its weights and activations are not in memory of the policy.
+
+    They are one kernel that accesses no bytes, with as many launches as the model has kernels, at least one.
+    """
     return (Kernel(0, launches=max(1, len(traffic))),)

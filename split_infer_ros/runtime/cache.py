@@ -1,6 +1,6 @@
 """The user's cache folder. Processes keep results there that took long to make, and later processes reuse them.
 
-Each kind of thing has a folder there. All files of one thing have the same name up to the first dot.
+Each kind of result has a folder there. A result may be several files. Their names are the same up to the first dot.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def cache_folder() -> Path:
 
 
 def cache_path(kind: str, facts: str, suffix: str) -> Path:
-    """Returns where a thing is kept in the cache.
+    """Returns the path at which the cache keeps a result, or a file of a result.
 
     Args:
-        kind: the folder of things of this kind.
-        facts: all that decides the thing's content. The file's name depends on it.
+        kind: the name of the folder for results of this kind.
+        facts: a text with all that decides the result's content. The file's name is made from this text.
         suffix: the end of the file's name, which begins with a dot.
     """
     return cache_folder() / kind / f"{digits_of(facts)}{suffix}"
 
 
 def digits_of(facts: str) -> str:
-    """Returns hexadecimal digits that stand for a text."""
+    """Returns the first 32 hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
 @contextmanager
 def warn_if_not_kept(path: Path, otherwise: str, errors: type[Exception] = OSError) -> Iterator[None]:
-    """Logs a warning if what runs inside cannot write a file of the cache, for example because the disk is full.
+    """Logs a warning if the block inside cannot write a file of the cache, for example because the disk is full.
 
-    Then the rest of the block is left out. There is one warning for each folder.
+    The error ends the block and is not raised again. There is one warning for each folder.
 
     Args:
         path: the file.
@@ -100,7 +100,10 @@ def hold(path: Path) -> None:
 
 
 def is_held(descriptor: int) -> bool:
-    """Returns whether any process holds a file. If none does, locks it, so that none can until it is closed.
+    """Returns whether any process holds a file of the cache; see ``hold``. If none does, locks the file.
+
+    Other processes can hold a locked file only after ``descriptor`` is closed. A file system without locks cannot tell
+    who holds a file. There, the result is always True.
 
     Args:
         descriptor: the open file.

@@ -38,10 +38,10 @@ class _Limit:
 
 @dataclass
 class _Thing:
-    """Files that belong together, or a file or folder that is being written.
+    """The files of one result, or a file or folder that is being written.
 
     Attributes:
-        is_unfinished: whether it is a folder, or a file under a temporary name.
+        is_unfinished: whether this is a folder, or a file under a temporary name.
         paths: the files or the folder.
         nbytes: bytes of all files.
         used: when one of the files was last used or written.
@@ -73,9 +73,10 @@ def write_cached(path: Path, data: bytes) -> None:
 
 
 def prune_cache() -> None:
-    """Removes things that were unused for ``MAX_UNUSED_S``, then the longest unused until the rest fits the limit.
+    """Removes results that were unused for ``MAX_UNUSED_S``, then the longest unused until the rest fits the limit.
 
-    Things that a process holds or may be writing stay, and so do things that cannot be removed. Raises nothing.
+    Only the folders in ``REMADE`` are pruned. Results stay that a process holds or may be writing. A result that cannot
+    be removed stays, too. Raises nothing.
     """
     now, things = time.time(), sorted(_things(cache_folder()), key=attrgetter("used"))
     total, removed = sum(thing.nbytes for thing in things), 0

@@ -12,7 +12,7 @@ from split_infer_ros.runtime.checked_files import header_of, read_checked
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value in a file, and marks the file as used. None if it cannot be read, or is damaged."""
+    """Returns the value in a file, and marks the file as used. None if the file cannot be read or is damaged."""
     mark_used(path)
     try:
         content = read_checked(path)

@@ -56,7 +56,7 @@ class GraphPool(Protocol):
 
 
 class OwnGraphPool:
-    """A pool of torch's own for graphs."""
+    """A new pool for graphs, which torch fills with its usual device memory."""
 
     def __init__(self) -> None:
         import torch
@@ -69,7 +69,7 @@ class CaptureError(SplitInferError):
 
 
 class Capture(Generic[Results]):
-    """Recorded work.
+    """Work of a GPU that was recorded once, and can be launched any number of times.
 
     Args:
         graph: the graph that holds the work.
@@ -112,9 +112,9 @@ def capture(
     """Records the work that ``run`` gives to the device.
 
     Args:
-        run: does the same work at each call, on the same memory. It is called several times.
-        stream: the stream on which the work is recorded. Nobody else may record there.
-        pool: the graph's memory; None: a pool of its own. Graphs that never run concurrently can share a pool. After a
+        run: does the same work at each call, on the same memory. It is called ``warm_ups`` + 1 times.
+        stream: the stream on which the work is recorded. No other thread may record there at the same time.
+        pool: the graph's memory; None: a new pool. Graphs that never run concurrently can share a pool. After a
             ``CaptureError``, nothing else can be recorded in that pool.
         warm_ups: how often the work runs before it is recorded. 0 is enough for work that was recorded on this stream
             before, on other memory.
@@ -122,7 +122,7 @@ def capture(
     Raises:
         torch.OutOfMemoryError: the device has no room for the results.
         CaptureError: the work cannot be recorded. The device works as before.
-        Exception: any error that ``run`` raises before it is recorded.
+        Exception: any error that ``run`` raises in a warm-up.
     """
     import torch
 
@@ -180,7 +180,7 @@ def empty_cache() -> None:
     """Gives unused memory of the GPU back, including memory of unreachable cycles.
 
     torch gives no memory back while a thread allocates from a pool or records a graph. So this function waits until no
-    thread does so, for at most ``POOLS_S`` seconds. If that is too short, the last of these threads does it later.
+    thread does so, for at most ``POOLS_S`` seconds. After that, the last of these threads gives the memory back.
     """
     gc.collect()
     if "torch" not in sys.modules:  # then this process has no memory of a GPU

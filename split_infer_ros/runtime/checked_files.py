@@ -14,7 +14,7 @@ HEADER_BYTES = 65  # a SHA-256 in hexadecimal digits, and a newline
 
 
 def header_of(content: Any) -> bytes:
-    """Returns the header for a content, which may be bytes or other memory. It has ``HEADER_BYTES`` bytes."""
+    """Returns the header of a file with this content, ``HEADER_BYTES`` bytes. The content is bytes or other memory."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
@@ -26,7 +26,7 @@ def read_checked(path: Path, make_room: Callable[[int], Any] = bytearray) -> Any
         make_room: returns writable memory for a number of bytes.
 
     Returns:
-        That memory, with the content; None if the file is damaged or empty.
+        The memory from ``make_room``, with the content; None if the file is damaged or empty.
 
     Raises:
         OSError: the file cannot be read, or is no regular file.

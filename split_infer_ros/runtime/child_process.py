@@ -1,7 +1,7 @@
-"""A child process that answers requests: how it is started, asked and ended here, and what it runs itself.
+"""Starts, asks and ends a child process that answers requests. Also has the loop that the child itself runs.
 
-The child gets requests as lines of JSON on standard input, and writes answers to a pipe. Its first line says that it is
-ready, or why it cannot be.
+The child gets requests as lines of JSON on standard input, and writes answers to a pipe. Its first line says that the
+child is ready, or why it cannot become ready.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChildProcess:
             ``arguments``.
         arguments: further arguments of the command.
         environment: variables that the child has in addition to those of this process.
-        max_start_s: how long the child may take until it is ready.
+        max_start_s: how many seconds the child may take until it is ready.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None before the start and after ``end``."""
+        """The child's process id; None before ``start`` and after ``end``."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -64,7 +64,7 @@ class ChildProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts the process, unless it runs. Does not wait until it is ready.
+        """Starts the process, unless it runs already. Does not wait until the process is ready.
 
         Raises:
             ChildError: the process cannot be started.
@@ -91,10 +91,10 @@ class ChildProcess:
         self._answers, self._text, self._is_ready = answers, b"", False
 
     def wait_until_ready(self) -> None:
-        """Waits until the process, which was started, is ready for requests. If it cannot be, ends it.
+        """Waits until the started process is ready for requests. If it does not become ready, ends it.
 
         Raises:
-            ChildError: the process ended, says that it cannot be ready, or takes too long.
+            ChildError: the process ended, says that it cannot become ready, or takes longer than ``max_start_s``.
         """
         if self._is_ready:
             return
@@ -110,16 +110,16 @@ class ChildProcess:
     def ask(
         self, request: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], object] = lambda: None
     ) -> dict[str, Any]:
-        """Sends a request to the process, which was started, and returns the answer. It need not be ready yet.
+        """Sends a request to the started process, and returns the answer. The process need not be ready yet.
 
         Args:
             request: the request, which can be written as JSON.
-            limit_s: how long the answer may take, once the process is ready.
-            meanwhile: called while the process works. Its time does not count.
+            limit_s: how many seconds the answer may take, once the process is ready and ``meanwhile`` has returned.
+            meanwhile: called while the process works.
 
         Returns:
-            The answer. Without one the process is ended, and the result says how: ``late`` is True if the answer took
-            too long, or ``died`` has the words of ``describe_status``.
+            The answer. If the answer takes too long, the process is ended, and the result is ``{"late": True}``. If the
+            process ends without an answer, the result is ``{"died": words}``, with the words of ``describe_status``.
 
         Raises:
             ChildError: the process does not become ready.
@@ -138,9 +138,10 @@ class ChildProcess:
         return {"died": self.end(MAX_EXIT_S)} if answer is None else answer
 
     def end(self, wait_s: float = 0.0) -> str:
-        """Ends the process if there is one, and returns how it ended.
+        """Ends the process, and returns how it ended, in the words of ``describe_status``.
 
-        Gives it ``wait_s`` to end by itself, then kills it and all that it started.
+        First, the process has ``wait_s`` seconds to end by itself. Then it is killed, with all processes that it
+        started. Without a process, returns ``nothing``.
         """
         process, self._process = self._process, None
         if process is None:
@@ -182,8 +183,9 @@ def serve(
     """Answers the requests of a ``ChildProcess`` until there are no more. Returns the exit code of this process.
 
     Args:
-        prepare: gets ready. It takes the further arguments of the command, and returns what answers a request.
-        max_idle_s: the longest wait for the first request; None waits for ever.
+        prepare: called once, with the further arguments of the command. Returns a function that takes a request and
+            returns its answer. If ``prepare`` raises, the parent gets the error's text.
+        max_idle_s: the longest wait for the first request, in seconds; None waits for ever.
     """
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     try:
@@ -199,15 +201,15 @@ def serve(
 
 
 def read_line(descriptor: int, limit_s: float, text: bytes = b"") -> bytes:
-    """Reads until the text has a whole line, or until its end. Returns the text.
+    """Reads until the text has a whole line, or until the input ends. Returns the text, which may have further lines.
 
     Args:
         descriptor: the descriptor to read.
-        limit_s: how long reading may take.
-        text: what was read before.
+        limit_s: how many seconds reading may take.
+        text: what was read before. The new text is appended to it.
 
     Raises:
-        TimeoutError: neither came within ``limit_s``.
+        TimeoutError: neither a whole line nor the end came within ``limit_s``.
     """
     end = time.monotonic() + limit_s
     while b"\n" not in text:

@@ -21,7 +21,7 @@ class DeferredCalls:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keeps all threads from making calls while the block runs. The block begins when calls under way are over."""
+        """Makes all calls wait while the block runs. The block begins once no call is running."""
         with self._lock:
             self._num_blocks += 1
         try:
@@ -33,7 +33,7 @@ class DeferredCalls:
             self._try_calls()
 
     def give(self, call: Callable[[], object]) -> None:
-        """Makes a call now, or leaves it to the thread that ends the last block. The call must not raise."""
+        """Makes a call now, or leaves it to the thread that ends the last ``holding`` block. It must not raise."""
         self._waiting.append(call)
         self._try_calls()
 

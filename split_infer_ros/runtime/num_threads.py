@@ -107,7 +107,10 @@ def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
 
 
 def engine_threads() -> int:
-    """Returns how many threads an engine uses for the calling thread. The default is torch's number."""
+    """Returns how many threads an engine uses for the calling thread.
+
+    A thread that asked for no number gets torch's number. If torch is not imported, it gets ``max_threads()``.
+    """
     found: int = getattr(_engine, "num_threads", 0)
     if found:
         return found
@@ -122,9 +125,9 @@ def engine_lanes() -> int:
 
 
 def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Result:
-    """Runs ``work`` on a new thread and returns its result.
+    """Runs ``work`` on a new thread and returns its result. The OpenMP threads of the new thread end with it.
 
-    Times and the layouts that convolutions choose depend on the number of threads. The team ends with the new thread.
+    Use it for work that depends on the number of threads: measured times, or the layouts that convolutions choose.
 
     Args:
         num_threads: how many threads the operations of the new thread use; None: the default of a new thread.

@@ -1,4 +1,7 @@
-"""Imports OpenVINO without its converter for other frameworks' models, which takes twice as long as the rest."""
+"""Imports OpenVINO without its converter for models of other frameworks.
+
+The import of the converter alone takes twice as long as the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a process that runs models. They are made before anything else.
+"""Settings of a process that runs models. A process makes them before anything else.
 
 A network frees each layer's output and allocates the next one, megabytes each time. By default, glibc gives such memory
 back to the system at once. The next allocation gets new pages, which the kernel clears one by one. With batches of ten
@@ -42,8 +42,8 @@ def keep_freed_memory() -> bool:
     """Makes the C library keep freed memory, in one heap.
 
     Returns:
-        Whether the library does so. False also if the user has settings of their own, in an environment variable
-        ``MALLOC_...`` or ``GLIBC_TUNABLES``.
+        Whether the library now keeps freed memory. False also if the user has settings of their own, in an environment
+        variable ``MALLOC_...`` or ``GLIBC_TUNABLES``. The user's settings then stay.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False

@@ -21,7 +21,7 @@ POLL_S = 50e-6  # about as long as a sleeping thread takes to wake
 
 
 class Fence:
-    """A point in the work of a stream.
+    """A point in the work of a stream for which a thread or another stream can wait.
 
     Args:
         event: the event that was recorded at this point; None on a CPU, where all work before the fence is already
@@ -67,9 +67,9 @@ class Mark:
 class Stream:
     """Runs work on one device in the order in which it is given, concurrently with the work of other streams.
 
-    The process keeps its own CUDA streams. An object of this class leases one and gives it back when the object goes.
-    ``torch.cuda.Stream()`` would hand out 32 streams in turn. The 33rd object would then share order, blocks of the
-    allocator and captures with the first.
+    The process keeps its own CUDA streams. An object of this class leases one, and gives it back when the object is
+    collected. ``torch.cuda.Stream()`` would give out 32 streams in turn. The 33rd object would then share order, blocks
+    of the allocator and captures with the first.
 
     Args:
         device: a CPU, or a GPU with its index.

@@ -63,7 +63,12 @@ class Stopwatch:
         return result, seconds
 
     def time(self, work: Callable[[], object], before: Callable[[], object] = do_nothing) -> float:
-        """Returns the seconds that one piece of work takes."""
+        """Returns the seconds that one piece of work takes on the device.
+
+        Args:
+            work: the work. On a GPU, it may be called several times.
+            before: called before each run of the work, and not timed. It must not leave work on the stream.
+        """
 
         def run(lap: Lap) -> None:
             work()

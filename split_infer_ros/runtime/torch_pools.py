@@ -17,7 +17,7 @@ _CALLS = DeferredCalls()
 
 
 class TorchPool:
-    """A memory pool of torch. After this object goes, the pool is destroyed as soon as no thread uses a pool.
+    """A memory pool of torch. Once this object is collected, the pool is destroyed as soon as no thread uses any pool.
 
     Args:
         make: returns a new ``torch.cuda.MemPool`` to which nothing else refers.

@@ -21,12 +21,12 @@ def is_regular(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Returns whether the path leads to a folder. Unlike ``Path.is_dir``, it raises for no path."""
+    """Returns whether the path leads to a folder. Unlike ``Path.is_dir``, this raises no error for an invalid path."""
     return stat.S_ISDIR(_mode(path))
 
 
 def exists(path: Path) -> bool:
-    """Returns whether the path leads to anything. Unlike ``Path.exists``, it raises for no path."""
+    """Returns whether the path leads to anything. Unlike ``Path.exists``, this raises no error for an invalid path."""
     return _mode(path) != 0
 
 
@@ -61,7 +61,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Opens a regular file and returns its descriptor. It serves as ``opener`` of ``open``.
+    """Opens a regular file and returns its descriptor. ``open`` accepts this function as its ``opener``.
 
     Raises:
         OSError: the file cannot be opened, or is not a regular file.

@@ -1,4 +1,4 @@
-"""Runs a backbone as CUDA graphs: each is recorded once for a slot and a batch size, then launched as a whole.
+"""Runs a backbone as CUDA graphs. A graph is recorded once for a slot and a batch size, then launched as a whole.
 
 In a network of a hundred small kernels, launching them takes most of the time. A graph needs only one launch. It reads
 and writes the addresses with which it was recorded. Therefore each slot has its own input, into which pre-processing
@@ -36,6 +36,10 @@ def graph_sizes(batch_size: int, num_inputs: int = 1) -> list[int]:
 
     A batch of another size runs with the next larger graph. If all inputs together would have more than ``MAX_GRAPHS``
     graphs, every second size is left out, repeatedly if necessary. The largest size stays.
+
+    Args:
+        batch_size: the largest batch.
+        num_inputs: how many inputs, one for each slot, have graphs of all sizes.
     """
     sizes = [1]
     while 2 * sizes[-1] < batch_size:
@@ -47,11 +51,14 @@ def graph_sizes(batch_size: int, num_inputs: int = 1) -> list[int]:
 
 
 class SizedGraphs(Generic[Results]):
-    """Work on the images of one input, recorded for several batch sizes. ``record`` creates one.
+    """Work on the images of one input, recorded for several batch sizes. ``record`` makes such an object.
 
     Args:
         graph_input: the input from which the graphs read.
         graphs: pairs of a batch size and its graph, in ascending order.
+
+    Attributes:
+        input: the input from which the graphs read.
     """
 
     def __init__(self, graph_input: GraphInput, graphs: Sequence[tuple[int, Capture[Results]]]) -> None:
@@ -73,7 +80,7 @@ class SizedGraphs(Generic[Results]):
         """Records work for each batch size.
 
         Args:
-            run: the work on images (n, 3, h, w). Its operations must not depend on values on the GPU.
+            run: the work on a batch of images (n, 3, h, w). Its operations must not depend on values on the GPU.
             graph_input: the input from which the graphs read.
             sizes: the batch sizes.
             stream: the stream on which the work is recorded.
@@ -104,7 +111,8 @@ class SizedGraphs(Generic[Results]):
         """Launches the graph for the first ``count`` images of the input in the current stream.
 
         Returns:
-            The results for the smallest recorded size of at least ``count``, valid until the next launch.
+            The results for the smallest recorded size of at least ``count``. Results beyond ``count`` have no meaning.
+            All are valid until the next launch.
         """
         graph = self._graphs[bisect_left(self._sizes, count)]
         graph.launch()
@@ -127,9 +135,9 @@ class _Written:
 
 
 class GraphedBackbone:
-    """A recorded backbone. It reads a slot's input and writes features into the slot.
+    """A recorded backbone. Each slot has an input, which the backbone reads. It writes features into the slot.
 
-    ``record`` creates one. One thread may use it, on one stream.
+    ``record`` makes such an object. Only one thread may use it, on one stream.
 
     Args:
         slots: the slots into which the graphs write.
@@ -154,8 +162,9 @@ class GraphedBackbone:
         launched after the graph, because taking turns cannot be recorded.
 
         Args:
-            backbone: maps (N, 3, h, w) to a tuple of (N, ...). Its operations must not depend on values on the GPU.
-            slots: the slots for the features. Nobody may use them meanwhile.
+            backbone: maps images (n, 3, h, w) to a tuple of features (n, ...). Its operations must not depend on values
+                on the GPU.
+            slots: the slots for the features. No batch may use them during the recording.
             num_slots: number of slots.
             example: images (batch_size, 3, h, w) on the device, in the backbone's precision.
             memory: the memory of the graphs' images. The graphs get memory of the same policy. None: torch's common

@@ -78,6 +78,6 @@ class PooledBackbone:
         self.pool = pool
 
     def __call__(self, images: Values) -> Sequence[Values]:
-        """Computes the features, each (N, ...), of images (N, 3, h, w)."""
+        """Returns the features, each (n, ...), of a batch of images (n, 3, h, w)."""
         with self.pool.allocating():
             return self.inner(images)

@@ -22,7 +22,7 @@ class RecordedGraph:
     """The graph of one combination of models and batch sizes.
 
     Attributes:
-        inputs: for each model, the memory for its images. They must be there before a launch.
+        inputs: for each model, the memory for its images. The images must be there before a launch.
         outputs: for each model, its results. They are valid from one launch to the next.
         launch: runs the graph.
         bytes: bytes of GPU memory that the graph keeps.
@@ -34,7 +34,9 @@ class RecordedGraph:
     bytes: int
 
     def run(self, inputs: Mapping[str, Images]) -> dict[str, Features]:
-        """Runs the graph on batches. None may be larger than its recorded batch.
+        """Copies a batch for each model into ``inputs``, and launches the graph in the current stream.
+
+        No batch may be larger than the one with which its model was recorded.
 
         Returns:
             For each model, views of its outputs for the given images.
@@ -48,14 +50,15 @@ class RecordedGraph:
 
 
 class ModelStreams:
-    """Forks models from one stream of a device, each into its own stream, and joins them again.
+    """Runs models concurrently, each in a stream of its own.
 
-    A model keeps its stream as long as it is loaded. cuBLAS has one workspace for each stream, and graphs keep using
-    it. If the graphs of two models were recorded on one stream, they would overwrite each other's values.
+    The models' streams begin after the work of one common stream, which then waits for all of them. A model keeps its
+    stream as long as it is loaded. cuBLAS has one workspace for each stream, and graphs keep using that workspace. If
+    the graphs of two models were recorded on one stream, they would overwrite each other's values.
 
     Args:
-        device: a GPU; other devices run everything in ``stream``.
-        stream: the stream from which the models fork.
+        device: a GPU. On a CPU, models run one after the other.
+        stream: the common stream.
     """
 
     def __init__(self, device: Device, stream: Stream) -> None:
@@ -64,19 +67,22 @@ class ModelStreams:
         self._streams: dict[str, Stream] = {}
 
     def wait(self) -> None:
-        """Waits until all work in the stream is done."""
+        """Waits until all work in the common stream is done."""
         self._stream.fence().wait()
 
     def remove_models(self, models: Collection[str]) -> None:
-        """Releases the streams of models that no graph uses any more."""
+        """Gives up the streams of these models, which other work then reuses. No graph may use the models any more."""
         for model in models:
             self._streams.pop(model, None)
 
     def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
-        """Runs each model on its batch, concurrently and kernel by kernel. Call it inside the stream's ``work``.
+        """Runs each model on its batch, concurrently and kernel by kernel. Call it inside the common stream's ``work``.
 
-        Only models that fork later reuse the memory of the results. The stream orders them after its own work on the
-        results.
+        Only later runs of these models reuse the memory of freed results. Such a run begins after the work that the
+        common stream has on the results.
+
+        Returns:
+            The features of each model, by its name.
         """
         outputs, ends = {}, []
         for name, model in models.items():
@@ -93,7 +99,7 @@ class ModelStreams:
     def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph:
         """Records the concurrent execution of models as one graph with its own memory.
 
-        If all models have the same memory policy, the graph's memory follows it.
+        If all models have the same memory policy, the graph's memory is of that policy.
 
         Args:
             models: the models, by name.
