@@ -15,7 +15,7 @@ from split_infer_ros.telemetry.meters import BusyTime, Window
 
 
 class BusyStages:
-    """Follows batches through both stages. Any thread may use it.
+    """Counts the seconds in which the backbone stage and the head stage have at least one batch. Any thread may use it.
 
     All times are seconds of the backbone's steady clock. A head in another process or on another host reports its times
     when it returns the batch. Until then the head counts as busy with the batch.
@@ -34,7 +34,7 @@ class BusyStages:
         self._head.begin(batch, now)
 
     def leave(self, batch: Lease, times: Timeline, now: float) -> None:
-        """Notes that the backbone is done with a batch: the batch was handed over, or failed."""
+        """Notes that the backbone is done with a batch: the batch was handed over to a head, or failed."""
         # On a GPU a batch is computed from its launch, or from the end of the batch before it, until its fence.
         self._backbone.end(batch, now, (times.closed, times.preprocessed), (times.backbone_start, now))
 
@@ -47,7 +47,7 @@ class BusyStages:
         self._head.end(batch, now)
 
     def backbone_s(self, now: float) -> float:
-        """Returns the seconds in which at least one batch was pre-processed, computed or handed over."""
+        """Returns the seconds in which at least one batch was pre-processed, computed or handed over to a head."""
         return self._backbone.seconds(now)
 
     def head_s(self, now: float) -> float:
@@ -56,16 +56,16 @@ class BusyStages:
 
 
 class PipelineMeters:
-    """Collects times batch by batch. The ledger counts the frames.
+    """Collects the times of batches and of their frames. The frames themselves are counted by a ``Ledger``.
 
     Attributes:
-        latency: the latencies of frames.
-        age: the ages of images when their detections are published, for images with a stamp.
-        queueing: delays of frames, from their receipt to the start of their execution.
+        latency: recent seconds from the receipt of a frame until its detections are published.
+        age: recent seconds from an image's own stamp until its detections are published, for images with a stamp.
+        queueing: recent seconds from the receipt of a frame until its batch is closed and executed.
         busy: counts the seconds in which each stage has a batch.
         batches: number of batches that heads have finished so far.
-        merged: how many of these batches had several frames.
-        fusions: number of these batches by how they were executed.
+        merged: how many of ``batches`` had several frames.
+        fusions: the number of ``batches`` by how they were executed: alone, or together with batches of other models.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,13 @@ class PipelineMeters:
         self._fill.add(frames, now)
 
     def report(self, now: float, counts: LedgerCounts, model: ModelReport) -> PipelineReport:
-        """Returns the report at ``now``, in seconds of the steady clock."""
+        """Returns a report of all counts and times.
+
+        Args:
+            now: the time of the report, in seconds of the steady clock.
+            counts: the counts of the ledger.
+            model: the report on the model.
+        """
         latency_p50_s, latency_p99_s = self.latency.percentiles(50, 99, now=now)
         age_p50_s, age_p99_s = self.age.percentiles(50, 99, now=now)
         (queueing_p99_s,) = self.queueing.percentiles(99, now=now)
@@ -128,7 +134,12 @@ class PipelineMeters:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Counts and times of the frames of one pipeline or of one tenant."""
+    """Counts and times of the frames of one pipeline or of one tenant.
+
+    Attributes:
+        ledger: counts the frames.
+        meters: collects the times.
+    """
 
     ledger: Ledger = field(default_factory=Ledger)
     meters: PipelineMeters = field(default_factory=PipelineMeters)

@@ -1,4 +1,4 @@
-"""Takes the frames of tenants, and counts those that are not taken under the reason for which they are not."""
+"""Accepts the frames of tenants. A frame that is not accepted counts as dropped, for a named reason."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from split_infer_ros.server.tenant_state import TenantFrame, TenantState, Waitin
 
 
 class Admission:
-    """Takes frames of tenants between ``begin`` and ``end``, unless the device is lost. Any thread may use it.
+    """Accepts frames of tenants between ``begin`` and ``end``. Any thread may use it.
+
+    If the GPU is lost, all waiting frames are dropped, and no frame is accepted any more.
 
     Args:
-        changed: guards what is shared with other threads.
+        changed: the condition that guards state shared with other threads.
         tenants: the tenants that run, by name.
         waiting: holds the frames that wait for their turn.
-        dispatcher: knows the models.
-        on_error: called with the name of a tenant or model, and an exception that cost frames or a notice.
+        dispatcher: serves the models.
+        on_error: called with the name of a tenant or model and an exception: an error that cost frames, or a
+            ``Notice``.
 
     Attributes:
-        is_open: whether frames are taken.
-        is_lost: whether the device was lost, and all frames with it.
+        is_open: whether frames are accepted.
+        is_lost: whether the GPU is lost: this process cannot use it any more (``faults.is_sticky``).
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Admission:
         self.is_lost = False
 
     def intake(self, tenant: str) -> Intake:
-        """Returns what takes the frames of a tenant of that name, while there is one."""
+        """Returns an intake for frames of the tenant with this name. Without such a tenant, it ignores frames."""
         return Intake(
             tenant,
             self,
@@ -57,16 +60,16 @@ class Admission:
         )
 
     def begin(self) -> None:
-        """Takes frames from now on."""
+        """Accepts frames from now on, unless the device is lost."""
         with self._changed:
             self._dispatcher.is_draining = False
             self.is_open = not self.is_lost
 
     def end(self, drain_s: float) -> DropReason:
-        """Takes no more frames, gives earlier ones ``drain_s`` seconds to finish, and drops those that still wait.
+        """Accepts no more frames. Waits up to ``drain_s`` seconds for accepted frames, then drops those not in a batch.
 
         Returns:
-            The reason under which those frames were dropped. The caller drops batches in flight under it, too.
+            The drop reason of these frames. The caller drops the batches that are still in flight for this reason, too.
         """
         reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN
         with self._changed:
@@ -77,7 +80,14 @@ class Admission:
         return reason
 
     def fail(self, name: str, error: Exception) -> None:
-        """Reports an exception; if the device is lost, drops all frames that wait."""
+        """Reports an exception. If it means that the device is lost, drops all waiting frames and accepts no more.
+
+        After the loss, no other exception is reported, because the loss has caused it.
+
+        Args:
+            name: the name of the tenant or model to which the exception belongs.
+            error: the exception.
+        """
         if is_sticky(error):
             with self._changed:
                 first, self.is_lost, self.is_open = not self.is_lost, True, False
@@ -92,7 +102,11 @@ class Admission:
         self._on_error(name, error)
 
     def report_loss(self, errors: Mapping[str, Exception]) -> None:
-        """Reports those of the exceptions (by name) after which the device is lost. The caller handles the others."""
+        """Calls ``fail`` with each exception that means that the device is lost. The caller handles the others.
+
+        Args:
+            errors: the exceptions, by the name with which ``fail`` reports them.
+        """
         for name, error in errors.items():
             if is_sticky(error):
                 self.fail(name, error)
@@ -104,17 +118,17 @@ class Admission:
 
 
 class Intake:
-    """Takes the frames of one tenant. Any thread may use it.
+    """Accepts the frames of one tenant. Any thread may use it.
 
-    Frames count only while there is a tenant of that name. It may be removed, and added again.
+    The tenant may be removed and added again. While there is no tenant of that name, its frames are not even counted.
 
     Args:
-        tenant: its name.
-        admission: says whether frames are taken.
-        changed: guards what is shared with other threads; notified when a frame comes.
+        tenant: the name of the tenant.
+        admission: says whether frames are accepted.
+        changed: the condition that guards state shared with other threads. It is notified when a frame comes.
         tenants: the tenants that run, by name.
-        waiting: gets the frames that are taken.
-        dispatcher: knows the models.
+        waiting: gets the accepted frames.
+        dispatcher: serves the models.
     """
 
     def __init__(
@@ -136,17 +150,23 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """Whether senders are asked to wait (drop policy ``block``). This takes no lock."""
+        """Whether the tenant's senders must wait. Always False without drop policy ``block``. Takes no lock."""
         state = self._tenants.get(self._tenant)
         return state is not None and self._admission.is_open and self._waiting.is_full(state)
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while it is full, on a thread of the sender; returns whether there is room."""
+        """Waits on the sender's thread while the intake is full, up to ``timeout_s``. Returns whether there is room."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout_s)
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """Takes a frame; never waits."""
+        """Accepts a frame, or counts it as dropped. Never waits until there is room.
+
+        Args:
+            pixels: the image.
+            origin: the image's header, camera and size.
+            now: when the frame came in, in seconds of the steady clock.
+        """
         with self._changed:
             state = self._tenants.get(self._tenant)
             if state is None:
@@ -162,13 +182,13 @@ class Intake:
                 self._changed.notify_all()
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame that cannot be read as dropped."""
+        """Counts a frame as dropped because its image cannot be read. ``error`` has the drop reason."""
         with self._changed:
             if self._tenant in self._tenants:
                 self._tenants[self._tenant].ledger.receive(now).drop(error.reason)
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Counts frames that were sent and never arrived."""
+        """Counts frames that a camera sent and that never arrived. Each counts as received and as dropped."""
         with self._changed:
             if self._tenant in self._tenants:
                 self._tenants[self._tenant].ledger.missed(count, reason)

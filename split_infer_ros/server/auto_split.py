@@ -45,12 +45,14 @@ class _FinishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class FilledIn:
-    """Settings without open values. ``AutoSplit.adopt`` puts them in force.
+    """Settings in which ``AutoSplit`` has replaced ``auto``, ``default`` and batch size 0 by actual values.
+
+    ``AutoSplit.adopt`` puts them in force.
 
     Attributes:
         settings: the complete settings.
         request: the requested split point, batch size and goal.
-        controller: watches batches with these settings; None unless the split point may move.
+        controller: proposes moves of the split point from the times of batches; None if the split point must not move.
         note: a sentence for the user; empty if there is nothing to say.
     """
 
@@ -61,21 +63,22 @@ class FilledIn:
 
 
 class AutoSplit:
-    """Fills in what settings leave open: the split points ``auto`` and ``default``, and the batch size 0.
+    """Chooses the split point and batch size of one model, and moves the split point while frames flow.
 
-    With a split point other than ``auto``, batch size 0 means 1.
+    Settings may leave values open: the split points ``auto`` and ``default``, and batch size 0. This class fills them
+    in. With a split point other than ``auto``, batch size 0 means 1.
 
     Args:
         device_type: the type of device on which the backbone runs, ``cpu`` or ``cuda``.
         find_profile: returns the profile of the model.
-        say: called with a line about each move, and about each move that could not be made.
+        say: called with a sentence about each move of the split point, and about each move that failed.
         dwell_s: seconds for which another split point must be better before the pipeline moves to it.
         default: the split point that ``default`` stands for.
-        more_sizes: batch sizes that are profiled but never chosen. They tell how long a batch should take that is not
-            full.
+        more_sizes: batch sizes that are profiled but never chosen. Their times tell how long a batch should take if it
+            is not full.
         lock: held while the split point changes; None: a lock of its own.
-        thread: moves the split point; None: a thread of its own. If several objects share a thread, their owner starts
-            and stops it.
+        thread: the thread that moves the split point; None: a thread of its own. If several ``AutoSplit`` share a
+            thread, the owner of the thread starts and stops it.
     """
 
     def __init__(
@@ -104,7 +107,11 @@ class AutoSplit:
         self._thread = controller_thread() if thread is None else thread
 
     def begin(self, requested: StageSettings, goal: Goal) -> StageSettings:
-        """Returns the first settings, complete. Measures what the database lacks.
+        """Fills in the first settings, puts them in force and returns them. Measures times that the database lacks.
+
+        Args:
+            requested: the settings as the user gave them.
+            goal: what split point ``auto`` optimises.
 
         Raises:
             ConfigurationError: the memory is too small for a batch size.
@@ -114,25 +121,29 @@ class AutoSplit:
             return self._settings
 
     def attach(self, configure: Callable[[StageSettings], None]) -> None:
-        """Sets the function that applies settings to the stage. It may raise ConfigurationError."""
+        """Sets the function that applies settings to the model's stage. The function may raise ConfigurationError."""
         self._configure = configure
 
     def detach(self) -> None:
-        """Forgets the stage, and stops watching its batches."""
+        """Forgets the function that ``attach`` set, and ignores batches from now on."""
         self._configure, self._controller = _refuse_without_stage, None
 
     def start(self) -> None:
-        """Starts to move the split point. May be called again after ``stop``."""
+        """Starts the thread that moves the split point. May be called again after ``stop``."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops moving the split point."""
+        """Ends the thread that moves the split point."""
         self._thread.stop()
 
     def configure(self, requested: StageSettings, goal: Goal) -> None:
-        """Changes the settings.
+        """Fills in new settings, applies them to the stage and puts them in force.
 
         The split point stays where it was moved, unless the requested split point, batch size or goal changes.
+
+        Args:
+            requested: the settings as the user gave them.
+            goal: what split point ``auto`` optimises.
 
         Raises:
             ConfigurationError: the stage refuses the settings, or there is no profile. The old settings stay.
@@ -143,7 +154,7 @@ class AutoSplit:
             self.adopt(filled)
 
     def fill_in(self, requested: StageSettings, goal: Goal, *, may_measure: bool = False) -> FilledIn:
-        """Returns the settings without open values. Nothing changes until ``adopt`` is called with the result.
+        """Returns the settings with open values filled in. Nothing changes until ``adopt`` is called with the result.
 
         The split point stays where it was moved, unless the requested split point, batch size or goal changes.
 
@@ -153,7 +164,8 @@ class AutoSplit:
             may_measure: whether to measure the times that the database lacks. That takes a while.
 
         Raises:
-            ConfigurationError: there is no profile.
+            ConfigurationError: the database lacks times that may not be measured, or the memory is too small for a
+                batch size.
         """
         request = requested.split_point, requested.batch_size, goal
         if request == self._requested:
@@ -179,7 +191,7 @@ class AutoSplit:
         return FilledIn(settings, request, controller, note)
 
     def adopt(self, filled: FilledIn) -> None:
-        """Puts filled-in settings in force (lock held)."""
+        """Puts filled-in settings in force, and tells the user their note. The caller holds ``lock``."""
         self._settings, self._controller, self._requested = filled.settings, filled.controller, filled.request
         if filled.note:
             self._say(filled.note)
@@ -188,7 +200,7 @@ class AutoSplit:
         """Notes the times of a finished batch, whose timeline is complete. Never waits.
 
         A batch that was executed together with other models' batches is ignored, because its times are not its model's
-        alone. Batches on lanes are computed side by side, so each counts with its share of the time.
+        alone. Lanes compute batches side by side, so a batch's time in the backbone is divided by the number of lanes.
         """
         if self._controller is None or batch.fusion is not FusionKind.NONE:
             return
@@ -235,7 +247,7 @@ class AutoSplit:
 
 
 def controller_thread() -> WorkerThread[Callable[[], None]]:
-    """Returns a thread, not started, on which batches are examined and split points move."""
+    """Returns a thread for one or several ``AutoSplit``, on which split points move. The caller starts it."""
     return WorkerThread("controller", _call, use_one_thread)
 
 

@@ -22,12 +22,16 @@ from split_infer_ros.server.timeline import Timeline
 
 
 class BatchOwner(Protocol):
-    """The model instance to which a batch belongs."""
+    """The model instance to which a batch belongs.
+
+    Attributes:
+        key: the model's name in schedules and errors.
+    """
 
     key: str
 
     def hand_over(self, batch: Batch) -> None:
-        """Publishes the slot and tells the head."""
+        """Lets heads read the batch's slot, and sends them the batch's handle."""
 
     def fail(self, batch: Batch, error: Exception) -> None:
         """Reports the error, and drops the batch unless a head has it already."""
@@ -38,16 +42,16 @@ class Batch:
     """Frames of one model that share a slot.
 
     Attributes:
-        owner: the model instance.
+        owner: the model instance that made the batch.
         plan: the plan with which the batch is computed, even if the owner has a newer one meanwhile.
         lease: the lease of its slot.
         frames: the frames in the order of the batch dimension.
-        timeline: when the batch passed each station.
+        timeline: when each step of the batch began or ended.
         unsettled: frames that are neither published nor dropped yet.
         accounts: the accounts of its frames, each once.
-        loaded: the pre-processed images; None before and after the backbone needs them.
-        features: the computed features until they are in the slot, if they are written later; else empty.
-        fusion: whether its execution also computes batches of other models.
+        loaded: the pre-processed images; None before ``load`` and after ``free_inputs``.
+        features: the features that ``fetch`` will write into the slot; empty if the backbone writes them there itself.
+        fusion: whether its execution also computes batches of other models, and how.
         num_lanes: how many batches may be computed side by side, this one included.
     """
 
@@ -68,7 +72,7 @@ class Batch:
         self.accounts = list(dict.fromkeys(frame.account for frame in self.frames))
 
     def load(self) -> LoadedBatch:
-        """Pre-processes the frames."""
+        """Pre-processes the frames, keeps the result in ``loaded``, and returns it."""
         for account in self.accounts:
             account.meters.busy.enter(self.lease, self.timeline.closed)
         self.loaded = self.plan.load([frame.pixels for frame in self.frames], self.lease)
@@ -83,7 +87,7 @@ class Batch:
 
     @property
     def ready(self) -> Fence:
-        """The fence after which the pre-processed images are there."""
+        """The fence after which ``images`` holds the pre-processed images."""
         assert self.loaded is not None
         return self.loaded.ready
 
@@ -99,11 +103,11 @@ class Batch:
 
     @property
     def maps(self) -> bool:
-        """True if writing the slot maps its pages. The device can compute meanwhile."""
+        """True if the device must map the slot's pages to write there (``managed``). It can compute meanwhile."""
         return self.plan.pool.slots.policy.maps_on_access
 
     def compute(self, backbone: Backbone, images: Images) -> None:
-        """Runs the backbone on the calling thread and stores its features as ``write`` does."""
+        """Runs the backbone on the calling thread. Then stores its features as ``write`` does."""
         if self.maps:
             self.features = backbone(images)
         else:
@@ -117,7 +121,12 @@ class Batch:
             self.plan.pool.slots.write(self.lease.slot, features)
 
     def fetch(self, copies: Stream) -> Fence | None:
-        """Brings the features to where the CPU sees them, while the next batch is computed.
+        """Brings the features to where the CPU sees them. Meanwhile, the next batch can be computed.
+
+        If ``maps``, the device writes the features into the slot. If the slot needs a copy, it copies them to the host.
+
+        Args:
+            copies: the stream for this work.
 
         Returns:
             The fence after which the CPU can see the features; None if it sees them already.
@@ -133,7 +142,7 @@ class Batch:
         return copies.fence()
 
     def free_inputs(self) -> None:
-        """Frees images and features. Call it once the device has read them."""
+        """Frees the pre-processed images and ``features``. Call it once the device has read them."""
         self.loaded, self.features = None, ()
 
     def mark_published(self) -> None:
@@ -144,7 +153,7 @@ class Batch:
         self.timeline.published = time.monotonic()  # last, because the hop to the head begins here
 
     def leave_backbone(self) -> None:
-        """Notes that the backbone is done with the batch, because the batch was handed over or lost."""
+        """Notes that the backbone is done with the batch, because the batch was handed over to a head or lost."""
         now = time.monotonic()
         for account in self.accounts:
             account.meters.busy.leave(self.lease, self.timeline, now)
@@ -160,9 +169,13 @@ class Batch:
             frame.drop(reason)
 
     def finish(self, outcome: Outcome, now: float) -> bool:
-        """Settles the frames that are still unsettled when the batch comes back; returns whether a head worked on it.
+        """Settles the remaining frames when the slot was given or taken back. Returns whether a head ran the batch.
 
         The meters are updated first. So a report that shows these frames as settled also contains their batch.
+
+        Args:
+            outcome: how many of the frames were published, and why the others were not.
+            now: seconds of the steady clock.
         """
         was_at_head = not math.isnan(outcome.head_end)
         if was_at_head:
@@ -175,7 +188,7 @@ class Batch:
         return was_at_head
 
     def drop(self, reason: DropReason) -> None:
-        """Drops all unsettled frames, because the batch will not come back."""
+        """Drops all unsettled frames of the batch for a reason, without waiting for a head."""
         now = time.monotonic()
         self._lose(now)
         for frame in list(self.unsettled):

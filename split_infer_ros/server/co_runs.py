@@ -1,4 +1,7 @@
-"""What a model needs for co-runs: its batches run beside a batch of another model, maybe by another memory policy."""
+"""What a model needs for co-runs: its batch runs beside a batch of another model, maybe under another memory policy.
+
+The section and the equation are those of the co-optimisation paper.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from split_infer_ros.server.plan import Plan
 
 
 class CoRuns:
-    """A model's tasks and plans for co-runs. The plans share slots and staging with the model's own plan.
+    """Makes the tasks of the overhead model, and the plans, that a model needs for co-runs.
 
-    Callers hold the server's lock.
+    The plans share slots and staging buffers with the model's own plan. Callers hold the server's lock.
 
     Args:
         instance: the model's instance.
 
     Attributes:
-        plans: the plans that co-runs have asked for, by policy.
+        plans: the plans that co-runs have asked for, by memory policy. The model's own plan is not among them.
     """
 
     def __init__(self, instance: ModelInstance) -> None:
@@ -31,24 +34,30 @@ class CoRuns:
 
     @property
     def inputs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
-        """The machine's constants and legal policies. None unless ``auto`` chooses the policy on a GPU."""
+        """The machine's constants and the policies that the GPU allows. None unless ``auto`` chooses a GPU's policy."""
         return self._instance.advisor.assignment_inputs if self._is_auto else None
 
     @property
     def breaks_guideline(self) -> bool:
-        """True if the memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
+        """True if the memory policy was chosen because other models run, and too few of these are left (Eq. 11)."""
         return self._is_auto and self._instance.advisor.breaks_guideline
 
     @property
     def reason(self) -> str:
-        """Text that a report appends to the reason for the model's policy; empty if there are no plans for co-runs."""
+        """The text that a report appends to ``memory_reason``; empty if there are no plans for co-runs."""
         if not self.plans:
             return ""
         others = " and ".join(policy.value for policy in self.plans)
         return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
-        """The memory task of a batch of ``count`` images, for the overhead model."""
+        """Returns what a batch does with memory, as the overhead model takes it.
+
+        Args:
+            count: number of images in the batch.
+            image_bytes: bytes of all its images as they came in.
+            execution_s: seconds in which the batch is computed.
+        """
         model, split_point = self._instance.model, self._instance.plan.split_point
         return batch_task(
             self._instance.key,
@@ -60,7 +69,10 @@ class CoRuns:
         )
 
     def plan_by(self, policy: Policy) -> Plan | None:
-        """The model's plan under that policy; None if the plan's memory does not support it."""
+        """Returns the model's plan under a memory policy, and makes it if necessary.
+
+        Returns None if the memory of the model's own plan does not support the policy.
+        """
         own = self._instance.plan
         if own is not self._own:
             self._own, self.plans = own, {}
@@ -74,7 +86,7 @@ class CoRuns:
         return self.plans[policy]
 
     def clear(self) -> None:
-        """Forgets all plans. Call it when the model may have a new plan, because that has other memory."""
+        """Forgets all plans. Call it when the model may have got a new plan, because a new plan has other memory."""
         self._own, self.plans = None, {}
 
     @property

@@ -28,11 +28,12 @@ TICK_S = 0.25  # how often returned slots are collected while nothing else happe
 
 
 class Dispatcher:
-    """Has executions chosen, gives them to the executor, and keeps the models and stacks up to date.
+    """Decides which executions run next, gives them to the executor, and holds the models and stacks that are served.
 
     Args:
-        changed: guards all that is shared. Callers of methods that say "lock held" hold it.
-        waiting: the frames to choose from.
+        changed: the condition that guards state shared with other threads. Callers of methods that say "lock held"
+            hold it.
+        waiting: the frames that wait for their turn.
         executor: runs the chosen executions.
         table: costs of executions. The dispatcher measures those that are missing.
         rules: how requests may be combined; may be replaced.
@@ -41,8 +42,9 @@ class Dispatcher:
     Attributes:
         models: the models that are served, by key.
         stacks: groups of models of one architecture that may run as one network, by name.
-        measures: whether costs are measured. If not, executions are chosen by rule.
-        is_draining: whether no more frames will come, so that batches that are not full need not wait.
+        rules: the argument.
+        measures: whether costs are measured. If not, executions are chosen by rules that need no costs.
+        is_draining: whether no more frames will come. Batches that are not full then run without waiting for more.
     """
 
     def __init__(
@@ -90,16 +92,16 @@ class Dispatcher:
 
     @property
     def settled(self) -> bool:
-        """True once all models are measured (lock held)."""
+        """True once the executor has the latest models, and no cost is left to measure (lock held)."""
         return not self._stale and (self._measurer.done or not self.measures)
 
     @property
     def costs(self) -> ExecutionModes:
-        """What executions cost, as far as it is known (lock held)."""
+        """The costs of executions in seconds, as far as they are known (lock held)."""
         return self._modes
 
     def execution_s(self, model: str) -> float:
-        """Seconds that the model takes for one image when it runs alone; 0 until this is known (lock held)."""
+        """Returns the seconds that a model takes for one image when it runs alone; 0 if not known (lock held)."""
         return self._modes.whole.batch_s(model, 1)
 
     def add(self, model: ServedModel) -> None:
@@ -113,7 +115,7 @@ class Dispatcher:
     def note_plan(self, model: ServedModel) -> None:
         """Notes that a model has a plan with other slots, and therefore other costs (lock held). Call ``renew`` next.
 
-        Stacks with this model that end at another split point than its plan are released.
+        Stacks with this model are given up if they end at another split point than its plan.
         """
         plan = model.plan
         self._executor.lanes.forget(model.key)
@@ -121,13 +123,13 @@ class Dispatcher:
         self.use_stacks(list(self.stacks.values()))
 
     def note_lanes(self, model: ServedModel) -> None:
-        """Notes that batches of a model may have a lane from now on (lock held)."""
+        """Notes that batches of a model may run on a lane from now on (lock held)."""
         if self.models.get(model.key) is model:
             self.note_plan(model)
             self.renew()
 
     def remove(self, model: ServedModel) -> None:
-        """Removes a model for which no frame waits. Its batches in flight are finished (lock held)."""
+        """Stops serving a model for which no frame waits (lock held). Its batches in flight are still finished."""
         del self.models[model.key]
         self._leaving.append(model)
         self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
@@ -135,9 +137,10 @@ class Dispatcher:
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Uses each of these stacks if all its members are served up to its split point (lock held).
+        """Uses from now on those of the given stacks that fit the models, and no other stacks (lock held).
 
-        Unknown costs are measured. A stack is released once measurements show that it does not pay.
+        A stack fits if all its members are served, up to the stack's split point. Unknown costs of stacks are measured.
+        A stack is given up once measurements show that it saves no time.
         """
         present = [stack for stack in stacks if all(self._has(stack, key) for key in stack.members)]
         if present != list(self.stacks.values()):
@@ -156,7 +159,10 @@ class Dispatcher:
         self._table.set_stacks(stacks)
 
     def renew(self) -> None:
-        """Starts to measure missing costs again, after models or rules changed (lock held)."""
+        """Notes that models or rules changed (lock held).
+
+        The dispatcher then loads the present models into the executor, and measures missing costs.
+        """
         for model in self.models.values():
             model.co_runs.clear()  # its plan may have changed
         self._measurer.restart(self.rules)
@@ -174,7 +180,7 @@ class Dispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finishes the executions that were begun, then ends the thread. Heads go on."""
+        """Finishes the executions that were begun, then ends the thread and the executor. Heads keep running."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -184,9 +190,10 @@ class Dispatcher:
         self._executor.stop()
 
     def reconcile(self) -> None:
-        """Loads new models into the executor, settles batches that came back, and closes removed models.
+        """Loads new models into the executor, settles batches that came back, and closes models that have left.
 
-        It is called on the dispatcher's own thread, or while that thread does not run.
+        A model has left if it was removed and has no batch in flight. This is called on the dispatcher's own thread, or
+        while that thread does not run.
         """
         with self._changed:
             models = self.all_models
@@ -257,7 +264,7 @@ class Dispatcher:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
-        """Reads the measured costs: marks models that cannot run, and releases stacks that do not pay (lock held)."""
+        """Reads the measured costs: marks models that cannot run, and gives up stacks that save no time (lock held)."""
         useful = [stack for stack in self.stacks.values() if self._table.stack_pays(list(stack.members)) is not False]
         if len(useful) < len(self.stacks):
             self._keep_stacks(useful)

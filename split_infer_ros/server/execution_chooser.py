@@ -37,12 +37,12 @@ class Choice:
 
 
 class ExecutionChooser:
-    """Chooses executions, drops late frames and gives each batch its slot. Its caller holds the server's lock.
+    """Chooses executions, drops late frames and gives each batch its slot. Callers hold the server's lock.
 
     Args:
         models: the models that are served, by key. The dispatcher changes this mapping.
         waiting: the frames that wait for these models.
-        lane_scheduler: knows which executions are under way.
+        lane_scheduler: knows which executions are under way, and decides between all cores and a lane.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ExecutionChooser:
     def choose(
         self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules, is_draining: bool = False
     ) -> Choice:
-        """Returns the executions that begin now.
+        """Returns the executions that begin now. Takes their frames off the queue.
 
         A batch is closed only when its turn comes, because newer or more frames may come until then.
 

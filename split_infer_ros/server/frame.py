@@ -16,13 +16,13 @@ from split_infer_ros.server.ledger import Ticket
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The part of a frame that travels to its result.
+    """What a result needs of its frame: the header, the camera and the size of the source image.
 
     Attributes:
         header: the source message's header, repeated untouched.
-        source: which camera it came from.
+        source: the camera that sent the image.
         height, width: size of the source image, in pixels.
-        pixels: the source image itself, for pictures of results; None if the head is elsewhere.
+        pixels: the source image itself, for pictures of results; None if the head is in another process.
         age_s: seconds between the image's own stamp and its arrival; NaN if the stamp is not known.
     """
 
@@ -40,8 +40,8 @@ class Frame:
 
     Attributes:
         pixels: the image.
-        origin: what its result repeats.
-        ticket: its entry in the ledger of ``account``.
+        origin: the image's header, camera and size, which the result needs.
+        ticket: the frame's entry in the ledger of ``account``.
         account: counts the frame and its times.
     """
 
@@ -51,7 +51,10 @@ class Frame:
     account: Account
 
     def publish(self, now: float) -> None:
-        """Settles the frame: its result went out at ``now``. The meters get its latency before it is settled."""
+        """Settles the frame as published at ``now``, in seconds of the steady clock.
+
+        The meters get its latency before it is settled.
+        """
         latency_s = now - self.ticket.received_at
         self.account.meters.latency.add(latency_s, now)
         if not math.isnan(self.origin.age_s):
@@ -59,7 +62,7 @@ class Frame:
         self.ticket.publish()
 
     def drop(self, reason: DropReason) -> None:
-        """Settles the frame: it ends here, for that reason."""
+        """Settles the frame as dropped for a reason."""
         self.ticket.drop(reason)
 
 
@@ -78,8 +81,8 @@ class Handle:
     """A reference to a batch of features: the slot that holds them, and the frames that they belong to.
 
     Attributes:
-        lease: pool, slot and generation.
-        model, split_point: say which head can continue.
+        lease: the lease of the slot: pool, slot and generation.
+        model, split_point: name the head partition that takes these features.
         batch_capacity: the largest batch that fits into a slot.
         segment: name of the shared memory that holds the slot; empty if the slot is in the backbone's own memory.
         origins: one origin a frame, in the order of the batch dimension.

@@ -6,7 +6,7 @@ import enum
 
 
 class FusionKind(enum.Enum):
-    """How a batch was executed together with others.
+    """How a batch was executed: alone, or together with batches of other models.
 
     - ``NONE``: the execution had this batch alone.
     - ``FUSED``: batches of other models were computed at the same time, each by its own network.

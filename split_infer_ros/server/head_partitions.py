@@ -1,4 +1,4 @@
-"""The head partitions of a model: with resident weights, or with weights that are read while they run."""
+"""The head partitions of a model. Their weights stay in memory, or are read from storage while the partition runs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class _CurrentHead:
 
 
 class HeadPartitions:
-    """Runs the head partition behind the split point of each batch. It keeps the latest streamed partition.
+    """Runs the head partition behind the split point of each batch. Keeps the latest one for the next batch.
 
-    ``open`` creates one after packing the weights.
+    ``open`` packs the weights and makes an object of this class.
 
     Args:
         model: the model; its heads run here.
-        num_threads: threads with which heads run. Streamed weights are laid out for them.
+        num_threads: number of threads with which heads run. Streamed weights are laid out for this number.
         batch_size: number of images for which streamed weights are laid out.
         settings: where weights are, and how much memory they may take.
         on_note: called with a sentence if weights are not streamed as the settings ask.
@@ -81,7 +81,9 @@ class HeadPartitions:
         batch_size: int,
         on_note: Callable[[str], None],
     ) -> HeadPartitions:
-        """Returns the partitions. Packs the weights first if they are streamed, so that the first batch need not wait.
+        """Returns the head partitions of a model; for the arguments, see the class.
+
+        If weights are streamed, packs them first, so that the first batch need not wait.
 
         Raises:
             ConfigurationError: the weights cannot be packed, or the packed file belongs to another model.
@@ -135,7 +137,7 @@ class HeadPartitions:
         """Changes where weights are, from the next batch on.
 
         Raises:
-            ConfigurationError: the weights cannot be there. Nothing has changed.
+            ConfigurationError: the weights cannot be kept or streamed as the settings say. Nothing has changed.
         """
         if settings == self._settings:
             return
@@ -154,12 +156,12 @@ class HeadPartitions:
 
     @property
     def weights(self) -> WeightsReport | None:
-        """The report on streamed weights, or None while none are streamed."""
+        """The report on streamed weights; None while no weights are streamed."""
         current = self._current
         return WeightsReport.of(current.streamed) if current else None
 
     def close(self) -> None:
-        """Ends reading. The next batch opens its partition again."""
+        """Closes the current partition, and stops reading its weights. The next batch opens its partition again."""
         with self._lock:
             self._close()
 

@@ -53,13 +53,14 @@ class _ComputedBatch:
 class HeadStage:
     """Turns handles into detections. One thread runs the head partition, another decodes and delivers the results.
 
-    ``open`` creates one.
+    ``open`` creates a stage.
 
     Args:
         model: the model; its head runs here.
         limits: the limits of post-processing; may be replaced at any time.
-        partitions: run the head behind a batch's split point.
-        deliver: called with the handle, the index of a frame in it and its detections, in the source image's pixels.
+        partitions: runs the head behind a batch's split point.
+        deliver: called with a batch's handle, the index of a frame in the batch, and the frame's detections in the
+            source image's pixels.
         on_error: called with every exception that cost frames, and with every refused handle.
         num_threads: threads that the head's operations may use.
 
@@ -106,7 +107,7 @@ class HeadStage:
         Args:
             model: the model; its head runs here.
             limits: the limits of post-processing.
-            deliver: called with the handle, the index of a frame in it and its detections.
+            deliver: called with a batch's handle, the index of a frame in the batch, and the frame's detections.
             on_error: called with every exception that cost frames, with every refused handle, and with notices.
             num_threads: threads that the head's operations may use.
             weights: where the head's weights are; in memory if None.
@@ -137,13 +138,13 @@ class HeadStage:
         """Changes where the head's weights are, from the next batch on.
 
         Raises:
-            ConfigurationError: the weights cannot be there. Nothing has changed.
+            ConfigurationError: the weights cannot be kept or streamed as the settings say. Nothing has changed.
         """
         self._partitions.configure(weights)
 
     @property
     def weights(self) -> WeightsReport | None:
-        """The report on streamed weights, or None while they are resident."""
+        """The report on streamed weights; None while all weights stay in memory."""
         return self._partitions.weights
 
     @property
@@ -167,7 +168,7 @@ class HeadStage:
             self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
-        """Accepts a handle to a slot that ``reader`` gives access to."""
+        """Queues a handle for the head's thread. ``reader`` gives access to the handle's slot."""
         self._head_thread.put(_SubmittedBatch(handle, reader))
         # This sleep takes about 60 us and releases the GIL. Otherwise the head waits until the caller releases it.
         time.sleep(YIELD_S)

@@ -64,11 +64,10 @@ class LocalPipeline:
         settings: how frames are batched and where the model is split. The default blocks the sender when the
             pipeline is full, so that no image is dropped.
         deliver: called with each frame's origin and detections, on the head's thread.
-        limits: what post-processing keeps.
-        num_threads: threads for the operations of the backbone (0: all) and of the head. The nodes have the same
-            defaults.
-        head_weights: where the head's weights are; in memory if None. For the backbone, ``settings`` say it.
-        watch: called with each finished batch, which has a complete timeline. It must not wait.
+        limits: the limits of post-processing: which detections are kept.
+        num_threads: threads for the operations of the backbone (0: all) and of the head. None: the nodes' defaults.
+        head_weights: where the head's weights are; in memory if None. ``settings`` say where the backbone's are.
+        watch: called with each finished batch, once all its times are known. It must not wait.
 
     Raises:
         ConfigurationError: a limit is not accepted, the split point does not exist, memory is short, or weights cannot
@@ -76,6 +75,7 @@ class LocalPipeline:
 
     Attributes:
         notices: sentences that say where the pipeline differs from the settings.
+        head, backbone: the two stages.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class LocalPipeline:
             encoding: the order of colours: ``rgb8``, or ``bgr8`` as OpenCV reads images.
 
         Raises:
-            ConfigurationError: the settings allow frames to be dropped, the encoding is unknown, an image is not an
-                array as above, or the pipeline is in another run.
+            ConfigurationError: the settings allow frames to be dropped, or the encoding is unknown. It is also raised
+                if an image is not an array as above, or the pipeline is in another run.
             SplitInferError: the pipeline took no frame for 60 s, or an image has no result.
             Exception: a batch failed; this is its error.
         """
@@ -178,7 +178,9 @@ class LocalPipeline:
             raise SplitInferError(f"{self._feeder.num_fed - first - num_yielded} images have no result.")
 
     def feed(self, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as the pipeline takes them. The headers of their origins count from 0.
+        """Sends images to the backbone as fast as it accepts them.
+
+        The header of each image is its number. The numbers begin at 0 and continue over all calls.
 
         Raises:
             SplitInferError: the pipeline took no frame for 60 s.
@@ -187,7 +189,7 @@ class LocalPipeline:
         self._feeder.feed(self.backbone, pictures)
 
     def finish(self) -> None:
-        """Waits until all pictures that were fed are settled.
+        """Waits until each image that ``feed`` has sent is published or dropped.
 
         Raises:
             SplitInferError: this takes longer than 60 s.

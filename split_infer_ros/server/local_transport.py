@@ -16,18 +16,22 @@ class LocalHead(Protocol):
     """A head in this process, for example ``HeadStage``."""
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
-        """Accepts a handle to a slot that ``reader`` gives access to."""
+        """Queues a handle for the head. ``reader`` gives access to the handle's slot."""
 
     def prepare(self, model: str, split_point: str, batch_size: int) -> None:
-        """Prepares a partition if this head runs the model; raises ConfigurationError if it cannot."""
+        """Prepares the head behind a split point, if it is a head of this model.
+
+        Raises:
+            ConfigurationError: the head cannot run the partition.
+        """
 
 
 class LocalTransport:
-    """Hands each handle to one head.
+    """Passes each handle to one head in this process.
 
     Args:
-        head: takes handles and the pools in which their slots lie.
-        lease_s: seconds for which the head may leave a slot untouched before the head counts as gone.
+        head: the head. It gets each handle with the pool in which the slot lies.
+        lease_s: seconds for which the head may leave a slot untouched. The slot is then taken back.
     """
 
     def __init__(self, head: LocalHead, lease_s: float = LEASE_S) -> None:
@@ -35,7 +39,7 @@ class LocalTransport:
         self._lease_s = lease_s
 
     def connect(self, released: Released, collect: Callable[[], None]) -> LocalConnection:
-        """Opens the connection; see ``Transport.connect``."""
+        """Opens a connection to the head; see ``Transport.connect``. ``collect`` is not used."""
         return LocalConnection(self._head, released, self._lease_s)
 
 
@@ -50,7 +54,7 @@ class LocalConnection:
         self._lease_s = lease_s
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        """Allocates slots; raises ConfigurationError if the memory cannot be had."""
+        """Allocates a pool of ``slots`` slots. Raises ConfigurationError if there is not enough memory."""
         return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
@@ -58,9 +62,9 @@ class LocalConnection:
         self._head.prepare(model, split_point, batch_size)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
-        """Hands the handle over; returns 1, because there is one head."""
+        """Passes a handle to the head. Returns 1, the number of heads that got it."""
         self._head.submit(handle, pool)
         return 1
 
     def disconnect(self) -> None:
-        """Does nothing, because the head keeps nothing of a connection without batches."""
+        """Does nothing, because the head keeps nothing of a connection that has no batch in flight."""

@@ -37,19 +37,21 @@ class ModelInstance:
     Args:
         key: the model's name in schedules and errors.
         model: the model with both partitions.
-        transport: the way to the head.
-        advisor: chooses the memory policy where settings leave it open.
-        changed: guards what is shared with other threads; notified when a batch comes back or is dropped.
+        transport: brings handles and features to the head.
+        advisor: chooses the memory policy of a plan.
+        changed: the condition that guards state shared with other threads. It is notified when a batch comes back or is
+            dropped.
         on_error: called with every exception that cost frames, and with notices.
         watch: called with each batch that a head worked on, with its timeline complete and ``changed`` held. It must
             not wait.
         num_threads: threads for the backbone's operations on a CPU; 0: all.
-        ring_memory: the ring for streamed weights, if the model shares it with others.
+        ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
 
     Attributes:
+        key, model, advisor: the arguments.
         connection: the open connection to the head.
-        in_flight: batches that are not back yet, by lease.
-        failure: why the last batch was lost; empty again once a later one was handed over.
+        in_flight: the batches in flight, by lease.
+        failure: why the last batch was lost; empty again once a later batch was handed over to a head.
         device_lost: set by whoever notices the loss of the device. From then on, batches fail as ``device_lost``.
     """
 
@@ -82,7 +84,7 @@ class ModelInstance:
 
     @property
     def plan(self) -> Plan:
-        """The plan with which new batches are computed; there is none before the first ``use``."""
+        """The plan in force: new batches are computed with it. Call ``use`` first."""
         return self._plans.current
 
     def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0) -> Plan:
@@ -122,19 +124,19 @@ class ModelInstance:
             ) from error
 
     def use(self, plan: Plan) -> None:
-        """Computes new batches with that plan; batches in flight keep theirs. Call ``report_notes`` next."""
+        """Puts a plan in force for new batches. Batches in flight keep their plans. Call ``report_notes`` next."""
         self._plans.use(plan)
         self.advisor.note_in_use(
             plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
         )
 
     def report_notes(self) -> None:
-        """Reports where the plan in force differs from its settings."""
+        """Reports as notices where the plan in force differs from its settings."""
         for note in self.plan.notes:
             self._report(Notice(note))
 
     def report(self) -> ModelReport:
-        """Reports the model and its memory."""
+        """Returns a report on the model and its memory."""
         plan = self.plan
         return ModelReport(
             model=self.model.entry.name,
@@ -170,7 +172,10 @@ class ModelInstance:
         return batch
 
     def hand_over(self, batch: Batch) -> None:
-        """Publishes the slot, which now holds the features, and tells the head."""
+        """Lets heads read the slot, which now holds the features, and sends them the handle.
+
+        If there is no head, the batch is dropped as ``no_head``.
+        """
         plan, lease, frames = batch.plan, batch.lease, batch.frames
         origins = tuple(frame.origin for frame in frames)
         capacity, segment = plan.settings.batch_size, plan.pool.segment
@@ -185,7 +190,7 @@ class ModelInstance:
         batch.leave_backbone()
 
     def fail(self, batch: Batch, error: Exception) -> None:
-        """Drops a batch that could not be computed or handed over, unless a head has it already."""
+        """Reports why a batch could not be computed or handed over, and drops it unless a head has it already."""
         self.failure = str(error)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
@@ -193,21 +198,24 @@ class ModelInstance:
         self.drop(batch, reason)
 
     def drop(self, batch: Batch, reason: DropReason) -> None:
-        """Drops a batch for that reason, unless a head has it already."""
+        """Drops the frames of a batch for a reason, unless a head has the batch already."""
         if batch.plan.pool.revoke(batch.lease):
             self._drop(batch, reason)
 
     def abandon(self, reason: DropReason) -> None:
-        """Drops all batches, also those that a head has. A batch that comes back later is not counted again."""
+        """Drops the frames of all batches in flight for a reason, even if a head has the batch.
+
+        If a head gives such a batch back later, it is not counted again.
+        """
         for batch in list(self.in_flight.values()):
             batch.plan.pool.revoke(batch.lease)
             self._drop(batch, reason)
 
     def collect(self, now: float) -> None:
-        """Settles batches that come back without a call of ``released``, and closes earlier plans that are empty.
+        """Settles batches that no head of this process gave back, and closes earlier plans without batches in flight.
 
-        These batches have leases that expired, or slots that readers in other processes gave back. The owner's loop
-        calls this. So does a transport, on any thread, when a reader says that it gave a slot back.
+        The leases of these batches have expired, or readers in other processes gave the slots back. The dispatcher
+        calls this regularly. A transport calls it on any thread when a reader in another process gave a slot back.
 
         Args:
             now: seconds of the steady clock.

@@ -16,8 +16,8 @@ class ModelSplits:
     """Makes an ``AutoSplit`` for each model. One thread moves all split points, one after the other.
 
     Args:
-        changing: held while a split point changes.
-        say: called with a model's key and a line about its split point.
+        changing: the lock that is held while a split point changes.
+        say: called with a model's key and a sentence about its split point.
     """
 
     def __init__(self, changing: threading.RLock, say: Callable[[str, str], object]) -> None:
@@ -26,7 +26,12 @@ class ModelSplits:
         self._thread = controller_thread()
 
     def open(self, key: str, opened: OpenedModel) -> AutoSplit:
-        """Returns the object that fills in and moves the split point of a model."""
+        """Returns the object that chooses and moves the split point of a model.
+
+        Args:
+            key: the model's key.
+            opened: the model.
+        """
         return AutoSplit(
             opened.model.device.type,
             opened.find_profile,
@@ -39,9 +44,12 @@ class ModelSplits:
         )
 
     def start(self) -> None:
-        """Starts to move split points. May be called again after ``stop``."""
+        """Starts the thread that moves split points. May be called again after ``stop``."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops moving split points. The caller must not hold ``changing``, because a move may wait for it."""
+        """Ends the thread that moves split points.
+
+        The caller must not hold ``changing``, because a move may wait for that lock.
+        """
         self._thread.stop()

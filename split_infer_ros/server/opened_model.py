@@ -30,9 +30,9 @@ class OpenedModel:
         split_point: the split point if the settings leave it open: the one that tuning found, or ``default``.
         find_profile: returns the model's profile on this machine.
         num_threads: threads for the backbone's operations on a CPU; 0: all.
-        head_threads: threads for the head's operations; 0: as the settings say.
+        head_threads: threads for the head's operations if the settings give no number; 0: the default of the machine.
         head_weights: where the head's weights are.
-        transport: the way to a head elsewhere; None: the server runs the head.
+        transport: the transport to a head that the server does not run; None: the server runs the head.
     """
 
     model: SplitModel

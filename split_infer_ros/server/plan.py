@@ -1,4 +1,4 @@
-"""Everything that a batch needs on its way through the backbone. A plan is made and replaced as a whole."""
+"""A plan: everything that a batch needs on its way through the backbone. It is made and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Plan:
         preprocessor: turns images into the backbone's input.
         memory_reason: why the pool has its memory policy.
         warm_up_sizes: the batch sizes that are run before frames come.
-        memory: the memory of images and activations on a GPU.
-        weight_bytes: bytes of the backbone's weights, in the memory of both processors.
-        graphs: the recorded backbone; None if it is not recorded.
-        graph_note: why the backbone is not recorded although the settings ask for it.
+        memory: the memory of pre-processed images and activations on a GPU.
+        weight_bytes: bytes of the model's backbone weights, in the memory of CPU and GPU together.
+        graphs: the backbone recorded as CUDA graphs; None if it is not recorded.
+        graph_note: why the backbone is not recorded although the settings ask for it; otherwise empty.
         has_lanes: whether lanes are prepared, so that batches can be computed side by side.
     """
 
@@ -61,22 +61,28 @@ class Plan:
 
     @property
     def streamed(self) -> StreamedPartition | None:
-        """The backbone, if its weights are read while it runs."""
+        """The backbone if its weights are read while it runs; None if they stay in memory."""
         return self.backbone if isinstance(self.backbone, StreamedPartition) else None
 
     @property
     def may_use_lanes(self) -> bool:
-        """Whether two batches may be computed side by side. Streamed weights are read for one batch at a time."""
+        """Whether two batches may be computed side by side: the settings allow it, and weights are not streamed.
+
+        Streamed weights are read for one batch at a time.
+        """
         return self.settings.lanes and self.streamed is None
 
     @property
     def weights(self) -> WeightsReport | None:
-        """The report on streamed weights, or None if they are resident."""
+        """The report on streamed weights; None if the weights stay in memory."""
         return WeightsReport.of(self.streamed)
 
     @property
     def cost_key(self) -> str:
-        """Names what the costs depend on besides the model: split point, memory for streamed weights, and input."""
+        """A text that names what costs of executions depend on besides the model.
+
+        This is the split point, the memory for streamed weights, and whether the backbone normalises images itself.
+        """
         parts = [self.split_point.name]
         if self.streamed is not None:
             parts.append(f"weights through {self.streamed.weight_bytes} bytes")
@@ -97,7 +103,10 @@ class Plan:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the weights. On a GPU, also those of activations and pre-processed images, as far as known."""
+        """Bytes of the weights. On a GPU, also those of activations and pre-processed images.
+
+        Memory that all models share is not counted.
+        """
         return self.weight_bytes + self.memory.bytes + (0 if self.graphs is None else self.graphs.bytes)
 
     @property
@@ -112,9 +121,9 @@ class Plan:
             self.streamed.close()
 
     def with_policy(self, policy: Policy) -> Plan | None:
-        """Returns the same plan with features and images under another memory policy, in the same memory.
+        """Returns a plan that uses this plan's slots and staging buffers under another memory policy.
 
-        Returns None if the memory does not support the policy.
+        Its backbone is not recorded. Returns None if the memory does not support the policy.
         """
         pool = self.pool.with_policy(policy)
         if pool is None:
@@ -124,19 +133,25 @@ class Plan:
         return replace(self, settings=settings, pool=pool, preprocessor=preprocessor, graphs=None)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
-        """Returns the same plan under other settings; None if they need another split point or other memory."""
+        """Returns this plan with other settings. Returns None if they need a new plan.
+
+        Only the settings in ``IMMEDIATE_SETTINGS`` may differ, because they need no other split point or memory.
+        """
         immediate = {name: getattr(settings, name) for name in IMMEDIATE_SETTINGS}
         return replace(self, settings=settings) if replace(self.settings, **immediate) == settings else None
 
     def load(self, images: Sequence[Pixels], lease: Lease) -> LoadedBatch:
-        """Pre-processes a batch that has a slot. If the slot has graphs, the images go to where these read them."""
+        """Pre-processes the images of a batch that has a slot.
+
+        If the backbone is recorded, the images are written to where the graphs of the slot read them.
+        """
         return self.preprocessor.load(images, None if self.graphs is None else self.graphs.input_of(lease.slot))
 
     def run(self, loaded: LoadedBatch, lease: Lease, *, count: int, stream: Stream, copy_stream: Stream) -> Fence:
-        """Launches the backbone for a batch; returns the fence after which the features are in the slot.
+        """Launches the backbone for a batch. Returns the fence after which the features are in the slot.
 
         Args:
-            loaded: the batch as ``load`` pre-processed it for the same lease.
+            loaded: the batch as ``load`` pre-processed it for this lease.
             lease: the lease of the slot.
             count: number of images in the batch.
             stream: the stream on which the backbone runs.
@@ -158,7 +173,10 @@ class Plan:
         return copy_stream.fence()
 
     def warm_up(self, stream: Stream, copy_stream: Stream) -> None:
-        """Runs blank batches, because the first ones choose kernels, pack weights and allocate memory."""
+        """Runs blank batches, because the first batches choose kernels, pack weights and allocate memory.
+
+        Does nothing if no slot is free.
+        """
         lease = self.pool.acquire()
         if lease is None:
             return

@@ -36,10 +36,12 @@ class PlanChange:
 
 
 class PlanChanger:
-    """Changes plans while frames flow. Batches in flight keep theirs. Callers hold the server's lock ``changing``.
+    """Changes models' plans while frames flow. Batches in flight keep their plans.
+
+    Callers hold the server's lock ``changing``.
 
     Args:
-        changed: guards what is shared with other threads; held briefly.
+        changed: the condition that guards state shared with other threads; held briefly.
         dispatcher: serves the models.
         stack_builder: builds the stacks that fit the new plans.
     """
@@ -55,15 +57,15 @@ class PlanChanger:
         self._stack_builder = stack_builder
 
     def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
-        """Makes plans of all models for these settings. A model's present plan is kept if it fits.
+        """Makes plans of all models for new settings. A model keeps its present plan if that fits the settings.
 
         Args:
             settings: the new settings of the server.
             is_running: whether frames flow.
 
         Raises:
-            ConfigurationError: memory is short for the plans, or a model was not measured for ``auto``. Nothing was
-                kept.
+            ConfigurationError: memory is short for the plans, or split point ``auto`` lacks measured times of a model.
+                Nothing was kept.
         """
         changes: list[PlanChange] = []
         taken = 0
@@ -81,7 +83,7 @@ class PlanChanger:
         return changes
 
     def adopt(self, changes: Sequence[PlanChange]) -> None:
-        """Puts the plans in force (lock held). Call ``Dispatcher.renew`` and ``finish`` next."""
+        """Puts prepared plans in force (lock held). Call ``Dispatcher.renew`` and ``finish`` next."""
         for change in changes:
             change.served.instance.use(change.plan)
         for change in changes:
@@ -89,7 +91,7 @@ class PlanChanger:
                 self._dispatcher.note_plan(change.served)
 
     def finish(self, changes: Sequence[PlanChange]) -> None:
-        """Reports where plans differ from their settings, and builds the stacks that fit the new plans."""
+        """Reports where new plans differ from their settings, and builds the stacks that fit the new plans."""
         for change in changes:
             if change.filled is not None:
                 change.served.split.adopt(change.filled)
@@ -99,10 +101,10 @@ class PlanChanger:
             self._stack_builder.build()
 
     def move(self, served: ServedModel, settings: StageSettings) -> None:
-        """Runs one model with other settings, which its ``AutoSplit`` proposes. The other models run on.
+        """Gives one model a plan for other settings, which its ``AutoSplit`` proposes. Other models keep running.
 
         Raises:
-            ConfigurationError: memory is short, or the model cannot run. It goes on with its present plan.
+            ConfigurationError: memory is short, or the model cannot run. The model keeps its present plan.
         """
         others = sum(other.plan.budget_bytes for other in self._dispatcher.models.values() if other is not served)
         changes = [self._change(served, settings, others, is_running=True)]
@@ -112,7 +114,7 @@ class PlanChanger:
         self.finish(changes)
 
     def undo_switches(self) -> None:
-        """Gives new plans to models that have a memory policy which was right only beside models that have left.
+        """Gives a new plan to each model whose memory policy was chosen because of models that no longer run (Eq. 11).
 
         A model keeps its plan if there is no memory for a new one. It is then slower, but takes less memory.
         """
@@ -130,8 +132,9 @@ class PlanChanger:
     def next_plan(self, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
         """Returns a model's plan for other settings, ready for use: its present plan if that fits, or else a new one.
 
-        A new plan is warmed up, and its head is prepared. While frames flow, a single model that torch runs is not
-        warmed up: blank batches would only choose kernels, and a second team of torch's threads slows the first.
+        A new plan is warmed up with blank batches, and its head is prepared. While frames flow, the only model of a
+        server is not warmed up if torch runs it. There, warming up would only choose kernels, and its threads would
+        slow the threads that serve frames.
 
         Args:
             served: the model.
@@ -171,7 +174,14 @@ class PlanChanger:
 
 @contextmanager
 def naming(key: str, settings: SharedSettings) -> Iterator[None]:
-    """Puts the model's name in front of errors, unless the server has a single model."""
+    """Puts a model's key in front of each ConfigurationError of a ``with`` block.
+
+    If the server has a single model, the errors stay as they are.
+
+    Args:
+        key: the model's key.
+        settings: the settings of the server.
+    """
     try:
         yield
     except ConfigurationError as error:

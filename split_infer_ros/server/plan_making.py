@@ -44,10 +44,10 @@ def make_plan(
     Args:
         model: the model to split.
         settings: the settings of the plan.
-        connection: the way to the head, which makes the pool.
+        connection: the connection to the head. It makes the slot pool.
         advisor: chooses the memory policy.
         taken_bytes: the part of the memory budget that other models use.
-        ring_memory: the ring for streamed weights, if the model shares it with others.
+        ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
         num_threads: threads with which the backbone runs on a CPU; 0: one for each core.
 
     Raises:

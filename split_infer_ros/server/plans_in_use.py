@@ -10,10 +10,10 @@ from split_infer_ros.server.plan import Plan
 
 
 class PlansInUse:
-    """Keeps the plan for new batches, and each earlier plan until its last batch is back.
+    """Keeps the plan for new batches, and each earlier plan until its last batch in flight has come back.
 
     Args:
-        changed: guards the list of plans.
+        changed: the condition that guards the list of plans.
         released: called with the lease and outcome of each batch that ``collect`` finds.
     """
 
@@ -26,19 +26,19 @@ class PlansInUse:
 
     @property
     def current(self) -> Plan:
-        """The plan with which new batches are computed; there is none before the first ``use``."""
+        """The plan in force: new batches are computed with it. Call ``use`` first."""
         return self._plans[-1]
 
     def use(self, plan: Plan) -> None:
-        """Computes new batches with that plan; batches in flight keep theirs."""
+        """Puts a plan in force for new batches. Batches in flight keep their plans."""
         with self._changed:
             kept = self._plans[:-1] if self._plans and self.current.pool is plan.pool else self._plans
             self._plans = [*kept, plan]  # one assignment, because reports read the list without the lock
 
     def collect(self, now: float) -> None:
-        """Settles batches whose slots the pools take back, and closes earlier plans that have no batches.
+        """Takes back slots (see ``OwnedPool.collect``), and closes earlier plans that have no batch in flight.
 
-        See ``OwnedPool.collect``. Any thread may call this.
+        Calls ``released`` for each batch whose slot was taken back. Any thread may call this.
 
         Args:
             now: seconds of the steady clock.

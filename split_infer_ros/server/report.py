@@ -78,6 +78,8 @@ class ModelReport:
 class PipelineReport(ModelReport):
     """Counts since the start, and times over the last seconds. Times are NaN while there are no samples.
 
+    Names that end in ``_s`` are seconds; ``p50`` and ``p99`` are the median and the 99th percentile.
+
     Attributes:
         time: when the report was made, in seconds of the steady clock.
         counts: the counts of the ledger.

@@ -18,16 +18,16 @@ Deliver = Callable[[str, Origin, Detections, Sequence[str]], None]
 
 
 class ResultRouter:
-    """Takes results from the heads of all models. Each head calls it on threads of its own.
+    """Brings the results of all models' heads to their tenants. Each head calls it on threads of its own.
 
     Args:
-        changed: guards all that is shared.
+        changed: the condition that guards state shared with other threads.
         tenants: the tenants that run, by name.
         models: the models that are served, by key.
         deliver: called with the tenant's name, a frame's origin, its detections, and the labels of the model.
         on_error: called with the tenant's name and the exception that ``deliver`` raised.
         trace: the file to which each batch's times are written; None: no file.
-        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
+        watch: called with each batch that a head gave back, once all its times are known. It must not wait.
     """
 
     def __init__(
@@ -51,7 +51,16 @@ class ResultRouter:
         self._batches = 0
 
     def deliver(self, model: ServedModel, handle: Handle, index: int, detections: Detections) -> None:
-        """Delivers one frame's detections, if its tenant still runs and still uses that model."""
+        """Delivers one frame's detections, if its tenant still runs and still uses the model.
+
+        Otherwise the frame is dropped as ``removed``.
+
+        Args:
+            model: the model that found the detections.
+            handle: the handle of the frame's batch.
+            index: the index of the frame in the batch.
+            detections: the detections, in the source image's pixels.
+        """
         batch = handle.batch
         assert batch is not None, "the head is in this process"
         frame = batch.frames[index]
@@ -74,7 +83,7 @@ class ResultRouter:
             self._on_error(name, failure)
 
     def watch(self, model: ServedModel, batch: Batch) -> None:
-        """Writes a batch that came back into the trace, and passes it to ``watch`` of the constructor."""
+        """Passes a batch that came back to the argument ``watch``, and writes its times into the trace."""
         self._batches += 1
         if self._watch_also is not None:
             self._watch_also(batch)

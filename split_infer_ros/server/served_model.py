@@ -41,12 +41,13 @@ HEAD_S = 2.0  # a thread of a head that takes longer to end is left alone: a use
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a served model calls, on threads of its own.
+    """The functions that a served model calls, on threads of its own.
 
     Attributes:
-        deliver: called with the model, a batch's handle, the index of a frame in it and its detections; must not raise.
+        deliver: called with the model, a batch's handle, the index of a frame in the batch, and the frame's detections.
+            It must not raise.
         watch: called with the model and each batch that its head worked on.
-        on_error: called with the model's name, and an exception that cost frames or a notice.
+        on_error: called with the model's key and an exception: an error that cost frames, or a ``Notice``.
         note_lanes: called with the model once its batches may use lanes, with the server's lock held.
     """
 
@@ -57,28 +58,31 @@ class Callbacks:
 
 
 class ServedModel:
-    """A loaded model, with its head's threads if the head is in this process. Tenants with its key share it.
+    """A loaded model that serves, with the threads of its head if the server runs the head.
+
+    Tenants whose ``Tenant.model_key`` is ``key`` share it.
 
     Args:
         key: the name under which the scheduler knows the model.
-        opened: the model, how it should run, and the way to its head.
-        split: fills in and moves the split point.
-        settings: the settings of slots and staging, with the split point filled in.
-        limits: what post-processing keeps.
-        changed: guards what is shared with other threads.
-        callbacks: what the model calls.
-        advisor: chooses the memory policy where settings leave it open.
+        opened: the model, how it should run, and the transport to its head.
+        split: chooses and moves the split point.
+        settings: the settings of the server. ``split_point`` names a split point.
+        limits: the limits of post-processing.
+        changed: the condition that guards state shared with other threads.
+        callbacks: the functions that the model calls.
+        advisor: chooses the memory policy of a plan.
         num_lanes: the server's number of lanes; 0: none.
-        ring_memory: the ring through which the weights of all models are streamed; None: they stay resident.
+        ring_memory: the ring through which the weights of all models are streamed; None: they stay in memory.
 
     Attributes:
-        split: the argument ``split``.
+        key, split: the arguments.
+        model: the model with both partitions.
         instance: the model's plan and its batches in flight.
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
-        co_runs: its tasks and plans for batches that run beside another model's batch (lock held).
+        co_runs: what the model needs for batches that run beside another model's batch (lock held).
     """
 
     def __init__(
@@ -142,10 +146,10 @@ class ServedModel:
         )
 
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:
-        """Allocates slots and staging, and runs blank images.
+        """Makes the first plan, tries it with blank images, and puts it in force.
 
         Args:
-            settings: the settings of slots and staging, with the split point filled in.
+            settings: the settings of the server. ``split_point`` names a split point.
             taken_bytes: the part of the memory budget that other models use.
 
         Raises:
@@ -162,12 +166,15 @@ class ServedModel:
 
     @property
     def plan(self) -> Plan:
-        """The plan with which batches are computed, unless they run beside another model's batch."""
+        """The plan in force: batches are computed with it, unless they are co-run with another model's batch."""
         return self.instance.plan
 
     @property
     def backbone(self) -> Backbone:
-        """The plan's backbone, the same object at each call. Its activations lie in memory of the plan's policy."""
+        """The backbone of the plan in force. Its activations lie in memory of the plan's policy.
+
+        It is the same object at each call, until another plan is in force.
+        """
         plain, pool = self.plan.backbone, self.plan.memory.activations
         if pool.policy not in POOLED or isinstance(plain, (EnginePart, StreamedPartition)):
             self._pooled = None  # it would keep the memory of the previous plan
@@ -178,11 +185,11 @@ class ServedModel:
 
     @property
     def in_flight(self) -> Collection[Batch]:
-        """The model's batches that are not back yet (lock held)."""
+        """The model's batches in flight (lock held)."""
         return self.instance.in_flight.values()
 
     def report(self) -> ModelReport:
-        """Reports the model and its memory."""
+        """Returns a report on the model and its memory."""
         report = self.instance.report()
         return replace(
             report,
@@ -191,7 +198,11 @@ class ServedModel:
         )
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
-        """Makes slots and staging for these settings, and tries them with blank images.
+        """Makes a plan for these settings, and tries it with blank images. Prepares lanes if the model uses them.
+
+        Args:
+            settings: the settings of the plan.
+            taken_bytes: the part of the memory budget that other models use.
 
         Raises:
             ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
@@ -200,7 +211,10 @@ class ServedModel:
 
     @property
     def has_room(self) -> bool:
-        """True while a slot is free. With drop policy ``latest``, the head must also be able to follow (lock held)."""
+        """Whether another batch may begin: a slot is free (lock held).
+
+        With drop policy ``latest``, the batch must also not wait for the head too long; see ``Flow``.
+        """
         plan = self.plan
         if plan.pool.leases.used >= len(plan.pool.leases):
             return False
@@ -210,27 +224,33 @@ class ServedModel:
         return self._flow.admits(len(self.in_flight) - behind, behind)
 
     def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
-        """Makes a batch and gives it a slot of ``plan``, or of the usual plan (lock held). A slot must be free."""
+        """Makes a batch of these frames, and gives it a slot (lock held). A slot must be free.
+
+        Args:
+            frames: the frames of the batch.
+            now: seconds of the steady clock.
+            plan: the plan with which the batch is computed; None: the plan in force.
+        """
         batch = self.instance.start_batch(lambda: frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 
     def start_head(self) -> None:
-        """Starts the head's threads, if the head is here."""
+        """Starts the head's threads, if the server runs the head."""
         if self.head is not None:
             self.head.start()
 
     def stop_head(self) -> bool:
-        """Has the head finish its batches and ends its threads; returns False if one took longer than ``HEAD_S``."""
+        """Has the head finish its batches, then ends its threads. Returns False if one took longer than ``HEAD_S``."""
         return self.head is None or self.head.stop(HEAD_S)
 
     def set_limits(self, limits: Limits) -> None:
-        """Changes what post-processing keeps."""
+        """Changes the limits of post-processing, if the server runs the head."""
         if self.head is not None:
             self.head.limits = limits
 
     def close(self) -> None:
-        """Frees everything. Call it when no batch is in flight."""
+        """Ends the head, and frees slots and memory. Call it when no batch is in flight."""
         self.stop_head()
         self.co_runs.clear()
         self.instance.close()

@@ -40,22 +40,23 @@ class Server:
 
     Args:
         settings: the settings to begin with.
-        limits: what post-processing keeps.
-        deliver: called with the tenant's name, a frame's origin, its detections and their labels. Calls come on a
-            thread of the model, for each tenant in the order of its frames. After ``set_tenants`` has returned, no call
-            begins for a tenant that was removed or got another model. If it raises, only that frame is dropped, as
-            ``head_error``. It must not change tenants, settings or state.
-        on_error: called with the name of a tenant or model, and an exception that cost frames or a notice. After an
-            exception for which ``faults.is_sticky`` is true, the server takes no more frames; stop it then.
+        limits: the limits of post-processing: which detections are kept.
+        deliver: called with the tenant's name, a frame's origin, its detections, and the names of the model's classes.
+            Calls come on a thread of the model, for each tenant in the order of its frames. After ``set_tenants`` has
+            returned, no call begins for a tenant that was removed or got another model. If a call raises, only its
+            frame is dropped, as ``head_error``. It must not change tenants or settings, nor start or stop the server.
+        on_error: called with the name of a tenant or model and an exception: an error that cost frames, or a
+            ``Notice``. After an exception for which ``faults.is_sticky`` is true, the server accepts no more frames.
+            Then stop it.
         device: the device on which backbones run.
         open_model: loads the model of a tenant, and says where its head is.
-        database: keeps costs of executions; the user's own if None.
+        database: keeps costs of executions; None means the user's own database.
         trace: the file to which each batch's times are written; None: no file.
-        watch: called with each batch that a head gave back, once its timeline is complete; must not wait.
-        say: called with a model's key and a line about its split point.
+        watch: called with each batch that a head gave back, once all its times are known. It must not wait.
+        say: called with a model's key and a sentence about its split point.
 
     Attributes:
-        limits: what post-processing keeps; may be replaced at any time.
+        limits: the limits of post-processing; may be replaced at any time.
         view: shows tenants, models, counts and costs.
         executor: runs the chosen executions.
 
@@ -144,7 +145,7 @@ class Server:
 
     @property
     def limits(self) -> Limits:
-        """What post-processing keeps."""
+        """The limits of post-processing: which detections are kept."""
         return self._limits
 
     @limits.setter
@@ -157,16 +158,16 @@ class Server:
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
 
-        Loading models can take seconds; the call does not wait until they are measured. If a tenant is removed or gets
-        another model, its waiting frames are dropped as ``removed``. Its batches in flight are finished but not
-        delivered, and their frames are dropped as ``removed``, too. A tenant that stays keeps its ledger.
+        Loading models can take seconds. The call does not wait until costs of new models are measured. If a tenant is
+        removed or gets another model, its waiting frames are dropped as ``removed``. Its batches in flight are finished
+        but not delivered, and their frames are dropped as ``removed``, too. A tenant that stays keeps its ledger.
 
         Returns:
             The tenants that could not be started, by name, and why: the model does not load, or memory is short. If
             such a tenant ran before, it goes on as it was.
 
         Raises:
-            ConfigurationError: two tenants have the same name; nothing was changed.
+            ConfigurationError: two tenants have the same name. Nothing was changed.
         """
         check_unique_names(tenants)
         refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
@@ -217,9 +218,9 @@ class Server:
                 self._running = True
 
     def stop(self, drain_s: float) -> None:
-        """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
+        """Accepts no more frames. Waits up to ``drain_s`` seconds for accepted frames, then drops those that are left.
 
-        The rest is dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
+        They are dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
         """
         self._splits.stop()  # first, because a move that is under way needs the lock
         with self._changing:
@@ -237,12 +238,12 @@ class Server:
         self.executor.close()
 
     def intake(self, tenant: str) -> Intake:
-        """Returns what takes the frames of a tenant of that name, while there is one."""
+        """Returns an intake for frames of the tenant with this name. Without such a tenant, it ignores frames."""
         return self._admission.intake(tenant)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Delays decisions inside a ``with`` block, so that the scheduler sees frames submitted there together."""
+        """Delays the scheduler's decisions during a ``with`` block. It then sees all frames of the block together."""
         with self._changed:
             yield
 

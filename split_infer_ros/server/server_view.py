@@ -20,10 +20,10 @@ class ServerView:
     """Shows a server at this moment, and changes nothing. Any thread may use it.
 
     Args:
-        changed: guards what is shared with other threads.
+        changed: the condition that guards state shared with other threads.
         tenants: the tenants that run, by name.
         waiting: the frames that wait.
-        admission: says whether frames are taken.
+        admission: says whether frames are accepted.
         dispatcher: serves the models.
     """
 
@@ -67,18 +67,18 @@ class ServerView:
 
     @property
     def costs(self) -> ExecutionModes:
-        """What executions cost, as far as it is known."""
+        """The costs of executions in seconds, as far as they are known."""
         with self._changed:
             return self._dispatcher.costs
 
     @property
     def is_open(self) -> bool:
-        """Whether frames are taken."""
+        """Whether frames are accepted."""
         return self._admission.is_open
 
     @property
     def is_lost(self) -> bool:
-        """Whether the device was lost, and all frames with it."""
+        """Whether the device was lost, and with it all frames that the server had accepted."""
         return self._admission.is_lost
 
     @property
@@ -94,7 +94,11 @@ class ServerView:
             return self._dispatcher.settled
 
     def labels(self, tenant: str) -> Sequence[str]:
-        """Returns the labels of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
+        """Returns the names of the classes of the tenant's model, by index.
+
+        Raises:
+            ConfigurationError: there is no such tenant.
+        """
         return self.model_of(tenant).model.entry.labels
 
     def model_of(self, tenant: str) -> ServedModel:

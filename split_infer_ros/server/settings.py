@@ -12,9 +12,9 @@ from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
 class DropPolicy(enum.Enum):
-    """What happens when frames come faster than the head can follow.
+    """What happens when frames come faster than they are processed.
 
-    - ``LATEST``: older frames give way to newer ones, and each camera keeps its newest. This suits live cameras.
+    - ``LATEST``: newer frames replace frames that wait. Each camera keeps its newest frame. This suits live cameras.
     - ``BLOCK``: the senders are made to wait. This suits recordings.
     """
 

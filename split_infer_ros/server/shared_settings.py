@@ -21,8 +21,9 @@ class SharedSettings(StageSettings):
 
     Attributes:
         goal: what split point ``auto`` optimises, for each model on its own.
-        graph_bytes: with 0, each model records its own batches.
-        measures: whether costs of executions are measured between frames. If not, executions are chosen by rule.
+        graph_bytes: the most bytes of GPU memory for recorded executions. With 0, each model records its own batches.
+        measures: whether costs of executions are measured between frames. If not, executions are chosen by rules that
+            need no costs.
 
     Raises:
         ConfigurationError: a value is not accepted.
@@ -120,7 +121,10 @@ class SharedSettings(StageSettings):
 
     @classmethod
     def of_stage(cls, stage: StageSettings) -> SharedSettings:
-        """Returns the settings of a server of one model. It measures no costs; batches and lanes follow rules."""
+        """Returns the settings of a server of one model, from those of its stage.
+
+        Such a server measures no costs. It uses rules that need no costs.
+        """
         given = {field.name: getattr(stage, field.name) for field in fields(StageSettings)}
         size = stage.batch_size
         return cls(**given, window=size, max_waiting=size, graph_bytes=0, measures=False)
@@ -143,7 +147,7 @@ class SharedSettings(StageSettings):
 
     @property
     def stage(self) -> StageSettings:
-        """The settings of each model's slots and staging.
+        """The settings of the plan of each model.
 
         The slots have room for the largest batch. Models record no CUDA graphs of their own if the server records
         graphs for several models at once.
@@ -156,7 +160,7 @@ class SharedSettings(StageSettings):
         """Checks that no read-only setting changes.
 
         Raises:
-            ConfigurationError: read-only settings change; it names them.
+            ConfigurationError: read-only settings change. The message names them.
         """
         fixed = [*(name for name, found in settings_of(self).items() if found.read_only), "measures"]
         changed = [name for name in fixed if getattr(self, name) != getattr(new, name)]

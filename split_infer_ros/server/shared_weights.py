@@ -18,7 +18,7 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligne
 
 
 def make_ring_memory(settings: SharedSettings, device: Device) -> RingMemory | None:
-    """Returns the ring buffer through which the weights of all models are streamed; None if they stay resident.
+    """Returns the ring buffer through which the weights of all models are streamed; None if weights stay in memory.
 
     Raises:
         ConfigurationError: models run on a GPU, the ring has no size, or the residency is ``auto``.
@@ -52,7 +52,7 @@ def prefetch_next(
     now: float,
     rules: Rules,
 ) -> None:
-    """Prefetches the first weights of the models that will probably run after this decision, judged by the queue.
+    """Has the ring prefetch the first weights of the models that will probably run after this decision.
 
     Args:
         models: the models that are served, by key.

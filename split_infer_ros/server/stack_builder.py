@@ -28,9 +28,9 @@ class StackBuilder:
     """Keeps the dispatcher's stacks up to date as models come and go.
 
     Args:
-        changed: guards what is shared with other threads; held briefly.
+        changed: the condition that guards state shared with other threads; held briefly.
         dispatcher: has the models and gets the stacks.
-        table: knows which stacks do not pay on this machine. Those stacks are not built.
+        table: knows which stacks save no time on this machine. Those stacks are not built.
         on_error: called with a stack's name and the reason why its models cannot run as one network.
     """
 

@@ -1,4 +1,4 @@
-"""Sends pictures to a backbone stage, and waits until all of them are settled."""
+"""Sends images to a backbone stage, and waits until each of them is published or dropped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STUCK_S = 60.0  # the longest wait for a batch
 
 
 class StageFeeder:
-    """Feeds one stage, from one thread.
+    """Sends images to one backbone stage, from one thread.
 
     Attributes:
-        num_fed: number of pictures that were sent.
+        num_fed: number of images that were sent.
         errors: the errors that cost frames, in the order in which they came.
     """
 
@@ -26,11 +26,13 @@ class StageFeeder:
         self.errors: list[Exception] = []
 
     def fail(self, error: Exception) -> None:
-        """Takes an error that cost frames, from any thread. ``feed`` or ``finish`` raises the first one."""
+        """Notes an error that cost frames, from any thread. ``feed`` or ``finish`` raises the first such error."""
         self.errors.append(error)
 
     def feed(self, stage: BackboneStage, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as the stage takes them. The headers of their origins count from 0.
+        """Sends images as fast as the stage accepts them.
+
+        The header of each image is its number. The numbers begin at 0 and continue over all calls.
 
         Raises:
             SplitInferError: the stage took no frame for 60 s.
@@ -44,7 +46,7 @@ class StageFeeder:
             self.num_fed += 1
 
     def finish(self, stage: BackboneStage) -> None:
-        """Waits until all pictures that were fed are settled.
+        """Waits until each image that ``feed`` has sent is published or dropped.
 
         Raises:
             SplitInferError: this takes longer than 60 s.

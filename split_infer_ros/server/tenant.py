@@ -1,4 +1,4 @@
-"""A tenant: one camera, and the model that looks at its images."""
+"""A tenant: a camera (or several), and the model, deadline and priority with which its images are processed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_unique_names(tenants: Sequence[Tenant]) -> None:
     """Checks that no two tenants have the same name.
 
     Raises:
-        ConfigurationError: some tenants have the same name; it names them.
+        ConfigurationError: some tenants have the same name. The message names them.
     """
     duplicates = [name for name, count in Counter(tenant.name for tenant in tenants).items() if count > 1]
     if duplicates:

@@ -27,23 +27,23 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
 class TenantRegistry:
-    """Applies lists of tenants.
+    """Makes exactly the tenants of a given list run, with the models that they need.
 
-    Loading a model can take seconds. Meanwhile frames flow, and settings and the state may change.
+    Loading a model can take seconds. Meanwhile frames flow, and the server may be configured, started or stopped.
 
     Args:
-        changed: guards what is shared with other threads; held briefly.
-        changing: held while models come, go or get other slots, but not while one is loaded.
+        changed: the condition that guards state shared with other threads; held briefly.
+        changing: the lock that is held while models come, go or get other slots, but not while a model is loaded.
         tenants: the tenants that run, by name. Only this object changes the mapping.
         waiting: the waiting frames of these tenants.
         dispatcher: serves the models.
         table: costs of the models.
-        callbacks: what models call.
+        callbacks: the functions that models call.
         open_model: loads the model of a tenant, and says where its head is.
         database: keeps measurements.
         splits: makes the ``AutoSplit`` of each model.
         num_lanes: the server's number of lanes; 0: none.
-        ring_memory: the ring through which the weights of all models are streamed; None: they stay resident.
+        ring_memory: the ring through which the weights of all models are streamed; None: they stay in memory.
 
     Attributes:
         plan_changer: gives models new plans.
@@ -84,11 +84,12 @@ class TenantRegistry:
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
     ) -> dict[str, ConfigurationError]:
-        """Runs exactly these tenants; returns by name which of them cannot run, and why.
+        """Runs exactly these tenants. Returns by name which of them cannot run, and why.
 
         Args:
             tenants: the new list.
-            current: returns the settings and limits in force. Device, precision and permissions never change.
+            current: returns the settings and limits in force. Device, precision and permissions never change. The rest
+                may change while a model is loaded.
         """
         with self._one_list:
             self._remove({tenant.name for tenant in tenants})
@@ -115,7 +116,7 @@ class TenantRegistry:
             return refused
 
     def stop_models(self, reason: DropReason) -> None:
-        """Drops the batches in flight for that reason, and ends the heads of this process.
+        """Drops the batches in flight for a reason, and ends the heads of this process.
 
         A head of this process first finishes the batches that it has, unless it hangs. A head elsewhere may be gone, so
         the batches that it has are dropped, too.

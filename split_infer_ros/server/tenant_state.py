@@ -35,27 +35,32 @@ class TenantState(Account):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantFrame(Frame):
-    """A frame that is counted in the account of a tenant."""
+    """A frame of a tenant.
+
+    Attributes:
+        account: the tenant's state, which counts the frame and its times.
+    """
 
     account: TenantState
 
 
 def drop(frames: Iterable[Frame], reason: DropReason) -> None:
-    """Drops frames for that reason."""
+    """Settles each of the frames as dropped for a reason."""
     for frame in frames:
         frame.drop(reason)
 
 
 class WaitingFrames:
-    """The requests that wait, in order, and their frames. Callers hold a lock.
+    """The requests that wait, in order, and their frames. Callers hold the server's lock.
 
-    With ``DropPolicy.LATEST``, a tenant with more than ``max_waiting`` frames loses the oldest frame of the camera that
-    has the most. So a camera that sends fast displaces only its own frames, and each camera's newest frame stays. With
-    ``DropPolicy.BLOCK``, no frame is displaced, and senders wait while a tenant is full.
+    A tenant is full if ``max_waiting`` of its frames wait. With ``DropPolicy.LATEST``, each further frame displaces a
+    frame: the oldest one of that camera of the tenant which has most frames waiting. So a camera that sends fast
+    displaces only its own frames. The newest frame of each camera stays. With ``DropPolicy.BLOCK``, no frame is
+    displaced, and senders wait while the tenant is full.
 
     Args:
         max_waiting: how many frames of one tenant may wait.
-        drop_policy: what happens when a tenant has more.
+        drop_policy: what happens when a tenant has more frames.
     """
 
     def __init__(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> None:
@@ -78,7 +83,7 @@ class WaitingFrames:
         return self.blocks and tenant.waiting >= self._max_waiting
 
     def add(self, frame: TenantFrame, now: float, execution_s: float) -> list[TenantFrame]:
-        """Adds a frame; returns older frames of its tenant that it displaces.
+        """Adds a frame. Returns the older frames of its tenant that it displaces; the caller drops them.
 
         Args:
             frame: the frame that waits from now on.
@@ -107,7 +112,7 @@ class WaitingFrames:
         return displaced
 
     def configure(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> list[TenantFrame]:
-        """Changes the limit and the drop policy; returns the waiting frames that are displaced."""
+        """Changes the limit and the drop policy. Returns the waiting frames beyond the limit; the caller drops them."""
         self._max_waiting, self._drop_policy = max_waiting, drop_policy
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
@@ -121,7 +126,10 @@ class WaitingFrames:
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
-        """Removes requests whose turn has come; returns their frames in the order of arrival."""
+        """Removes requests from the queue. Returns their frames in the order of arrival.
+
+        The cameras of these frames have their next turn after all other cameras of their tenants.
+        """
         requests = sorted(requests, key=lambda request: request.number)
         self._queue.remove(requests)
         frames = self._pop(requests)
@@ -132,11 +140,11 @@ class WaitingFrames:
         return frames
 
     def forget(self, tenant: str) -> list[TenantFrame]:
-        """Removes all requests of a tenant; returns their frames."""
+        """Removes all requests of a tenant. Returns their frames."""
         return self._pop(self._queue.remove_tenant(tenant))
 
     def clear(self) -> list[TenantFrame]:
-        """Removes all requests; returns their frames."""
+        """Removes all requests. Returns their frames."""
         return self.take(list(self._queue))
 
     def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:

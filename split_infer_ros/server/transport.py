@@ -17,7 +17,13 @@ Released = Callable[[Lease, Outcome], None]
 
 
 class OwnedPool(Protocol):
-    """A slot pool as the backbone that owns it sees it."""
+    """A slot pool as the backbone that owns it sees it.
+
+    Attributes:
+        layout: the layout of one batch's tensors in a slot.
+        leases: the leases of the slots.
+        slots: the memory of the slots.
+    """
 
     layout: Layout
     leases: SlotLeases
@@ -36,22 +42,28 @@ class OwnedPool(Protocol):
         """Bytes of all slots."""
 
     def with_policy(self, policy: Policy) -> OwnedPool | None:
-        """The same slots and leases under another memory policy; None if their memory does not support it."""
+        """Returns a pool of these slots and leases under another memory policy.
+
+        Returns None if the memory of the slots does not support the policy.
+        """
 
     def acquire(self) -> Lease | None:
-        """A free slot to write into, or None while there is none."""
+        """Returns a lease on a free slot to write into; None while no slot is free."""
 
     def views(self, lease: Lease, batch: int) -> Features:
-        """The CPU's views of the slot's tensors for the first ``batch`` images; each view is (batch, *shape)."""
+        """Returns the CPU's views of the slot's tensors for the first ``batch`` images, (batch, *shape) each."""
 
     def publish(self, lease: Lease, now: float) -> None:
-        """Lets a head read the slot."""
+        """Lets a head read the slot from ``now`` on (seconds of the steady clock)."""
 
     def revoke(self, lease: Lease) -> bool:
-        """Takes the slot back, unless a reader uses it or gave it back; returns whether it was taken back."""
+        """Takes the slot back, unless a reader uses it or gave it back. Returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Takes back slots of expired leases, and slots that readers in other processes gave back or died with."""
+        """Takes back slots of expired leases, and slots that readers in other processes gave back or died with.
+
+        Returns the lease and the outcome of each slot that was taken back. ``now`` is in seconds of the steady clock.
+        """
 
     def close(self) -> None:
         """Frees the memory."""
@@ -61,19 +73,28 @@ Pool = TypeVar("Pool", bound=OwnedPool)
 
 
 class Connection(Protocol[Pool]):
-    """An open connection to heads: makes memory that they can read, and tells them about batches."""
+    """An open connection to heads: makes slots that they can read, and sends them handles."""
 
     @property
     def shared(self) -> bool:
         """Whether the slots lie in memory that other processes can map."""
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> Pool:
-        """Allocates slots; raises ConfigurationError if the memory cannot be had."""
+        """Allocates a slot pool.
+
+        Args:
+            layout: the layout of one batch's tensors in a slot.
+            slots: number of slots.
+            place: the memory policy, and the device on which the backbone runs.
+
+        Raises:
+            ConfigurationError: there is not enough memory.
+        """
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
-        """Has the heads of this process prepare a partition, so that its first batch need not wait.
+        """Has the heads of this process prepare a head partition, so that its first batch need not wait.
 
-        Heads of other processes prepare it when their first batch comes.
+        Heads of other processes prepare the partition when their first batch comes.
 
         Args:
             model: the model's name.
@@ -85,19 +106,24 @@ class Connection(Protocol[Pool]):
         """
 
     def send(self, handle: Handle, pool: Pool) -> int:
-        """Tells the heads about a batch; returns how many heads were told."""
+        """Sends a batch's handle to the heads. Returns the number of heads to which it was sent.
+
+        Args:
+            handle: the handle.
+            pool: the pool that holds the batch's slot.
+        """
 
     def disconnect(self) -> None:
         """Ends the connection. Call it when no batch is in flight. The owner of the transport closes the transport."""
 
 
 class Transport(Protocol):
-    """A way from backbones to their heads. Each model instance opens a connection."""
+    """Brings handles and features from backbones to their heads. Each model instance opens a connection of its own."""
 
     def connect(self, released: Released, collect: Callable[[], None]) -> Connection[Any]:
         """Opens a connection for one model instance. Any thread may call this.
 
         Args:
-            released: called with each slot that a head gave back, on any thread.
+            released: called on any thread with the lease and the outcome of each slot that a head gave back.
             collect: called on any thread when a reader in another process gave a slot back; see ``OwnedPool.collect``.
         """

@@ -20,7 +20,7 @@ NUM_LANES = 2  # lanes of a server that measures no costs; with more, each batch
 class WarmUp:
     """Runs blank batches of a model on new threads, with the number of threads that its operations use later.
 
-    Otherwise, what an engine makes for a number of threads would be made again while frames flow.
+    With another number of threads, an engine would prepare the model again while frames flow.
 
     Args:
         model: the model; its plans are warmed up.
@@ -44,15 +44,18 @@ class WarmUp:
 
     @property
     def prepares_lanes(self) -> bool:
-        """Whether ``run_on_lanes`` prepares anything. For torch, the run on all cores has prepared everything."""
+        """Whether ``run_on_lanes`` has anything to prepare. For torch, ``run`` has prepared everything already."""
         return self._engine is not Engine.TORCH
 
     def run(self, plan: Plan) -> None:
-        """Warms up a plan on all cores, or on the GPU. Raises what the model raises."""
+        """Runs a plan's blank batches on all cores, or on the GPU. Raises what the model raises."""
         self._run(1, self._on_all_cores, lambda: plan.warm_up(Stream(self._device), Stream(self._device)))
 
     def run_on_lanes(self, plan: Plan) -> None:
-        """Warms up a plan on all lanes. The plan may compute batches meanwhile. Raises what the model raises."""
+        """Runs a plan's blank batches on all lanes at once. The plan may compute batches meanwhile.
+
+        Raises what the model raises.
+        """
         if self.prepares_lanes:
             self._run(self._num_lanes, self._on_lane, plan.warm_up_beside)
 

@@ -1,1 +1,1 @@
-"""Measures what executions cost on this machine, between frames, and keeps the costs."""
+"""Measures how many seconds executions cost on this machine. It measures between frames, and keeps the costs."""

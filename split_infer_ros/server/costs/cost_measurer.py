@@ -29,7 +29,7 @@ class Measurement:
     """One combination that is being measured.
 
     Attributes:
-        mode: the execution mode; see ``CostTable``.
+        mode: the execution mode, named by its number of lanes; see ``CostTable``.
         combination: the models and batch sizes that are executed.
         steps: runs one execution at each step.
         samples_s: the seconds of the executions so far.
@@ -47,20 +47,26 @@ class Measurement:
 
     @property
     def has_enough_samples(self) -> bool:
-        """True once there are at least ``MIN_ROUNDS`` samples that agree."""
+        """True once there are at least ``MIN_ROUNDS`` samples, and they agree (``samples_agree``)."""
         return len(self.samples_s) >= MIN_ROUNDS and samples_agree(self.samples_s)
 
 
 class CostMeasurer:
-    """Chooses which executions of the loaded models to measure, and measures them. Only ``step`` needs no lock.
+    """Chooses which executions of the loaded models to measure, and measures them.
 
-    If a runner records graphs, the measurer also rehearses. It runs executions with costs from earlier days, and
-    executions that the scheduler may fuse. So they are recorded before frames need them.
+    Callers hold the server's lock, except for ``step``.
+
+    If a runner records graphs, the measurer also rehearses: it runs executions without timing them, so that they are
+    recorded before frames need them. It rehearses executions with costs from the database, and executions that the
+    scheduler may fuse.
 
     Args:
         table: knows the models, and gets their costs.
-        runners: the runner of each execution mode of the table.
+        runners: the runner of each execution mode of the table, by number of lanes.
         clock: returns seconds.
+
+    Attributes:
+        done: whether nothing is left to measure or to rehearse.
     """
 
     def __init__(
@@ -75,7 +81,7 @@ class CostMeasurer:
         self.done = True
 
     def restart(self, rules: Rules) -> None:
-        """Starts to choose again, because models or rules changed.
+        """Begins again, because models or rules changed. A measurement that is under way is given up.
 
         Args:
             rules: how the scheduler will combine requests.
@@ -100,7 +106,10 @@ class CostMeasurer:
         return self._current
 
     def step(self, measurement: Measurement) -> bool:
-        """Runs one more execution; returns True if the measurement needs no more executions."""
+        """Runs one more execution. Returns True if the measurement needs no more executions.
+
+        An exception of the execution is kept in ``measurement.failure``, and not raised.
+        """
         try:
             next(measurement.steps)
         except StopIteration:
@@ -111,7 +120,7 @@ class CostMeasurer:
         return measurement.has_enough_samples
 
     def finish(self, measurement: Measurement) -> bool:
-        """Adds the result to the cost table; returns False if models changed meanwhile, so that it does not count."""
+        """Adds the result to the cost table. Returns False, and adds nothing, if models or rules changed meanwhile."""
         if measurement is not self._current:
             return False
         self._current = None
@@ -184,8 +193,8 @@ def time_execution(
     """Runs a combination ``WARM_UPS`` + ``rounds`` times on blank images, and yields after each run.
 
     Args:
-        blank_images: what makes the images of each model, at least of those in the combination.
-        runner: runs the combination; it has loaded these models.
+        blank_images: functions that make the images of each model, at least of those in the combination.
+        runner: runs the combination. It has loaded the models.
         combination: the models and batch sizes to run.
         rounds: how many executions are timed.
         add_sample: receives the seconds of each timed execution.

@@ -54,17 +54,17 @@ class _LoadedModel:
 
 
 class CostTable:
-    """The costs of the loaded models in every execution mode.
+    """The costs of executions of the loaded models, in seconds, in every execution mode.
 
-    An execution mode is named by its number of lanes. In mode 0, an execution has all cores, or the GPU. In any other
-    mode, each execution has one core, so many executions run concurrently, and models are not fused. Lanes are for
-    models that can use them.
+    An execution mode is named by its number of lanes. In mode 0, an execution has all cores, or the GPU. In the other
+    mode, each execution has a lane of one core. Executions then run concurrently, and models are not fused. Only models
+    that can use lanes have costs there.
 
     Args:
-        key: the device and the versions under which costs are kept.
-        database: keeps costs. They are loaded from it.
+        key: the device and the software versions to which the costs belong.
+        database: keeps costs. ``load_costs`` reads them.
         max_batch_size: the largest batch that is measured; may be replaced.
-        graphs: whether executions are recorded as graphs.
+        graphs: whether executions are recorded as CUDA graphs.
         num_lanes: the number of lanes, one a core; 0 if all cores, or the GPU, are the only execution mode.
     """
 
@@ -80,12 +80,12 @@ class CostTable:
 
     @property
     def blank_images(self) -> Mapping[str, BlankImages]:
-        """What makes the images of each model and each stack, by name."""
+        """A function for each model and each stack, by name. Given a batch size, it returns black images."""
         images_of = {name: model.blank_images for name, model in self._models.items()}
         return {**images_of, **{name: stack.blank_images for name, stack in self._stacks.items()}}
 
     def load_costs(self) -> None:
-        """Takes costs from the database. Other threads may use the table meanwhile."""
+        """Reads the costs that earlier runs kept in the database. Other threads may use the table meanwhile."""
         self._kept.load(self._modes)
 
     def add_model(
@@ -97,7 +97,7 @@ class CostTable:
             name: a name that is unique in this table.
             model: the model.
             variant: what the costs depend on besides the model; see ``Plan.cost_key``.
-            pixels: the form of the images, if the backbone normalises them.
+            pixels: the form of the images if the backbone normalises them itself; None if it takes normalised images.
             has_lanes: whether the model can be computed on lanes. If not, its costs on lanes are not measured.
         """
         blank_images: BlankImages = model.blank_images
@@ -110,20 +110,20 @@ class CostTable:
             self._forget_failures({name}, self._modes[1:])
 
     def remove_model(self, name: str) -> None:
-        """Removes a model and its failures. Its costs stay for a later ``add_model``."""
+        """Removes a model, and forgets which of its executions failed. Its costs stay for a later ``add_model``."""
         del self._models[name]
         self._forget_failures({name}, self._modes)
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Replaces the stacks by exactly these. Their members must have been added."""
+        """Replaces all stacks by the given ones. Their members must have been added with ``add_model``."""
         self._forget_failures(self._stacks.keys() - {stack.name for stack in stacks}, self._modes)
         self._stacks = {stack.name: stack for stack in stacks}
 
     def stack_pays(self, members: Sequence[str]) -> bool | None:
-        """Returns whether these models cost clearly less as one network than one after the other, at some batch size.
+        """Returns whether these models cost clearly less as one network than one after the other.
 
-        It is enough if that is so in one execution mode. Returns None while it is not known and measurements are
-        missing.
+        One batch size in one execution mode is enough. Returns None while no measurement has shown it, and some
+        measurements are missing.
 
         Args:
             members: names of added models of one architecture.
@@ -134,7 +134,7 @@ class CostTable:
         return None if None in verdicts else False
 
     def is_stack(self, combination: Combination) -> bool:
-        """Returns whether a combination is an execution of a stack."""
+        """Returns whether a combination is an execution of a stack, and not of single models."""
         return combination[0][0] in self._stacks
 
     def has_failed(self, name: str) -> bool:

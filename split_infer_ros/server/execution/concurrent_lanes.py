@@ -9,10 +9,10 @@ from split_infer_ros.server.execution.merge_runner import Inputs, MergeRunner, O
 
 
 class ConcurrentLanes:
-    """Runs the same execution on all lanes at the same time.
+    """Runs one execution on all lanes at the same time, each lane with the same models and images.
 
     Args:
-        lanes: a runner for each lane, with one thread each. ``close`` closes them.
+        lanes: a runner for each lane, with one thread each. ``close`` closes these runners.
     """
 
     graphs = None  # a CPU records no graphs
@@ -25,7 +25,7 @@ class ConcurrentLanes:
         """Does nothing, because a CPU records no graphs."""
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Runs the execution on all lanes, and waits until all are done. All have the same results, so one is returned.
+        """Runs the execution on all lanes, and waits until all are done. Returns the features that one lane computed.
 
         Raises:
             Exception: an error of a model, raised once all lanes are done.

@@ -20,13 +20,13 @@ class Execution:
 
     Attributes:
         batches: the batches in their order, at least one.
-        scheduled: the decision, with the lane.
+        scheduled: the scheduler's decision, with the lane.
         stack: computes all batches as one network; None if each model computes its own batch.
-        before: executions with frames of the same sources. They are handed over first.
+        before: earlier executions with frames of the same sources. Heads must get the batches of these first.
         failed: the batches that are lost, and why.
         began: when the execution was given to the device, in seconds of the steady clock.
         done: the fence after which the features are in the slots.
-        is_over: whether all batches are handed over or lost.
+        is_over: whether all batches are handed over to heads or lost.
     """
 
     batches: Sequence[Batch]

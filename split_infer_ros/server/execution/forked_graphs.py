@@ -19,15 +19,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class GraphRecorder(Protocol):
-    """Records a combination, given an example of each input."""
+    """Records models that run concurrently as one graph, given a batch of each as an example."""
 
     def __call__(self, models: Mapping[str, Backbone], examples: Mapping[str, Images]) -> RecordedGraph: ...
 
 
 class ForkedGraphs:
-    """Graphs that fork over the streams of their models. Their memory is limited.
+    """The graphs of combinations of models. In a graph, each model runs on a stream of its own, beside the others.
 
-    ``graph_policy`` decides which graphs are kept.
+    The memory of all graphs is limited. The module ``graph_policy`` decides which graphs are kept.
 
     Args:
         model_streams: the streams over which the graphs fork.
@@ -61,18 +61,22 @@ class ForkedGraphs:
         return self._misses.most_common(1)[0][0] if self._misses else None
 
     def has_room(self, combination: Combination) -> bool:
-        """Returns whether a graph can be kept without evicting one, if it takes as much as its models' own graphs."""
+        """Returns whether a graph of the combination probably fits beside all other graphs.
+
+        The estimate of its memory is the sum of the graphs that its models have alone.
+        """
         single_bytes = [self._graphs[single,].bytes for single in combination if (single,) in self._graphs]
         return self.bytes + sum(single_bytes) <= self._max_bytes
 
     def run(self, models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> dict[str, Features]:
         """Runs one execution, with a single launch if its combination is recorded. Records nothing.
 
-        The results lie in a graph's memory until these models run again.
+        The results are valid until these models run again.
 
         Args:
             models: the backbones by name.
-            inputs: (n, 3, h, w) for each model; see ``padded_combination``.
+            inputs: for each model that runs, its n images (n, 3, h, w). A graph for more images may run them; see
+                ``padded_combination``.
         """
         counts = {model: len(images) for model, images in inputs.items()}
         combination = padded_combination(counts)
@@ -91,7 +95,7 @@ class ForkedGraphs:
 
         Args:
             models: the backbones by name.
-            inputs: (n, 3, h, w) for each model of the combination.
+            inputs: for each model of the combination, its n images (n, 3, h, w).
 
         Raises:
             Exception: the error of a model that cannot run at all.
@@ -126,7 +130,7 @@ class ForkedGraphs:
         self._refused.remove(combination)
 
     def remove_models(self, models: Collection[str]) -> None:
-        """Removes the graphs of models that were unloaded, their misses, and their streams."""
+        """Removes the graphs and the streams of models that were unloaded, and what is known about their recording."""
 
         def is_removed(combination: Combination) -> bool:
             return any(model in models for model, _ in combination)

@@ -2,10 +2,10 @@
 
 On a CPU, the models share the cores. On a GPU, one CUDA graph forks the models over streams and joins them.
 
-The paper rewrites kernels (PTX) so that one launch does the work of several. Here, kernels stay unchanged. With
-merging, a model's weights are read once for all images of a batch, and one graph launches the kernels of all models. If
-one model does not fill the GPU, kernels of several models run concurrently. Models of one architecture can run as one
-network, a ``StackedModel``. Each of its kernels does the work of all these models.
+The paper on kernel merge and fusion rewrites kernels (PTX) so that one launch does the work of several. Here, kernels
+stay unchanged. With merging, a model's weights are read once for all images of a batch, and one graph launches the
+kernels of all models. If one model does not fill the GPU, kernels of several models run concurrently. Models of one
+architecture can run as one network, a ``StackedModel``. Each of its kernels does the work of all these models.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LaunchedExecution:
 
 
 class MergeRunner:
-    """Runs the loaded models, all on one device. Only one thread may use it.
+    """Runs executions of the loaded models, all on one device. Only one thread may use it.
 
     Args:
         device: the device on which the models run.
@@ -104,13 +104,15 @@ class MergeRunner:
         engines: Mapping[str, Engine] = MappingProxyType({}),
         num_threads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Replaces the models by exactly these.
+        """Replaces all loaded models by the given ones.
 
         Args:
-            backbones: the backbones by the model's name. Each maps (n, 3, h, w) to the features at its split point.
+            backbones: the backbones by the model's name. Each maps n images (n, 3, h, w) to the features at its split
+                point.
             image_s: the seconds that an image of each model takes on one core. They decide how models share cores.
             engines: the engine of each model; torch for models that are not named.
-            num_threads: how many threads each model uses alone on a CPU; all threads of the runner if 0 or not named.
+            num_threads: how many threads each model uses on a CPU if it runs alone; all threads of the runner if 0 or
+                not named.
         """
         removed = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
         if self.graphs is not None:
@@ -123,21 +125,24 @@ class MergeRunner:
 
         Args:
             model: the model that is pre-processed or computed next.
-            num_threads: number of threads on a CPU; None: the number that the model uses alone.
+            num_threads: number of threads on a CPU; None: the number that the model uses if it runs alone.
         """
         count = num_threads or self._model_threads.get(model) or self._num_threads
         self._engines.get(model, Engine.TORCH).use_threads(count, self._num_lanes)
 
     def prepare(self, inputs: Inputs) -> None:
-        """Records the execution, if executions are recorded and memory suffices. This takes tenths of a second."""
+        """Records the execution of these batches as a CUDA graph, which takes tenths of a second.
+
+        Does nothing if the runner records no graphs, or if memory does not suffice.
+        """
         if self.graphs is not None:
             with inference_mode(), self.stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs, stack: StackedModel | None = None) -> Outputs:
-        """Runs one execution to its end.
+        """Runs one execution to its end. Returns the features of each model.
 
-        On a GPU, the results stay valid until these models run again.
+        On a GPU, the features stay valid until these models run again.
 
         Args:
             inputs: a batch of each model that takes part.
@@ -161,7 +166,7 @@ class MergeRunner:
         compute: Compute | None = None,
         stack: StackedModel | None = None,
     ) -> LaunchedExecution:
-        """Launches one execution. On a CPU, it is done when this returns. On a GPU, it may still run.
+        """Launches one execution. On a CPU, the execution is done when this returns. On a GPU, it may still run.
 
         Args:
             inputs: a batch of each model that takes part. The caller keeps them until the execution is done.
@@ -193,7 +198,7 @@ class MergeRunner:
         return LaunchedExecution(Fence(), failed)
 
     def close(self) -> None:
-        """Ends the threads, and releases the models."""
+        """Ends the threads, waits until the device is done, and forgets the models."""
         self._threads.shutdown()
         self.stream.fence().wait()
         self.load({}, {})

@@ -1,4 +1,4 @@
-"""Records the backbone of a plan as CUDA graphs. Tells which backbones can be recorded, and how large inputs are."""
+"""Records the backbone of a plan as CUDA graphs. Tells which backbones can be recorded, and how large an input is."""
 
 from __future__ import annotations
 
@@ -45,7 +45,19 @@ def graph_input_bytes_of(model: SplitModel, settings: StageSettings) -> int:
 def record_backbone(
     backbone: Backbone, slots: SlotMemory, model: SplitModel, settings: StageSettings, *, memory: MemoryPool
 ) -> GraphedBackbone:
-    """Records a backbone for all slots and batch sizes of a plan; see ``GraphedBackbone.record``."""
+    """Records a backbone as CUDA graphs for all slots and batch sizes of a plan; see ``GraphedBackbone.record``.
+
+    Args:
+        backbone: the backbone of the plan.
+        slots: the slots into which the graphs write features.
+        model: the model that has the backbone.
+        settings: the settings of the plan.
+        memory: the memory of the graphs' images. The graphs get memory of the same policy.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for the graphs.
+        CaptureError: the backbone cannot be recorded.
+    """
     with inference_mode():
         example = as_tensor(model.blank_images(settings.batch_size))
         return GraphedBackbone.record(backbone, slots, settings.pool_slots, example, memory=memory)

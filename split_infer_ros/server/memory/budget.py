@@ -1,4 +1,4 @@
-"""Checks the memory of a plan against the user's budget, and that of weights against the GPU's free memory."""
+"""Checks whether a plan fits into the user's memory budget, and whether weights fit into the GPU's free memory."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class PlanBudget:
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes that the plan takes on both sides: slots, staging, and on a GPU image buffers and inputs of graphs.
+        """Bytes that the plan takes on CPU and GPU together: slots and staging buffer.
 
-        Image buffers are counted with their size for one image of 640x480. Each slot has an input for graphs.
+        With a GPU, also image buffers (raw images on their way to the GPU) and inputs of graphs, one for each slot.
+        Image buffers are counted with their size for one image of 640x480.
         """
         settings, policy = self.settings, self.place.policy
         slot_bytes = Layout(self.split_point.tensors, settings.batch_size).slot_bytes

@@ -1,4 +1,4 @@
-"""Checks that a model has room beside other models: for its weights, and for a plan that blank images try."""
+"""Checks that memory suffices for a model beside other models: for its weights, and for a plan with blank images."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: 
 
 
 def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_bytes: float, warm_up: WarmUp) -> Plan:
-    """Makes slots and staging for these settings, and tries them with blank images.
+    """Makes a plan for these settings, and runs blank images with it.
 
     Args:
         instance: the model's instance. It does not use the plan yet.
-        settings: the settings of slots and staging.
+        settings: the settings of the plan.
         taken_bytes: the part of the memory budget that other models use.
         warm_up: runs the blank images.
 

@@ -44,8 +44,9 @@ class Effort:
         batches: the fewest batches of a pipeline that are timed.
         seconds: how long a pipeline is timed. It ends after ``MAX_BATCHES`` batches in any case.
         runs: the fewest pipelines that run at each batch size, unless the best split point is known earlier.
-        repeats: number of runs after which a split point that is nearly the best counts as known.
-        max_s: seconds that the pipelines of one batch size may take in total. Later ones run only to complete ``runs``.
+        repeats: number of runs after which a split point that is nearly the best is not run again.
+        max_s: seconds that the pipelines of one batch size may take in total. After that, further pipelines run only
+            until there were ``runs`` of them.
     """
 
     rounds: int = 3
@@ -58,7 +59,7 @@ class Effort:
 
 
 class Profiler:
-    """Measures one model.
+    """Measures the times of one model's stages at its split points, alone and in pipelines.
 
     Args:
         model: the model, on its device.
@@ -90,7 +91,7 @@ class Profiler:
         self._samples: dict[tuple[str, int], PointSamples] = {}  # by split point and batch size
 
     def measure(self, batch_sizes: Sequence[int]) -> list[PointSamples]:
-        """Measures every split point at these batch sizes.
+        """Measures every split point at these batch sizes. Returns the samples of each split point and batch size.
 
         Raises:
             ConfigurationError: the memory is too small for a batch size.

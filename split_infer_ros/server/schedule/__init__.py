@@ -1,1 +1,1 @@
-"""Orders what waits and decides what runs next. All are pure policies over numbers, without a clock."""
+"""Orders the requests that wait, and decides which run next. Its modules are pure policies: callers pass the time."""

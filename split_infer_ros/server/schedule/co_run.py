@@ -1,7 +1,8 @@
-"""Finds two executions for a co-run among the requests that wait, each under its own memory policy (§IV-B).
+"""Finds two executions for a co-run among the requests that wait, each under its own memory policy.
 
-The executions that wait are the tasks of the paper's scheduler (``memory_cost.co_run_schedule``). A task may get
-another policy each time, because its neighbours in the queue decide.
+This is the scheduler of the co-optimisation paper (§IV-B), which ``memory_cost.co_run_schedule`` implements. Its tasks
+are the executions that wait. A model's executions may get another policy each time, because the neighbours in the queue
+decide.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class CoRunPair:
 
     The batch under device memory is launched first. It is computed while the pages for the other batch's images are
     mapped.
+
+    Attributes:
+        device: the batch under device memory.
+        managed: the batch under managed memory.
     """
 
     device: RequestBatch
@@ -45,8 +50,8 @@ class CoRunCriteria:
 
     Attributes:
         constants: the machine's constants of the overhead model.
-        legal: the policies that may be used.
-        task_of: returns the memory task of a batch.
+        legal: the memory policies that may be used.
+        task_of: returns what a batch does with memory, as the overhead model takes it.
     """
 
     constants: MachineConstants
@@ -70,7 +75,7 @@ def find_pair(
     pair. No execution ends later than if all ran under device memory.
 
     Args:
-        decision: what ``decide`` returned for the same arguments.
+        decision: what ``decide`` returned for this queue, these costs, this time and these rules.
         queue: requests in order.
         costs: the costs of every model in the queue.
         now: seconds of the steady clock.

@@ -20,7 +20,7 @@ class CoreShare:
 
 
 def share_cores(work_s: Mapping[str, float], num_threads: int) -> tuple[CoreShare, ...]:
-    """Returns shares that end at about the same time. The share with the most work comes first.
+    """Divides models and cores into shares that end at about the same time. The share with the most work comes first.
 
     With more models than cores, each model goes to the share with the least work, the longest model first. With more
     cores than models, each further core goes to the share that would take the longest.

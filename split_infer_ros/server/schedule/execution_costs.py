@@ -41,7 +41,11 @@ class StackCosts:
         return min(seconds / (size * len(self.members)) for size, seconds in self.seconds.items())
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds of the fastest measured execution that serves these batches; infinite if none does."""
+        """Returns the seconds of the fastest measured execution that serves these batches; infinite if none does.
+
+        Args:
+            counts: the number of images of each model.
+        """
         size = max(counts.values(), default=0)
         if not size or not counts.keys() <= set(self.members):
             return math.inf
@@ -55,7 +59,7 @@ class ExecutionCosts:
     Attributes:
         parameters: the number of parameters of each model.
         alone_s: for each model, the seconds of a batch by batch size; at least one size for each model.
-        fused_s: the seconds of fused batches of several models, as far as they were measured.
+        fused_s: the seconds of fused batches of several models by combination, as far as they were measured.
         stacks: the costs of stacks by name, as far as they were measured. A model is in at most one stack.
         pads: whether a batch is padded to the size of a recorded graph, and therefore costs what that size costs.
 
@@ -120,10 +124,13 @@ class ExecutionCosts:
         return self._stack_names.get(model, "")
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds of one execution of these batches, if each model computes its own network.
+        """Returns the seconds of one execution of these batches, if each model computes its batch by its own network.
 
         If the combination was not measured, the result is an estimate. It uses the gain from fusing the same models at
         other batch sizes.
+
+        Args:
+            counts: the number of images of each model.
         """
         if self.pads:
             counts = {model: padded_size(count, len(counts)) for model, count in counts.items()}
@@ -138,7 +145,11 @@ class ExecutionCosts:
         return apart_s * self._fusion_ratios.get(frozenset(counts), 1.0)
 
     def shortest_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the shortest time for these batches, in seconds: one after the other, or in a stack."""
+        """Returns the seconds of these batches in the faster way: one after the other, or in a stack.
+
+        Args:
+            counts: the number of images of each model.
+        """
         apart_s = sum(self.batch_s(model, count) for model, count in counts.items())
         return min([apart_s, *(stack.execution_s(counts) for stack in self.stacks.values())])
 
@@ -190,7 +201,9 @@ def _interpolated_s(measured: Mapping[int, float], count: int) -> float:
 
 
 def fusable_combinations(parameters: Mapping[str, int]) -> Iterable[Combination]:
-    """Yields combinations that may run as one execution: several models of one size class (§II-B), fewest models first.
+    """Yields combinations of several models that may run as one execution, those of the fewest models first.
+
+    The models of a combination are either all small, or all not small (§II-B).
 
     Args:
         parameters: the number of parameters of each loaded model.

@@ -1,4 +1,4 @@
-"""Decides whether another batch may begin, from the batches behind the backbone. It is a pure policy."""
+"""Decides whether another batch may begin, from the batches in the backbone and behind it. It is a pure policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ WEIGHT = 0.25  # the weight of the newest sample in a moving average
 class Flow:
     """Keeps the age of results low if the head is slower than the backbone.
 
-    A batch that begins too early waits for the head, and its frames grow old. Newer frames would have taken their
-    place. So a batch begins such that it reaches the head about when the head is done with the batches before it.
+    A batch that begins too early waits for the head, and its frames grow old. A later batch would have newer frames. So
+    a batch begins when it will reach the head at about the time when the head is done with earlier batches.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,13 @@ class Flow:
         self._behind_s += WEIGHT * (behind_s - self._behind_s)
 
     def admits(self, in_backbone: int, behind: int) -> bool:
-        """Returns whether another batch would wait for the head no longer than about the time of one batch there.
+        """Returns whether another batch may begin now.
+
+        It may if it would wait for the head no longer than the head takes for about one batch.
 
         Args:
             in_backbone: number of batches in the backbone.
-            behind: number of batches that were handed over and are not back.
+            behind: number of batches that were handed over to the head and have not come back.
         """
         arrives_s = (1 + in_backbone) * self._backbone_s
         return (in_backbone + behind) * self._behind_s <= arrives_s + self._behind_s

@@ -1,4 +1,4 @@
-"""Decides which combinations are recorded as graphs in advance, which graphs serve one, and which are evicted.
+"""Decides which combinations are recorded as graphs in advance, which graphs run a combination, and which are evicted.
 
 Recording delays all frames that wait, so nothing is recorded while frames wait. Combinations that the scheduler may
 choose are recorded in advance. Any other combination uses the graphs of its single models, and is recorded when no
@@ -22,10 +22,10 @@ def padded_combination(counts: Mapping[str, int]) -> Combination:
 
 
 def graphs_for(counts: Mapping[str, int], recorded: Collection[Combination]) -> tuple[Combination, ...]:
-    """Returns the graphs that serve an execution concurrently. A model without a graph launches kernel by kernel.
+    """Returns the graphs that run an execution. Models without a graph are launched kernel by kernel.
 
-    The result is the combination's own graph, or else the graphs of its single models. Those also fill the GPU, but
-    need one launch each.
+    The result is the combination's own graph, or else the graphs of its single models. The graphs of single models run
+    concurrently and also fill the GPU, but need one launch each.
 
     Args:
         counts: the number of images of each model.
@@ -44,7 +44,7 @@ def graphs_for(counts: Mapping[str, int], recorded: Collection[Combination]) -> 
 def graphs_to_evict(
     graph_bytes: Mapping[Combination, int], new: Combination, *, new_bytes: int, max_bytes: int
 ) -> tuple[Combination, ...] | None:
-    """Returns the graphs to evict for a new one; None if there is no room for it.
+    """Returns the graphs to evict for a new graph; None if there is no room for the new graph even then.
 
     Graphs of several models are evicted first. A new graph of several models evicts no graph of a single model, because
     it only saves a few launches. The graph of a single model serves every combination that is not recorded.
@@ -69,9 +69,10 @@ def graphs_to_evict(
 
 
 def foreseen_combinations(costs: ExecutionCosts, rules: Rules) -> Iterator[Combination]:
-    """Yields the padded combinations of several models that the scheduler may fuse, the fewest requests first.
+    """Yields the combinations of several models that the scheduler may fuse, the fewest requests first.
 
-    Models are fused only if a measurement showed that this saves time.
+    The numbers of images are the batch sizes of graphs (``padded_size``). Models are fused only if a measurement showed
+    that this saves time.
 
     Args:
         costs: the costs of all models.

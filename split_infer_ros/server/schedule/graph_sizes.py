@@ -26,7 +26,8 @@ def measured_sizes(max_batch_size: int, *, graphs: bool) -> list[int]:
 
     Args:
         max_batch_size: the largest batch.
-        graphs: whether batches run in graphs. Then these are the graphs' sizes, or else powers of two and the largest.
+        graphs: whether batches run in graphs. If so, the sizes are those of the graphs. If not, they are the powers of
+            two and the largest batch.
     """
     if graphs:
         return sorted({padded_size(count) for count in range(1, max_batch_size + 1)})

@@ -1,6 +1,6 @@
-"""What executions tell about lanes while costs are not known: when to use them, and whether they pay.
+"""Decides from running executions when to use lanes, and whether lanes serve more than all cores together.
 
-Both classes are pure policies: callers pass the times.
+This serves while costs of executions are not known. Both classes are pure policies: callers pass the times.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ class LaneRule:
         return now < self._paused_until
 
     def begin(self, now: float, *, on_lane: bool, is_idle: bool) -> None:
-        """Notes that an execution begins. ``is_idle`` says whether nothing else runs."""
+        """Notes that an execution begins.
+
+        Args:
+            now: seconds of the steady clock.
+            on_lane: whether the execution runs on a lane; otherwise it has all cores.
+            is_idle: whether nothing else runs.
+        """
         self._is_busy, self._interval_s = self._busy_at(now), self._interval_at(now)
         self._last_begin = now
         self._alone = self._alone + 1 if on_lane and is_idle else 0
@@ -97,16 +103,18 @@ class LaneRule:
 
 
 class LaneTrial:
-    """Compares one model's executions side by side on lanes with those on all cores. The fastest of each counts.
+    """Compares one model's executions side by side on lanes with its executions on all cores.
 
-    One execution that is faster on a lane shows that lanes serve more. If all ``TRIALS`` executions on lanes are
-    clearly slower, lanes do not serve more.
+    Let the limit be ``num_lanes`` times the time of the fastest execution on all cores. One execution on a lane that
+    takes less than the limit shows that lanes serve more. Otherwise, ``TRIALS`` executions on lanes decide: lanes serve
+    more if the fastest of them took less than ``TRIAL_LIMIT`` times the limit. Only executions of as many images are
+    compared.
 
     Args:
         num_lanes: how many executions are computed side by side.
 
     Attributes:
-        lanes_pay: the verdict; None while there is none.
+        lanes_pay: whether lanes serve more; None while that is not known.
     """
 
     def __init__(self, num_lanes: int) -> None:
@@ -121,7 +129,7 @@ class LaneTrial:
         Args:
             seconds: the time from its beginning to its end.
             num_images: number of images in its batch.
-            on_lane: whether it ran on a lane, with all other lanes at work.
+            on_lane: whether it ran on a lane, with all other lanes at work; otherwise it had all cores.
         """
         if self.lanes_pay is not None:
             return

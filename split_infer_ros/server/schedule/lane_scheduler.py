@@ -56,14 +56,14 @@ class LaneScheduler:
     """Decides which execution starts next, and on which lane. It has no clock, and its caller holds a lock.
 
     A free lane starts the next requests while other lanes are at work. Frames of one source may run on several lanes.
-    The executor keeps their order when it hands results over. All cores together serve requests that are done sooner
-    that way. They also serve the first request if only they can meet its deadline. While the costs of a model are not
-    known, ``LaneRule`` decides.
+    The executor keeps their order when it hands batches over to heads. All cores together serve requests that are done
+    sooner that way. They also serve the first request if only they can meet its deadline. While the costs of a model
+    are not known, ``LaneRule`` decides.
 
     No request starves while costs are known. Let n be the number of requests that are ever before it in the queue, plus
     the executions that run when it arrives. The request waits for at most 2 n + 1 of the longest executions. While it
-    waits, one of these n runs. Otherwise lanes are drained, so that all cores can next serve one of the n, or the
-    request itself. Requests behind it add nothing.
+    waits, one of these n runs. Otherwise no lane starts anything until all lanes are idle. Then all cores serve one of
+    the n, or the request itself. Requests behind it add nothing.
 
     Args:
         num_lanes: number of lanes; 0 if all cores, or the GPU, are the only execution mode.
@@ -95,7 +95,9 @@ class LaneScheduler:
         rules: Rules,
         on_lanes: Collection[str] | None = None,
     ) -> ScheduledExecution:
-        """Returns the execution that starts now. If it has no batches, nothing starts. It may name late requests.
+        """Returns the execution that starts now. If it has no batches, nothing starts.
+
+        Its decision may name late requests, which the caller drops.
 
         Args:
             queue: requests of models with a free slot, in order.

@@ -42,7 +42,8 @@ class Decision:
     Attributes:
         batches: one execution, with one batch for each model. The model of the first request comes first. Empty if
             nothing runs.
-        late: requests to drop as ``deadline``. They cannot meet theirs, and their tenants want no late results.
+        late: requests to drop as ``deadline``. They cannot meet their deadlines, and their tenants want no late
+            results.
         stack: the name of the stack that computes the batches as one network; empty if each model computes its own.
     """
 
@@ -79,7 +80,7 @@ def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dic
     """Returns for each model when its next batch may run, in seconds of the steady clock.
 
     A full batch may run at once: its time is the arrival of its oldest request. A batch is full if no more requests of
-    the model would join it, because of the rules, or because a larger batch would save nothing.
+    the model would join it. Either the rules do not allow more, or a larger batch would save nothing.
 
     Args:
         queue: the requests that wait.
@@ -106,7 +107,7 @@ def decide(
 ) -> Decision:
     """Returns the next execution, and requests that are too late.
 
-    A decision may name late requests only. The caller then asks again, because other requests may wait behind them.
+    A decision may name late requests only. The caller then calls again, because other requests may wait behind them.
 
     Args:
         queue: requests in order. A decision looks at one window of requests, and at up to ``MAX_LATE`` late ones.

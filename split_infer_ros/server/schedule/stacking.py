@@ -33,8 +33,8 @@ def best_stacked_execution(
     and stand for members without requests. Each measured number of images is tried with the first requests of every
     member.
 
-    An execution is not considered if it would make a request miss its deadline that would meet it alone. It is also not
-    considered if it would make a request late that is then dropped.
+    An execution is not considered if a request in it would be late, but would meet its deadline alone. It is also not
+    considered if a request in it would be late, and its tenant wants late frames dropped.
 
     Args:
         window: requests in order, the first one first.
