@@ -2,8 +2,8 @@
 
 Exporters fix the batch to 1 by default, or to a number that the user gives. They write this number into constants, such
 as the target of a Reshape. This module infers shapes for this number of images and for twice as many. The difference
-shows where the batch lies in each value. Then it rewrites the constants. That is not enough for graphs that pick the
-first image, or have the number in other places. The caller therefore compares results.
+shows which dimension of each value is the batch. Then it rewrites the constants. A graph that picks the first image, or
+holds the number in other places, may still give wrong results for other batch sizes. So the caller compares results.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def with_symbolic_batch(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxG
 
 
 def with_batch_of_one(graph: OnnxGraph) -> OnnxGraph:
-    """Returns a graph that takes one image at a time."""
+    """Returns a copy of a graph that takes one image at a time."""
     import onnx
 
     proto = onnx.ModelProto()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import onnx
 
 Edit = Callable[["onnx.GraphProto", "onnx.NodeProto"], None]
-"""Changes a node that is not yet in the graph. Nodes and constants that it needs are added to the graph."""
+"""Takes a graph and a node that is not in it yet. Changes the node, and adds what the node then needs to the graph."""
 
 _LAST = 2**63 - 1  # as an end of a Slice: up to the last element
 _PREFIX = "split_infer_ros/batch"  # begins the names of values that an edit adds
@@ -23,13 +23,13 @@ def retarget(graph: onnx.GraphProto, node: onnx.NodeProto, *, target: Sequence[i
 
 
 def extend_slice(graph: onnx.GraphProto, node: onnx.NodeProto, *, ends: Sequence[int], place: int) -> None:
-    """Makes a Slice take all images. ``place`` is the index of the batch among the axes that it slices."""
+    """Makes a Slice take all images. ``ends`` are its ends so far, and ``ends[place]`` is the end of the batch."""
     ends = [_LAST if each == place else end for each, end in enumerate(ends)]
     node.input[2] = add_constant(graph, f"{_PREFIX}/ends/{node.output[0]}", ends)
 
 
 def set_resized(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequence[int]) -> None:
-    """Makes a Resize keep the number of images. ``lengths`` are the other dimensions of its result."""
+    """Makes a Resize keep the number of images. ``lengths`` are the lengths of its result's other dimensions."""
     node.input[3] = _add_shape(graph, node, str(node.input[0]), lengths)
 
 
@@ -39,7 +39,10 @@ def expand_by_one(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequ
 
 
 def take_first_rows(graph: onnx.GraphProto, node: onnx.NodeProto, *, places: Sequence[int]) -> None:
-    """Replaces constants with a row for each image by their first row. The operator broadcasts it to all images."""
+    """Replaces constant inputs that have a row for each image by their first row.
+
+    The operator broadcasts the row to all images. ``places`` are the indices of these inputs.
+    """
     for place in places:
         node.input[place] = _first_row(graph, node, place)
 

@@ -178,7 +178,7 @@ def _num_bytes(tensor: onnx.TensorProto) -> int:
 
 @contextmanager
 def structure_of(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """Empties the model's large constants while the context is open, and restores them at its end.
+    """Yields a model with its large constants emptied. Restores the constants when the context ends.
 
     Code that only looks at a model's structure then copies no weights. Protobuf copies at most 2 GB.
     """

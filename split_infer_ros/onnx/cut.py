@@ -35,7 +35,8 @@ class Cutter:
         """Returns the part between two places.
 
         The part's inputs are the values that cross the first place, in order. Its outputs are the values that cross the
-        last place. It has the nodes that its outputs need. A value that is both gets another name as an output.
+        last place. It has the nodes that its outputs need. A value that crosses both places gets another name as an
+        output.
 
         Args:
             name: the part's name, for messages.
@@ -64,7 +65,11 @@ class Cutter:
         return OnnxGraph(name, part)
 
     def weights_of(self, first: int, last: int) -> list[str]:
-        """Returns the names of the weights in the part between two places, without sparse weights."""
+        """Returns the names of the weights in the part between two places, without sparse weights.
+
+        Args:
+            first, last: the number of the graph's nodes before each place.
+        """
         nodes = self._nodes_between(self._dataflow.live(first), self._dataflow.live(last))
         used = {name for node in nodes for name in used_values(node)}
         return [str(tensor.name) for tensor in self._graph.proto.graph.initializer if tensor.name in used]

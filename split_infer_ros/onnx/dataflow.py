@@ -65,7 +65,7 @@ class Dataflow:
         return self._dependences.get(name, Dependence.NOTHING)
 
     def live(self, position: int) -> list[str]:
-        """Returns the names of the values that cross a place, in the order in which they are made.
+        """Returns the names of the values that cross a place, in the order in which the graph computes them.
 
         Args:
             position: the number of nodes before the place. The graph's outputs cross the place behind the last node.

@@ -1,4 +1,4 @@
-"""Divides a graph behind its last layers: the network before them, and the decoding of what they give."""
+"""Divides a graph behind its last layers: into the network up to there, and the decoding of the network's outputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ MOVING = (
 def divide(graph: OnnxGraph) -> tuple[OnnxGraph, OnnxGraph] | None:
     """Divides a graph into the part up to its last layers, and the part that decodes their outputs.
 
-    The result is None if the graph does not decode: if operators behind the last layers only move values. It is also
-    None if the decoding takes the graph's inputs, or a value of a type that cannot be inferred.
+    Returns:
+        Both parts. None if the operators behind the last layers only move values, so that nothing is decoded. Also None
+        if the decoding takes an input of the graph, or a value of a type that cannot be inferred.
     """
     import onnx
 

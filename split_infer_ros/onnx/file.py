@@ -22,7 +22,7 @@ LOADERS = ("EPContext", "PyOp", "PythonOp")  # operators that load other files o
 
 
 def read_onnx(path: Path) -> OnnxGraph:
-    """Reads a model with its weights, and checks it. A damaged file can end the process: ``inspect_files`` guards it.
+    """Reads a model with its weights, and checks it. A damaged file can end the process: call ``inspect_files`` before.
 
     Weights may lie in other files beside the model. Functions that the file defines are inlined. ``unify`` removes
     differences between exporters.
@@ -57,10 +57,15 @@ def read_onnx(path: Path) -> OnnxGraph:
 
 
 def weights_beside(path: Path) -> dict[Path, int]:
-    """Returns the files beside a model that hold its weights, and how many bytes it takes of each. Reads none of them.
+    """Returns the files beside a model that hold its weights, and how many bytes the model takes from each.
+
+    Reads none of these files.
+
+    Args:
+        path: the model's file.
 
     Raises:
-        ConfigurationError: the model cannot be read, or weights are not where it says.
+        ConfigurationError: the model cannot be read, or weights are not where the model says.
     """
     return find_external(_parse(path), path)
 

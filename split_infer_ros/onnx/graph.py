@@ -64,7 +64,7 @@ class GraphFacts:
 
     @classmethod
     def of_json(cls, written: Mapping[str, Any]) -> GraphFacts:
-        """Returns facts from the values that ``as_json`` gave."""
+        """Returns the facts that ``as_json`` wrote."""
         inputs, outputs = (tuple(map(_parsed, written[side])) for side in ("inputs", "outputs"))
         return cls(inputs, outputs, written["digest"], written["operators"], tuple(written["has_known_shape"]))
 
@@ -105,7 +105,7 @@ class OnnxGraph:
             facts: the graph's facts.
             read: makes the graph if ``content`` is missing or damaged. Its errors reach the caller that needs more than
                 facts. If it makes a graph with another digest, that caller gets a ConfigurationError.
-            content: as in the attributes.
+            content: a file with the serialised model, as in the attributes of the class.
         """
         graph = cls.__new__(cls)
         graph.name, graph.path, graph.content = name, None, content
@@ -121,7 +121,11 @@ class OnnxGraph:
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """The model. It must not be changed."""
+        """The model. It must not be changed. A graph that ``described`` made reads it at the first access.
+
+        Raises:
+            ConfigurationError: the model has changed since the facts were found out.
+        """
         content = self.read_content()
         if content is None:
             graph = self._read()
@@ -133,7 +137,7 @@ class OnnxGraph:
         return onnx.load_model_from_string(content)
 
     def read_content(self) -> bytes | None:
-        """Returns the serialised model, or None if no file has it. Removes a file that changed since it was written."""
+        """Returns the serialised model, or None if no file has it. Removes the file if it is damaged."""
         if self.content is None:
             return None
         with suppress(OSError):
@@ -145,7 +149,7 @@ class OnnxGraph:
 
     @cached_property
     def operators(self) -> Mapping[str, int]:
-        """How many nodes of each kind the graph has. Nodes in subgraphs do not count."""
+        """How many nodes of each operator the graph has, without the nodes in subgraphs."""
         return Counter(str(node.op_type) for node in self.proto.graph.node)
 
     @cached_property

@@ -28,13 +28,13 @@ class OnnxImageInput:
     """How a model takes images, and a graph that takes them in one way.
 
     Attributes:
-        graph: takes one input, float32 (N, 3, height, width). Its floating outputs are float32. It is the file's own
-            graph if that does so already.
+        graph: takes one input, float32 (N, 3, height, width). Its floating-point outputs are float32. It is the file's
+            own graph if that already does so, or else an edited copy.
         height, width: the size of the images in pixels.
-        levels: whether the file takes whole numbers, so that the graph's input is 0..255.
+        levels: whether the file takes whole numbers. The graph's input is then 0..255.
         is_grey: whether the file takes one channel. The graph makes it of red, green and blue, in this order.
-        is_stretched: whether the file also takes the size of the original image. RT-DETR and its kin do; their images
-            are stretched to the input.
+        is_stretched: whether the file also takes the size of the original image, as RT-DETR and similar models do.
+            Images are then stretched to the input's size.
         filled: sentences for the log about what the package supplies because the file leaves it open.
     """
 
@@ -48,7 +48,7 @@ class OnnxImageInput:
 
 
 def read_image_input(graph: OnnxGraph, input_size: str = "") -> OnnxImageInput:
-    """Finds out how a graph takes images, and makes it take float32 (N, 3, height, width) alone.
+    """Finds out how a graph takes images, and makes a graph whose only input is float32 (N, 3, height, width).
 
     Args:
         graph: the whole model.

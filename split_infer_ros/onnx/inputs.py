@@ -54,7 +54,7 @@ class ImageForm:
 
     @property
     def sides(self) -> tuple[int | None, int | None]:
-        """Height and width as the graph declares them."""
+        """Height and width as the graph declares them; None for one that the graph leaves open."""
         rows = self.tensor.shape[int(self.has_batch) :]
         rows = rows[:2] if self.is_channels_last else rows[1:]
         return rows[0], rows[1]
@@ -65,7 +65,7 @@ class GraphEnds:
 
     Args:
         graph: the graph. It is not changed.
-        proto: a model to edit instead of the graph's own, for example one without weights; None: the graph's own.
+        proto: the model to edit, for example one without weights; None for the graph's own model.
     """
 
     def __init__(self, graph: OnnxGraph, proto: onnx.ModelProto | None = None) -> None:
@@ -83,7 +83,7 @@ class GraphEnds:
         self._images = ""  # name of the images' input
 
     def take_images(self, form: ImageForm, height: int, width: int) -> None:
-        """Makes the graph take float32 (N, 3, height, width). Added nodes convert to the form that it had before."""
+        """Makes the graph take float32 (N, 3, height, width). Added nodes convert this to the old ``form``."""
         import onnx
 
         own, place = self._declared(form.tensor.name)
@@ -113,11 +113,11 @@ class GraphEnds:
         self._graph.node.add(op_type="Identity", input=[value], output=[form.tensor.name], name=f"{ADDED}:input")
 
     def fill(self, name: str, values: Sequence[float], lengths: Sequence[int], *, is_repeated: bool) -> None:
-        """Makes a constant of an input. ``take_images`` must be called before.
+        """Replaces an input by constant values. ``take_images`` must be called before.
 
         Args:
             name: the input's name.
-            values: the input's elements for one image; a single one is repeated for all.
+            values: the input's elements for one image. A single value is repeated for all elements.
             lengths: the input's shape. With ``is_repeated``, it is the shape for one image, without the batch.
             is_repeated: whether the input has a batch dimension in front of ``lengths``.
         """
@@ -145,7 +145,11 @@ class GraphEnds:
         del self._graph.input[self._declared(name)[1]]
 
     def give_float32(self, *, adds_batch: bool) -> None:
-        """Casts outputs of other floating types to float32. ``adds_batch`` puts a batch of 1 before each output."""
+        """Casts outputs of other floating-point types to float32.
+
+        Args:
+            adds_batch: whether each output also gets a first dimension of length 1, for the batch.
+        """
         import onnx
 
         others = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
@@ -239,5 +243,5 @@ def _rename_in(nodes: Sequence[onnx.NodeProto], name: str, new: str) -> None:
 
 
 def needs_float32(graph: OnnxGraph) -> bool:
-    """Whether an output has floating elements other than float32."""
+    """Returns whether an output has floating-point elements of another type than float32."""
     return any(is_floating(tensor.dtype) and tensor.dtype != FLOAT32 for tensor in graph.outputs)

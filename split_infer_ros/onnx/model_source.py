@@ -1,4 +1,4 @@
-"""Gives an ONNX model to an engine: as bytes, or as a file if it has one or exceeds protobuf's limit."""
+"""Gives an ONNX model to an engine: as bytes, or as a file if the model has one or is too large for protobuf."""
 
 from __future__ import annotations
 

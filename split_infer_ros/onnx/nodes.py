@@ -13,7 +13,7 @@ MAX_INTEGERS = 64  # elements; a larger constant is no shape and no bounds of a 
 
 
 def is_shape(node: onnx.NodeProto) -> bool:
-    """Returns whether a node gives the shape of a value."""
+    """Returns whether a node is ONNX's operator ``Shape``, which gives the shape of a value."""
     return bool(node.op_type == "Shape") and has_plain_domain(node)
 
 

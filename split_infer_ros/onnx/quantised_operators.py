@@ -50,12 +50,15 @@ _OWN_ATTRIBUTES = ("channels_last", "opset")  # attributes that ONNX's operators
 
 
 def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Returns whether nodes have any of the operators that ``plain_nodes`` rewrites."""
+    """Returns whether any of the nodes has an operator that ``plain_nodes`` rewrites."""
     return any(_rewriting(node) is not None for node in nodes)
 
 
 def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
-    """Returns a graph without quantised operators. Returns the given graph if it has none."""
+    """Returns a graph with ONNX's own operators in place of ONNX Runtime's quantised ones; see ``plain_nodes``.
+
+    Returns the given graph if it has no quantised operators.
+    """
     if _REWRITTEN.isdisjoint(graph.operators):
         return graph
     import onnx
@@ -71,7 +74,10 @@ def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
 
 
 def plain_nodes(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns nodes without quantised operators. They compute the same as the given nodes, up to rounding."""
+    """Returns nodes with ONNX's own operators in place of ONNX Runtime's quantised ones.
+
+    They compute the same as the given nodes, up to rounding. A node with options that ONNX lacks stays as it is.
+    """
     found: list[onnx.NodeProto] = []
     for node in nodes:
         rewrite = _rewriting(node)

@@ -64,14 +64,14 @@ class Filling:
 
 
 def is_known(tensor: OnnxTensor) -> bool:
-    """Whether an input's name says that it is no image."""
+    """Returns whether an input's name says that it takes something else than images."""
     name = _plain(tensor.name)
     known = (*_WIDTH_FIRST, *_HEIGHT_FIRST, *_FACTORS, *_IMAGE_FACTS, *_MASKS, *_COUNTS)
     return name in known or _threshold(name) is not None
 
 
 def is_width_first(tensor: OnnxTensor) -> bool:
-    """Whether an input is the original image's width and height, as RT-DETR, D-FINE and DEIM take it."""
+    """Returns whether an input takes the original image's width and height, as in RT-DETR, D-FINE and DEIM."""
     return _plain(tensor.name) in _WIDTH_FIRST
 
 
@@ -79,7 +79,7 @@ def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -
     """Returns what fills an input of a graph for images of this size; None if the package cannot fill it.
 
     An input for the size of the original image gets the size of the model's input. So the graph gives its boxes in
-    pixels of that input.
+    pixels of the model's input.
 
     Args:
         tensor: the input.

@@ -1,7 +1,7 @@
 """Computes the values on which shapes depend, such as the target of a Reshape, for a given batch size.
 
 ONNX's own shape inference follows few operators between a Shape and the node that uses its result. This module computes
-the values there instead, node by node. They then count as constants for the inference.
+the values of these operators instead, node by node. The inference can then treat the values as constants.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class ShapeValues:
         self._computed: set[int] = set()  # indices of nodes
 
     def compute(self, shapes: Shapes) -> bool:
-        """Computes all values that can be computed from ``shapes``. Returns whether any was new."""
+        """Computes all values that can be computed from ``shapes``. Returns whether it computed any new value.
+
+        Args:
+            shapes: the shapes of the model's values, by name. A length is None if it is unknown.
+        """
         found = False
         for index in self._needed:
             node = self._nodes[index]

@@ -63,8 +63,8 @@ def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str,
     """Infers the shapes of all values of a graph, as far as ONNX's shape inference can.
 
     A graph with a symbolic batch is inferred for two batch sizes: the difference shows where the batch is. A graph that
-    takes a fixed number of images is inferred for that number. Each first dimension of that length then counts as the
-    batch. For one image this is always right, because results of single images can be joined along that dimension.
+    takes a fixed number of images is inferred for that number. A first dimension of that length is then taken for the
+    batch. For one image this is always right, because results of single images can be joined along this dimension.
 
     Args:
         graph: the graph. Its first input takes the images.
@@ -102,7 +102,7 @@ def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
 
 
 def infer_outputs(proto: onnx.ModelProto) -> None:
-    """Infers shapes for outputs without a shape, and sets those that it finds, in place."""
+    """Infers the shapes of outputs that declare none, and sets the shapes that it finds, in place."""
     import onnx
 
     try:
@@ -229,7 +229,7 @@ def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
 
 
 def without_weights(proto: onnx.ModelProto, max_elements: int = MAX_ELEMENTS) -> onnx.ModelProto:
-    """Returns a copy without inferred shapes, and without values of constants over ``max_elements`` elements."""
+    """Returns a copy of a model without inferred shapes. Constants over ``max_elements`` elements have no values."""
     import onnx
 
     copied = onnx.ModelProto(ir_version=proto.ir_version)

@@ -1,4 +1,4 @@
-"""Keeps the shapes that were inferred for a graph. The inspection of a file infers them for later nodes."""
+"""Keeps the shapes that were inferred for a graph. The inspection of a file infers them; later starts read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = 1  # of the file and of the inference; a change of either raises it, an
 def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, ValueShape]:
     """Returns what ``infer_shapes`` returns, from the user's cache if an earlier process kept it there.
 
-    A file that is not as it was written counts as none.
+    A damaged file is ignored.
 
     Args:
         graph: the graph. Its first input takes the images.

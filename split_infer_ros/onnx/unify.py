@@ -27,7 +27,8 @@ def unify(proto: onnx.ModelProto) -> None:
     """Changes a model that was just read, in place. The model computes the same as before.
 
     - Nodes ``Constant`` become weights, unless their results are outputs of the graph.
-    - Each node moves behind the nodes that compute its inputs. A graph with a cycle is left to the checker.
+    - Each node moves behind the nodes that compute its inputs. A graph with a cycle stays as it is: ONNX's checker
+      refuses it later.
     - Outputs without a shape get the inferred shape, as far as it is known.
     """
     _make_weights(proto.graph)

@@ -1,7 +1,8 @@
 """The blocks of a model: the parts after which a person would split it.
 
-Blocks are found from the operations of a model alone. Each operation names the modules whose ``forward`` ran it when
-the model was traced. So torch.fx, torch.export and ONNX exporters give the same blocks.
+Blocks are found from a traced model's operations, and from the classes and weights of its modules. Each operation notes
+the module that ran it in its ``forward`` when the model was traced. All tracers note this module: torch.fx,
+torch.export and ONNX exporters. So all of them give the same blocks.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _CONTAINERS = "torch.nn.modules.container."
 
 
 class ModuleKind(enum.Enum):
-    """What the search for blocks takes a module for.
+    """The role of a module in the search for blocks (see ``find_blocks``).
 
     - ``CHAIN``: a module that runs its children one after the other.
-    - ``LAYER``: a module that computes by itself. It is never opened (see ``find_blocks``).
+    - ``LAYER``: a module that counts as one operation. The search never looks for blocks inside it.
     - ``OTHER``: any other module.
     """
 
@@ -37,7 +38,7 @@ class ModuleClass:
 
     Attributes:
         name: the full name of the class. Modules of the same class have the same name.
-        kind: what the search for blocks takes modules of the class for.
+        kind: the role of modules of this class in the search for blocks.
     """
 
     name: str
@@ -49,9 +50,10 @@ class Operation:
     """An operation of a model.
 
     Attributes:
-        owner: the path of the module whose ``forward`` ran the operation. A call of a layer belongs to the layer.
-        function: the name of the function that the operation calls; empty if it calls none. A split point behind an
-            operation outside all blocks has this name.
+        owner: the path of the module that ran the operation in its ``forward``; empty for the whole model. The call of
+            a layer has the path of that layer.
+        function: the name of the function that the operation calls; empty if it calls none. If the operation lies
+            outside all blocks, a split point right behind it gets this name.
     """
 
     owner: str
@@ -59,10 +61,10 @@ class Operation:
 
 
 def class_of(name: str) -> ModuleClass:
-    """Returns the class with a full name, such as ``torch.nn.modules.conv.Conv2d``. Its kind follows from the name.
+    """Returns the ``ModuleClass`` for the full name of a class, such as ``torch.nn.modules.conv.Conv2d``.
 
-    ``Sequential`` is a chain. Torch's other modules, apart from its containers, are layers. The rest is ``OTHER``.
-    The class need not exist.
+    The kind follows from the name. ``Sequential`` is a chain. Torch's other modules, apart from its containers, are
+    layers. All other classes are ``OTHER``. The class is not imported, and need not exist.
     """
     if name == f"{_CONTAINERS}Sequential":
         return ModuleClass(name, ModuleKind.CHAIN)
@@ -75,18 +77,18 @@ def find_blocks(
 ) -> set[str]:
     """Returns the paths of the blocks.
 
-    A module is a block unless it is opened. To open a module means to look for blocks among its children instead. Three
-    kinds of modules are opened:
+    The search begins with the children of the whole model. A module is a block unless it is opened. To open a module
+    means to look for blocks among its children instead. Three kinds of modules are opened:
 
     - A chain: nn.Sequential, or a module that is never called, such as nn.ModuleList.
-    - A stage: the module has more than a tenth of the operations, and a descendant computes something. Neither the
-      module nor another one of its class computes anything outside its children.
+    - A stage: the module has more than a tenth of the operations. A module inside it calls functions in its own
+      ``forward``. Neither the stage nor another module of its class does so.
     - The wrapped whole: the module has more than half of the weights, and one of its children is a chain.
 
     Args:
         operations: the model's operations, in order.
         classes: the class of each module that is called, by the module's path.
-        weights: numbers of weights. A key is the path of a module, or of one weight.
+        weights: how many weights there are, by the path of a module or of a single parameter.
     """
     return _ModuleTree(operations, classes, weights).blocks("")
 
@@ -94,10 +96,11 @@ def find_blocks(
 def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
     """Yields the position and the names of each place where a split point may lie.
 
-    There are two kinds of places:
+    The position is the number of operations before the place. There are two kinds of places:
 
     - The end of a block. Its names are the path of the block and the paths of the enclosing modules that end there too.
-    - The end of a run of functions outside all blocks. Its only name is that of the last of these functions.
+    - The end of consecutive functions outside all blocks. Its only name is the name of the last function. The name gets
+      a number if an earlier place has it already.
 
     Args:
         operations: the operations in order. The last one gives the model's outputs, so no place lies behind it.
@@ -130,7 +133,7 @@ def ancestors(path: str) -> list[str]:
 
 
 class _ModuleTree:
-    """The modules that a model's operations name, as a tree. It counts the operations and weights of each module."""
+    """The modules that a model's operations name, as a tree, with the numbers of operations and weights of each."""
 
     def __init__(
         self, operations: Sequence[Operation], classes: Mapping[str, ModuleClass], weights: Mapping[str, int]

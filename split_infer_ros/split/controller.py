@@ -1,9 +1,9 @@
 """Watches the stages at run time and proposes another split point when one has become better.
 
-The times of both stages at the running split point show how far each has drifted from its profile, because of load,
-clocks or temperature. The stages of all other split points are assumed to have drifted equally far. For a split point
-that has run before, its observed times count instead of its profile. So without further drift, each split point can
-disappoint only once, and the controller never alternates between two of them.
+Load, clocks and temperature make the stages slower or faster than in the profile. The drift of a stage says how many
+times slower it is. The controller measures the drift at the running split point, and assumes the same drift at all
+others. For a split point that has run before, it uses the times observed then, not the profile. So without further
+drift, a split point can be slower than predicted only once. The controller never alternates between two split points.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ class _Sample:
 
 
 class SplitController:
-    """Proposes moves to other split points. The caller passes the time in.
+    """Proposes moves to other split points. It learns of batches from ``observe``, which also passes the time in.
 
     Args:
         profile: the model's profile on this machine.
-        objective: what to optimise, as for the planner.
-        latency_bound_s: the longest allowed latency in seconds, as for the planner.
-        margin: how much better another split point must be, relative to the running one.
-        dwell_s: how many seconds it must be better without interruption. After a move, nothing is proposed for that
-            time.
-        batch_sizes: the batch sizes to choose among; None keeps the running one.
+        objective: what to optimise, as for ``plan``.
+        latency_bound_s: the longest allowed latency in seconds, as for ``plan``.
+        margin: by which share another split point must be better than the running one, in throughput or latency;
+            0.1 is a tenth.
+        dwell_s: how many seconds another split point must be better without interruption. After a move, nothing is
+            proposed for this time.
+        batch_sizes: the batch sizes to choose among, besides the running one; None keeps the running one.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class SplitController:
         head_s: float,
         now: float,
     ) -> SplitChoice | None:
-        """Takes note of a batch. Returns the choice to move to, or None to stay.
+        """Takes note of the times of a batch. Returns the split point and batch size to move to, or None to stay.
 
-        Both times leave out pre- and post-processing, because these are the same at every split point. A batch that is
-        not full counts only if the profile can estimate its times. They are then scaled to those of a full batch.
+        ``backbone_s`` and ``head_s`` leave out pre- and post-processing, which take equally long at every split point.
+        The times of a batch that is not full are scaled to those of a full batch. A batch is ignored if the profile has
+        no times for it.
 
         Args:
             split_point: the split point at which the batch ran.
@@ -132,7 +134,7 @@ class SplitController:
 
     @property
     def drift(self) -> StagePair:
-        """How many times slower the stages are than in the profile."""
+        """How many times slower the backbone stage and the head stage are than in the profile."""
         return self._drift
 
     def refuse(self, choice: SplitChoice) -> None:

@@ -1,4 +1,4 @@
-"""Divides a graph where convolutions begin to run in another way, so that they run alike within each part."""
+"""Divides a graph at the places behind which convolutions run in another way. Within a part, they run alike."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class ConvolutionChanges:
 
     Args:
         graph: the whole model.
-        ends: pairs in order: how convolutions run, and the position up to which they run in this way.
-        behind: how they run behind the last of these positions.
+        ends: pairs in order: how convolutions run, and the position up to which they run in this way. A position is the
+            number of the graph's nodes before a place.
+        behind: how convolutions run behind the last position of ``ends``.
     """
 
     def __init__(self, graph: fx.GraphModule, ends: Sequence[tuple[Convolutions, int]], behind: Convolutions) -> None:
         self._graph, self._ends, self._behind = graph, ends, behind
 
     def kinds_before(self, positions: Sequence[int]) -> list[Convolutions]:
-        """Returns how convolutions run in the segment that holds the node before each position."""
+        """Returns for each position how convolutions run in the segment that holds the node just before it."""
         return [self._kind_before(position) for position in positions]
 
     def divide(
@@ -36,6 +37,9 @@ class ConvolutionChanges:
         Args:
             partition: the nodes from ``first`` up to, not including, ``last``.
             first, last: positions in the graph; None is the end of the graph.
+
+        Returns:
+            The parts in order, each with the way in which its convolutions run.
         """
         nodes = list(self._graph.graph.nodes)
         if last is None:

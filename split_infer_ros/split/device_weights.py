@@ -14,19 +14,29 @@ from split_infer_ros.torch_graphs.module_state import state_of
 class DeviceWeights:
     """Weights that a backbone on a GPU reads, by their names in the model.
 
-    Under the policies ``managed`` and ``pinned`` they are the only copy. The CPU reads them back when it needs them.
+    Under the policies ``managed`` and ``pinned``, the CPU has no copy of these weights. ``fetch`` reads them back.
     """
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
 
     def add(self, part: nn.Module, executable: object) -> None:
-        """Adds the weights of a part of the model, except those that the executable part has copied."""
+        """Adds the weights of a part, except those that its executable form does not read in place.
+
+        Args:
+            part: a part of the model on the GPU.
+            executable: the executable form of ``part``. It may have copied weights. If it is no torch module, nothing
+                is added.
+        """
         read = {id(tensor) for tensor in state_of(executable).values()}
         self._tensors |= {name: tensor for name, tensor in state_of(part).items() if id(tensor) in read}
 
     def equal_in_kind(self, state: Mapping[str, Tensor]) -> list[str]:
-        """Returns the names of weights that have the same shape and dtype in ``state``."""
+        """Returns the names of the weights that ``state`` also holds, with the same shape and dtype.
+
+        Args:
+            state: tensors, by their names in the model.
+        """
         return [
             name
             for name, tensor in self._tensors.items()
@@ -47,7 +57,7 @@ class DeviceWeights:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Returns the bytes of weights. A tensor that occurs twice counts once, and stand-ins do not count."""
+    """Returns how many bytes weights take. A tensor that occurs twice is counted once. Stand-ins take no memory."""
     once = {id(tensor): tensor for tensor in tensors}
     return sum(tensor.nbytes for tensor in once.values() if not _is_stand_in(tensor))
 

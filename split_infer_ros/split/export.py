@@ -1,4 +1,4 @@
-"""Exports models that torch.fx cannot trace by torch.export, and gives the graphs the structure of traced ones."""
+"""Exports models by torch.export if torch.fx cannot trace them. Such graphs get the structure of traced graphs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class UntraceableError(ConfigurationError):
 
 
 def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exception) -> fx.GraphModule:
-    """Exports a model for any batch size.
+    """Exports a model by torch.export, for any batch size.
 
-    The graph takes the branches that images of the given shape take.
+    If the model branches on the images' shape, the graph has only the branches that images of ``image_shape`` take.
 
     Args:
         model: takes float32 (N, C, H, W).
         image_shape: (C, H, W).
-        reason: the error that torch.fx raised.
+        reason: the error that torch.fx raised, for the message.
 
     Raises:
-        UntraceableError: a branch depends on values or on the batch size.
+        UntraceableError: torch.export fails, for example because a branch depends on values or on the batch size.
     """
     try:
         return _exported(model, (2, *image_shape), ({0: torch.export.Dim("batch", min=1)},))
@@ -44,15 +44,15 @@ def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exceptio
 
 
 def export_for(model: nn.Module, image_shape: tuple[int, int, int], batch_size: int) -> fx.GraphModule:
-    """Exports a model for one batch size. Its branches may depend on the batch size.
+    """Exports a model by torch.export, for one batch size. The model's branches may depend on the batch size.
 
     Args:
         model: takes float32 (N, C, H, W).
         image_shape: (C, H, W).
-        batch_size: the only one that the graph takes.
+        batch_size: the only batch size that the graph takes.
 
     Raises:
-        UntraceableError: a branch depends on values.
+        UntraceableError: torch.export fails, for example because a branch depends on values.
     """
     try:
         return _exported(model, (batch_size, *image_shape), None)
@@ -68,10 +68,11 @@ def _exported(model: nn.Module, shape: tuple[int, ...], dynamic_shapes: Any) -> 
 
 
 def tidy(graph: fx.GraphModule) -> fx.GraphModule:
-    """Gives an exported graph the structure of a traced one, in place. A traced graph does not change.
+    """Gives an exported graph the structure of a graph that torch.fx traced, in place, and returns it.
 
-    The input comes first, and constants come right before their first use. Batch sizes are read where they are
-    needed. Otherwise a number would be alive across the whole model and forbid every split point.
+    The input comes first, and each constant comes right before its first use. Each batch size is read right before it
+    is used. A batch size that was read only once would cross every place behind it, and only tensors may cross a split
+    point. A graph that torch.fx traced does not change.
     """
     nodes = graph.graph
     nodes.set_codegen(fx.graph.CodeGen())  # positional arguments in, a tuple out
@@ -91,16 +92,16 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def copy_to_device(graph: fx.GraphModule, device: Device, dtype: torch.dtype) -> fx.GraphModule:
-    """Returns a copy of a graph that runs on another device or in another precision."""
+    """Returns a copy of a graph that runs on ``device``. Its floating-point weights have the dtype ``dtype``."""
     moved = copy.deepcopy(graph).to(device, dtype)
     set_device(moved, device)
     return moved
 
 
 def set_device(graph: fx.GraphModule, device: Device) -> None:
-    """Makes a graph create its tensors on that device, in place.
+    """Changes the device on which a graph creates new tensors, in place.
 
-    An exported graph names the device wherever it creates a tensor.
+    An exported graph names a device in each node that creates a tensor.
     """
     for node in graph.graph.nodes:
         if isinstance(node.kwargs.get("device"), torch.device):

@@ -24,14 +24,16 @@ def trace(
     """Traces a model by torch.fx, or by torch.export if torch.fx fails. The graph shares the model's parameters.
 
     Args:
-        model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. A graph that was traced before is only
-            tidied.
+        model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. It is put into eval mode. A graph that was
+            traced before is only tidied; see ``tidy``.
         image_shape: (C, H, W), which only torch.export uses.
-        batch_size: the only one that the graph will take, traced by torch.export; None for any.
+        batch_size: the only batch size that the graph will take; torch.export then traces it. None for any batch size.
 
     Raises:
-        UntraceableError: the model's control flow depends on its data, or on the batch size if that may be any.
-        ConfigurationError: the model's result is neither a tensor nor a tuple of tensors.
+        UntraceableError: the model's control flow depends on its data, or depends on the batch size and ``batch_size``
+            is None.
+        ConfigurationError: the model's result is neither a tensor nor a tuple of tensors, or its forward needs another
+            argument beside the images.
     """
     model.eval()
     if isinstance(model, fx.GraphModule):
@@ -55,10 +57,10 @@ def trace(
 
 
 def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
-    """Traces by torch.fx. Modules that other threads call meanwhile are not disturbed.
+    """Returns the graph that torch.fx traces. Other threads may call modules meanwhile.
 
     Args:
-        root: a model, which the graph shares, or a function.
+        root: a model or a function. The graph shares the modules of a model.
     """
     tracer = OwnThreadTracer()
     graph = tracer.trace(root)
@@ -112,7 +114,7 @@ def prepare(
     folding: bool = True,
     batch_size: int | None = None,
 ) -> fx.GraphModule:
-    """Traces a model for fast inference, with convolutions channels last.
+    """Traces a model and prepares the graph for fast inference, with the weights of convolutions channels last.
 
     Args:
         model: as in ``trace``. Its modules are reused and may be changed, so nothing else may use the model.
@@ -132,13 +134,18 @@ def prepare(
 
 
 def stand_in(tensor: Tensor) -> Tensor:
-    """Returns a tensor of the same shape and dtype that needs no memory, because all its elements are one number."""
+    """Returns a stand-in for a tensor: it has the same shape and dtype, but all elements share one number in memory."""
     expanded: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     return nn.Parameter(expanded, requires_grad=False) if isinstance(tensor, nn.Parameter) else expanded
 
 
 def set_state(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces the parameters and buffers of these names."""
+    """Replaces parameters and buffers of a module, in place.
+
+    Args:
+        graph: the module.
+        tensors: the new tensors, by the names of the parameters and buffers.
+    """
     for name, tensor in tensors.items():
         path, _, own = name.rpartition(".")
         module = graph.get_submodule(path)
@@ -149,10 +156,13 @@ def set_state(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def set_own_state(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces the parameters and buffers of these names in this graph alone.
+    """Replaces parameters and buffers of a graph, in place. Partitions that were made before keep their tensors.
 
-    Partitions that were split from the graph before share its modules. They keep their tensors, because the graph
-    gets copies of the modules in question.
+    Partitions share the graph's modules. So the graph first gets copies of the modules that change.
+
+    Args:
+        graph: the graph.
+        tensors: the new tensors, by the names of the parameters and buffers.
     """
     shared_tensors = {id(tensor): tensor for tensor in state_of(graph).values()}
     called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # shared with partitions
@@ -163,9 +173,9 @@ def set_own_state(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fingerprint(graph: fx.GraphModule) -> str:
-    """Returns twelve hexadecimal digits that identify the graph's operations, their order and their shapes.
+    """Returns twelve hexadecimal digits that identify the graph's operations, their order, and the shapes of weights.
 
-    The values of parameters do not count, because they do not change what an operation costs.
+    The values of weights do not matter, because they do not change what an operation costs.
     """
     parts = [str(graph.graph), *(f"{name} {module!r}" for name, module in graph.named_modules() if name)]
     parts += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in graph.state_dict().items()]

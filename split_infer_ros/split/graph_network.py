@@ -30,13 +30,14 @@ TAKES_BATCHES = "takes batches"  # in the manifest: whether the graph takes any 
 class GraphNetwork(Network):
     """The base class of networks that are ONNX graphs.
 
-    On a CPU, the engines that run graphs read and write arrays. On a GPU, torch owns the memory.
+    On a CPU, partitions take and give NumPy arrays. On a GPU, they take and give torch's tensors.
 
     Args:
-        entry: the model's entry.
-        prepare: returns the whole network, the same at each call. It is called when a fact is needed that is not known.
-        manifest: has the facts that are known.
-        split_points: the split points in order. Their positions are positions in the graph.
+        entry: the model's ``ModelEntry``.
+        prepare: returns the whole network, the same object at each call. It is called only if the graph's nodes or a
+            fact that ``manifest`` lacks are needed.
+        manifest: the known facts about the network.
+        split_points: the split points in order. Their positions count the graph's nodes.
     """
 
     takes_arrays = True
@@ -54,12 +55,12 @@ class GraphNetwork(Network):
 
     @property
     def prepared(self) -> PreparedGraph:
-        """The whole network, prepared for batches. It takes any number of images, or a fixed one."""
+        """The whole network as a prepared graph. It takes any number of images, or a fixed number."""
         return self._prepare()
 
     @property
     def content(self) -> str:
-        """Identifies the network's operations and weights."""
+        """Hexadecimal digits that identify the network's operations and weights."""
         return str(self._manifest.find("content", lambda: self.prepared.graph.digest))
 
     @property
@@ -68,7 +69,7 @@ class GraphNetwork(Network):
         return str(self._manifest.find("fingerprint", self._find_fingerprint))
 
     def num_parameters(self, before: str | None = None) -> int:
-        """Returns how many parameters the network has, or its partition before the split point of that name."""
+        """Returns the number of parameters of the network, or only of the backbone for split point ``before``."""
         end = None if before is None else self.split_point(before).position
 
         def count() -> int:
@@ -82,7 +83,10 @@ class GraphNetwork(Network):
     def segments(
         self, config: ExecutionConfig, device: Device, *, takes_float32: bool = False
     ) -> tuple[Partition, ...]:
-        """Makes the segments between neighbouring split points. They take and give the graph's dtypes."""
+        """Makes the segments between neighbouring split points, in order.
+
+        They take and give the graph's dtypes, whatever ``takes_float32`` says.
+        """
         cutter = self.prepared.cutter
         return tuple(
             self._executable(
@@ -94,7 +98,10 @@ class GraphNetwork(Network):
         )
 
     def kernels_before(self, split_point: SplitPoint, config: ExecutionConfig) -> tuple[KernelTraffic, ...]:
-        """Counts the nodes that compute with images. The engines that run them have memory of their own."""
+        """Returns a kernel for each node before a split point that computes with images.
+
+        A kernel's bytes are 0, because the engine keeps weights and activations in memory of its own.
+        """
         position = split_point.position
         count = self._manifest.find(
             f"kernels up to {position}", lambda: sum(index < position for index in self.prepared.dataflow.computing)
@@ -104,7 +111,10 @@ class GraphNetwork(Network):
     def backbone(
         self, split_point: SplitPoint, config: ExecutionConfig, device: Device, *, keeps_copy: bool = True
     ) -> Partition:
-        """Makes the partition before a split point. Its engine has its own copy of the weights."""
+        """Makes the partition before a split point.
+
+        The engine has its own copy of the weights, so ``keeps_copy`` changes nothing.
+        """
         if split_point.name == INPUT:
             return _pass_through
         is_whole = split_point.name == OUTPUT

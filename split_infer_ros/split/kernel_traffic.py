@@ -1,6 +1,7 @@
 """Counts the kernels of a traced partition, and the bytes that each of them reads and writes.
 
-Every operation of ATen counts as one kernel. Views have none. What a library does inside one operation is not seen.
+Every operation of ATen is counted as one kernel, except views, which run none. Several kernels that a library runs
+inside one operation are counted as one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ _WITHOUT_KERNELS = ("_unsafe_view", "empty", "lift_fresh", "new_empty", "sym_") 
 def kernels_of(
     part: fx.GraphModule, image_shape: tuple[int, int, int], *, item_bytes: int, count: int = 1
 ) -> tuple[KernelTraffic, ...]:
-    """Returns the kernels of a partition in order. Nothing is computed.
+    """Returns the kernels of a partition in order.
 
-    If the partition needs values to run, its nodes are counted instead, and their bytes are unknown.
+    The partition runs on tensors without values, so nothing is computed. If it cannot run so, the result has a kernel
+    with 0 bytes for each node that calls something.
 
     Args:
         part: maps images to a tuple of tensors. Its weights are on the CPU.
         image_shape: (C, H, W).
         item_bytes: the bytes of a floating-point number where the partition runs.
-        count: the number of images for which the partition can be run.
+        count: the number of images in this run. The partition must take it.
     """
     recorder = _Recorder(item_bytes, count)
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MakeWeightless = Callable[[ModelSpec], "Network | None"]
-"""Makes a network that reads its weights at need, or returns None if the model must be loaded."""
+"""Makes a spec's network without its weights, which are read when needed; None if the model must be loaded."""
 
 Built = Union["nn.Module", OnnxGraph]
 """What an entry builds: a module in eval mode with its weights, or an ONNX graph."""
@@ -53,15 +53,19 @@ _loading = threading.Lock()
 
 
 def load_model(spec: ModelSpec, make_weightless: MakeWeightless | None = None) -> SplitModel:
-    """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
+    """Loads a model. Within a process, equal specs share one model.
 
-    An ONNX file is inspected once for each engine that runs it. The first inspection also permits reading the file.
+    Specs that differ only in the device or the execution config share the weights on the CPU, unless their ``folding``
+    differs.
+
+    A user's file is inspected before it is read; see ``inspect_files``. An ONNX file is inspected once for each engine
+    that runs it.
 
     If a file of the model has changed, the model is loaded anew. Callers that use the old model keep it.
 
     Args:
         spec: names the model and says how to run it.
-        make_weightless: is called first if the model was not loaded before; see ``MakeWeightless``.
+        make_weightless: is tried first if the model was not loaded before; see ``MakeWeightless``.
 
     Raises:
         ConfigurationError: the model or device is unknown, the model cannot be split or run in this way, or the weights
@@ -127,6 +131,9 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
 
     A user's files are inspected first. The device and the execution config of the spec are not used.
 
+    Returns:
+        The model's ``ModelEntry``, and the module or graph.
+
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model cannot be converted to torch.
     """
@@ -142,14 +149,15 @@ def _reader_of(found: Inspected) -> Callable[[OnnxFile], OutputReading]:
 def onnx_entry(
     path: str, *, decoder: str = AUTO, labels: str = "", input_size: str = "", preprocessing: str = AUTO
 ) -> ModelEntry:
-    """Returns the entry of an ONNX file. Your function may change it with ``dataclasses.replace`` and return it.
+    """Returns the ``ModelEntry`` of an ONNX file, for a factory of your own (``package.module:factory``).
 
-    The file is inspected once, before it is read. The entry's ``decode`` takes tensors. A function that replaces it may
-    take tensors too.
+    The factory may change the entry with ``dataclasses.replace``, and returns it. The entry's ``decode`` takes tensors.
+    A function that replaces ``decode`` gets tensors too. The file is inspected once, before it is read.
 
     Args:
         path: the path of ``FILE.onnx``.
-        decoder, labels, input_size, preprocessing: what the file does not say, like the parameters of these names.
+        decoder, labels, input_size, preprocessing: what the file does not say. They take the same values as the
+            parameters of these names.
 
     Raises:
         ConfigurationError: the file cannot be used.
@@ -166,13 +174,15 @@ def build_uninspected(
     manifest: Manifest | None = None,
     digests: Mapping[Path, str] | None = None,
 ) -> tuple[ModelEntry, Built]:
-    """Does the same as ``build_model`` without an inspection. The files can end this process.
+    """Does the same as ``build_model``, but does not inspect the files first. A damaged file can end this process.
 
     Args:
         spec: names the model and says how to run it.
         read_outputs: finds out how the outputs of an ONNX file are read.
-        manifest: has the known facts of an ONNX file. With these, the file is read only when its nodes are needed.
-        digests: the digests of the files that hold an ONNX model, from their inspection.
+        manifest: the known facts about an ONNX file. With these, the file is read only when its nodes are needed. None
+            if nothing is known.
+        digests: the digests of the files that hold an ONNX model, from their inspection. A file with other content is
+            refused. None refuses no file.
 
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model cannot be converted to torch.
@@ -206,13 +216,13 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
 
 
 def make_network(entry: ModelEntry, built: Built, *, folding: bool = True, manifest: Manifest | None = None) -> Network:
-    """Makes a network of what a model's entry built.
+    """Makes a network of the module or graph that a model's entry built.
 
     Args:
-        entry: the model's entry.
-        built: what the entry built.
-        folding: whether a model of torch folds batch norms into convolutions. It does not apply to an ONNX file.
-        manifest: has the known facts of an ONNX file.
+        entry: the model's ``ModelEntry``.
+        built: the module or graph. The network may change a module.
+        folding: whether a model of torch folds batch norms into convolutions. It changes nothing for an ONNX graph.
+        manifest: the known facts about an ONNX file; None if nothing is known.
 
     Raises:
         ConfigurationError: the model cannot be traced, or does not run.
@@ -225,9 +235,10 @@ def make_network(entry: ModelEntry, built: Built, *, folding: bool = True, manif
 
 
 def choose_device(name: str) -> Device:
-    """Returns the device of that name, with its index if it is a GPU.
+    """Returns the device that a user names. A GPU gets its index.
 
-    ``cuda`` is the first GPU. ``auto`` is the first GPU if there is one, else the CPU.
+    A name is ``cpu``, ``cuda:INDEX``, ``cuda`` or ``auto``. ``cuda`` is the first GPU. ``auto`` is the first GPU if
+    there is one, else the CPU.
 
     Raises:
         ConfigurationError: this machine has no such device.

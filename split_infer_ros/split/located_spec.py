@@ -15,13 +15,14 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 
 def located(spec: ModelSpec) -> ModelSpec:
-    """Returns the spec with which a model is loaded: the spec of its ONNX file if it has one, else of the same name.
+    """Returns the spec with which a model is loaded. For a catalogue model with an ONNX file, it is the file's.
 
-    A catalogue model with an ONNX file is then treated like a user's file: it is inspected, and every engine runs it.
-    In the result, ``on_torch`` is True or False.
+    The file is downloaded if need be. It is then treated like a user's file: it is inspected, and every engine runs it.
+    For all other models, the name stays. In the result, ``on_torch`` is True or False, never None.
 
     Raises:
-        ConfigurationError: the file cannot be downloaded; see ``Download.as_file``.
+        ConfigurationError: the file cannot be downloaded, or the user gave an option that the catalogue decides; see
+            ``Download.as_file``.
     """
     download = DOWNLOADS.get(spec.name)
     if download is not None:

@@ -28,10 +28,10 @@ _PACKAGES = ("split_infer_ros", "onnx")
 
 
 class Manifest:
-    """Facts about a model by name. They lie in a file of the user's cache, and each is found out once.
+    """Facts about a model, by name, in a file of the user's cache. Each fact is found out once, and read later.
 
-    A file that is not as it was written counts as none. Several threads may use a manifest at once, and several
-    processes may have a manifest of the same file.
+    A damaged file is treated as missing. Several threads may use a manifest at once, and several processes may have a
+    manifest with the same file.
 
     Args:
         path: the path of the file, which need not exist; None keeps the facts only in memory.
@@ -46,8 +46,8 @@ class Manifest:
         """Returns the manifest of an ONNX file.
 
         Args:
-            identity: stands for the file's content and for all that decides its facts, except versions; empty keeps
-                nothing.
+            identity: a text that differs if the file's content differs, or anything else on which the facts depend,
+                except versions of packages. If it is empty, facts are kept only in memory.
             name: the name by which the user chose the file. Kept facts contain it in sentences and paths.
         """
         if not identity:
@@ -60,15 +60,16 @@ class Manifest:
         return self._facts.get(name)
 
     def keep_no_more(self) -> None:
-        """Stops writing facts to the file. The next process finds out the missing ones, which may differ then."""
+        """Keeps new facts only in memory from now on, because the next process may find other values for them."""
         self._path = None
 
     def find(self, name: str, find_out: Callable[[], Any]) -> Any:
-        """Returns a fact, and finds it out if it is not known. A fact can be written as JSON.
+        """Returns a fact, and finds it out if it is not known.
 
         Args:
             name: the name of the fact.
-            find_out: is called if the fact is not known. What it raises is passed on, and nothing is kept.
+            find_out: is called if the fact is not known, and returns the fact: a value that JSON can hold. If
+                ``find_out`` raises an error, the caller gets that error, and nothing is kept.
         """
         if name not in self._facts:
             found = json.loads(json.dumps(find_out()))  # as a later start reads it
@@ -83,8 +84,8 @@ class Manifest:
             name: the graph's name, for messages.
             key: the graph's key in this manifest.
             make: makes the graph.
-            keeps_content: whether the serialised graph is kept too. Engines read it whenever they compile it, and the
-                user may have replaced the file by then.
+            keeps_content: whether the serialised graph is kept in the cache too. Engines read the graph whenever they
+                compile it, and the user may have replaced the model's file by then.
         """
         once = functools.cache(make)
         facts = GraphFacts.of_json(self.find(f"graph {key}", lambda: once().facts.as_json()))

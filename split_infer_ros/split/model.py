@@ -20,7 +20,7 @@ from split_infer_ros.split.split_points import SplitPoint
 
 
 class SplitModel:
-    """A network at its place, with the partitions that were made of it. The head runs on the CPU.
+    """A network with its backbone on one device, and the partitions that were made so far. The head runs on the CPU.
 
     Args:
         network: what the model computes.
@@ -28,22 +28,24 @@ class SplitModel:
         execution_config: how both partitions run, as far as their device allows; None for the network's usual config.
 
     Attributes:
-        network: what the model computes. For a network in int8 and another precision, it is the source of that network.
-        entry: the model's entry in the catalogue.
+        network: the network that runs. It is the given one, except for a quantised network with a config of another
+            precision: then it is the network in float32 that was quantised.
+        entry: the model's ``ModelEntry``.
         image_shape: (C, H, W) of an image that the backbone takes.
         device: as given.
         execution_config: how the backbone runs.
         head_config: how the head runs.
         precision: the precision in which the backbone computes.
-        dtype: the dtype of the backbone's images, and of all features that follow the precision.
+        dtype: the dtype of the backbone's images, and of all features that follow the precision; see
+            ``SplitPoint.in_precision``.
         split_points: the split points in order, from ``input`` to ``output``.
         takes_arrays: whether the backbone takes arrays and gives arrays. Otherwise it takes and gives tensors on its
             device.
         batch_form: the form in which the backbone takes a batch.
 
     Raises:
-        ConfigurationError: the network cannot run there or in this config. A network that was not quantised cannot run
-            in int8: it would run in float32.
+        ConfigurationError: the network cannot run on the device or in this config. A network that was not quantised
+            cannot run in int8: it would run in float32.
     """
 
     def __init__(self, network: Network, device: Device = CPU, execution_config: ExecutionConfig | None = None) -> None:
@@ -66,23 +68,28 @@ class SplitModel:
     def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> SplitModel:
         """Returns the same model with its backbone on another device or in another execution config.
 
-        Both models share the weights on the CPU. A model of torch keeps its folding, because that comes before
-        splitting.
+        Both models share the weights on the CPU. A model of torch keeps its folding of batch norms, because batch norms
+        are folded before the network is split.
+
+        Args:
+            device: where the new model's backbone runs.
+            execution_config: how both partitions run; None for this model's config.
 
         Raises:
-            ConfigurationError: the model cannot run there or in this config.
+            ConfigurationError: the model cannot run on the device or in this config.
         """
         return SplitModel(self.network, device, execution_config or self.execution_config)
 
     @property
     def can_be_stacked(self) -> bool:
-        """Whether a ``StackedModel`` computes this model. False for a subclass, which may compute something else."""
+        """Whether a ``StackedModel`` can include this model. False for subclasses, which may compute something else."""
         return type(self) is SplitModel and self.network.can_be_stacked
 
     def use_memory(self, policy: Policy) -> None:
-        """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
+        """Sets the memory policy for weights on a GPU, for all backbones that are made from now on.
 
-        The cache drops backbones in memory of another policy. Callers that use one keep it.
+        Backbones with weights under another policy are dropped from the cache. A caller that uses such a backbone may
+        go on with it.
 
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
@@ -103,14 +110,14 @@ class SplitModel:
             return self._backbones.weight_bytes() + self.network.host_weight_bytes(self.split_point(name))
 
     def blank_images(self, batch_size: int) -> Values:
-        """Returns black images (n, C, H, W) as the backbone takes them."""
+        """Returns black images (batch_size, C, H, W): an array or a tensor, whichever the backbone takes."""
         shape = (batch_size, *self.image_shape)
         if self.takes_arrays:
             return np.zeros(shape, self.dtype)
         return self.execution_config.blank_images(shape, self.device)
 
     def split_point(self, name: str) -> SplitPoint:
-        """Returns the split point of that name. ``default`` is the network's own.
+        """Returns the split point of that name, in the backbone's precision. ``default`` names the network's default.
 
         Raises:
             UnknownSplitPointError: the model has no such split point.
@@ -120,7 +127,7 @@ class SplitModel:
     def backbone(self, name: str) -> Partition:
         """Returns the partition before the split point of that name.
 
-        It maps (N, C, H, W) of ``dtype`` on ``device`` to the split point's tensors.
+        The partition maps images (N, C, H, W) of ``dtype`` on ``device`` to the tensors that cross at the split point.
         """
 
         def make(split_point: SplitPoint) -> Partition:
@@ -134,8 +141,8 @@ class SplitModel:
     def head(self, name: str) -> Partition:
         """Returns the partition behind the split point of that name.
 
-        It maps tensors as ``SplitPoint.head_inputs`` says to the model's outputs. A model of torch that computes in 16
-        bits gives its outputs in float32.
+        The partition maps the tensors that ``SplitPoint.head_inputs`` describes to the model's outputs. A model of
+        torch that computes in 16 bits gives its outputs in float32.
         """
         with self.network.lock:
             return self._heads.get(
@@ -143,13 +150,17 @@ class SplitModel:
             )
 
     def drop_partitions(self) -> None:
-        """Drops all partitions from the caches, because weights were released. Callers that use one keep it."""
+        """Drops all partitions from the caches. A caller that uses a partition may go on with it.
+
+        Weight streaming calls this after it has released the CPU's weights: a cached partition would keep them in
+        memory.
+        """
         with self.network.lock:
             self._backbones.clear()
             self._heads.clear()
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
-        """Returns the segments between neighbouring split points, as the backbone runs them and as the head does.
+        """Returns the segments between neighbouring split points as the backbone runs them, then as the head runs them.
 
         Segments are never compiled.
         """
@@ -170,6 +181,7 @@ class SplitModel:
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
         """Returns the batch sizes, up to ``batch_size``, that should run before frames come.
 
-        If each size has a graph of its own, that is every size: it is traced when it first runs.
+        If one graph serves all sizes, these are 1 and ``batch_size``. Otherwise they are all sizes, because each size
+        has a graph that is traced when the size first runs.
         """
         return sorted({1, batch_size}) if self.network.has_one_graph else range(1, batch_size + 1)

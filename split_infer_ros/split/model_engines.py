@@ -18,7 +18,7 @@ ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:
 def engines_for(model: SplitModel, precision: Precision = Precision.FP32) -> tuple[str, ...]:
     """Returns the installed engines that can run a model on its device in a precision; there may be none.
 
-    The model's native engine is the first one if it can.
+    They are names for ``parse_engine``. If the network's native engine is among them, it comes first.
     """
     return tuple(
         name for name in _candidates(model) if can_run_on(name, model.device) and not _objection(model, name, precision)
@@ -26,7 +26,10 @@ def engines_for(model: SplitModel, precision: Precision = Precision.FP32) -> tup
 
 
 def untuned_engine(model: SplitModel, precision: Precision) -> str:
-    """Returns the engine for a model in a precision if nothing was measured: the native one if it can run that."""
+    """Returns the engine for a model in a precision if nothing was measured: the first of ``engines_for``.
+
+    If no engine can run the model in the precision, returns the native engine.
+    """
     return (*engines_for(model, precision), model.network.native_engine.value)[0]
 
 
@@ -36,14 +39,14 @@ def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str
     Args:
         model: the model, placed on its device.
         wanted: the precisions that the user accepts, the preferred one first; see ``parse_precision``.
-        engine: what executes the model, as ``parse_engine`` reads it, or ``auto``.
+        engine: the engine that executes the model, as a name for ``parse_engine``, or ``auto``.
 
     Returns:
         The first precision that is possible, and what the user should know about it, in a sentence that may be empty.
-        If the user accepts several, one for which the processor has no instructions counts as impossible.
+        If the user accepts several precisions, those for which the processor has no instructions are skipped.
 
     Raises:
-        ConfigurationError: none of them is possible.
+        ConfigurationError: none of the precisions is possible.
     """
     reasons = []
     for precision in wanted:

@@ -12,7 +12,7 @@ from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model_spec import ModelSpec
 
 FilesState = tuple[tuple[int, ...], ...]
-"""What tells whether files changed. Equal states mean equal contents."""
+"""The size, times and inode of each file. Equal states mean that the contents did not change."""
 
 
 def named_files(spec: ModelSpec) -> list[Path]:

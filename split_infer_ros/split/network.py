@@ -16,26 +16,26 @@ from split_infer_ros.split.torch_needs import num_gpus
 
 
 class Network(ABC):
-    """What a model computes, and where it can be split. It makes parts of the model for a device and a config.
+    """What a model computes, and where it can be split. It makes partitions for a device and an execution config.
 
-    Models at several places share a network, and with it the weights on the CPU.
+    Several ``SplitModel`` objects, on different devices, share one network and its weights on the CPU.
 
     Args:
-        entry: the model's entry in the catalogue.
+        entry: the model's ``ModelEntry``.
         split_points: the split points in fp32, in order, from ``input`` to ``output``.
         lock: the lock that is held while a partition is made.
 
     Attributes:
         entry, split_points, lock: as given.
-        kind: what the network is, for messages.
+        kind: what the network is, in words for messages.
         native_engine: the engine that runs the network as it came, without exporting or converting it.
-        weights_source: identifies the source of the weights; see the function of that name. Empty if only their values
-            identify them.
+        weights_source: a text that identifies where the weights came from; see the function ``weights_source``. Empty
+            if only the values of the weights identify them.
         is_quantised: whether ``quantise`` made the weights, so that the network can compute in int8.
         has_one_graph: whether one graph serves all batch sizes, so that engines other than torch can take it.
         takes_batches: whether the network takes any number of images at once. If not, a batch runs in parts of a fixed
             size.
-        takes_arrays: whether parts on a CPU take arrays and give arrays. Others take and give tensors.
+        takes_arrays: whether partitions on a CPU take and give NumPy arrays. Otherwise they take and give tensors.
         can_be_stacked: whether a ``StackedModel`` computes the same as this network.
     """
 
@@ -53,11 +53,11 @@ class Network(ABC):
 
     @property
     def default_split_point(self) -> str:
-        """The split point that the catalogue's entry names, or else the last one before ``output``."""
+        """The name of the split point that the model's entry names, or else of the last one before ``output``."""
         return self.entry.default_split_point or self.split_points[-2:][0].name
 
     def split_point(self, name: str) -> SplitPoint:
-        """Returns the split point of that name, in fp32. ``default`` is the network's own.
+        """Returns the split point of that name, in fp32. ``default`` stands for ``default_split_point``.
 
         Raises:
             UnknownSplitPointError: the network has no such split point.
@@ -67,10 +67,10 @@ class Network(ABC):
 
     @property
     def content(self) -> str:
-        """Hexadecimal digits that identify the operations and weights; empty if not ``has_one_graph``.
+        """Hexadecimal digits that identify the operations and weights; empty if ``has_one_graph`` is False.
 
         Raises:
-            ConfigurationError: weights that were released cannot be read again.
+            ConfigurationError: the CPU's weights were released, and cannot be read again.
         """
         return ""
 
@@ -86,7 +86,11 @@ class Network(ABC):
 
     @abstractmethod
     def num_parameters(self, before: str | None = None) -> int:
-        """Returns how many parameters the network has, or its partition before the split point of that name."""
+        """Returns the number of parameters of the network, or only of a backbone.
+
+        Args:
+            before: the name of the backbone's split point; None for the whole network.
+        """
 
     def best_device(self) -> Device:
         """Returns the device on which the backbone should run if the user names none: the first GPU, else the CPU."""
@@ -98,18 +102,19 @@ class Network(ABC):
 
         Args:
             device: the device.
-            config: how the user wants it to compute; None for the usual config.
+            config: how the user wants the backbone to compute; None for the network's usual config.
 
         Returns:
-            The network that computes there, which is this one unless it has no such precision, and its config.
+            The network that computes, and its config. It is this network, except for a quantised network and a config
+            of another precision: then it is the network that was quantised.
 
         Raises:
-            ConfigurationError: the network cannot run there or in this config.
+            ConfigurationError: the network cannot run on the device or in this config.
         """
 
     @abstractmethod
     def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
-        """Returns how the head runs on the CPU if the backbone runs on this device in this config."""
+        """Returns how the head runs on the CPU if the backbone runs on ``device`` in ``config``."""
 
     @abstractmethod
     def backbone(
@@ -126,16 +131,16 @@ class Network(ABC):
 
     @abstractmethod
     def head(self, split_point: SplitPoint, config: ExecutionConfig) -> Partition:
-        """Makes the partition behind a split point, on the CPU. It takes float32 if the backbone computes in 16 bits.
+        """Makes the partition behind a split point, on the CPU.
 
-        It then gives float32, too.
+        Even if ``config`` says 16 bits, the partition takes and gives float32.
         """
 
     @abstractmethod
     def segments(
         self, config: ExecutionConfig, device: Device, *, takes_float32: bool = False
     ) -> tuple[Partition, ...]:
-        """Makes the segments between neighbouring split points. They are never compiled.
+        """Makes the segments between neighbouring split points, in order. They are never compiled.
 
         Args:
             config: how they run.
@@ -151,5 +156,9 @@ class Network(ABC):
         """
 
     def host_weight_bytes(self, split_point: SplitPoint) -> int:
-        """Returns the bytes on the CPU of the weights of a backbone that was made, as far as torch has them."""
+        """Returns how many bytes torch keeps on the CPU for a backbone's weights. Other engines' copies do not count.
+
+        Args:
+            split_point: the split point of a backbone that was made before.
+        """
         return 0

@@ -25,19 +25,24 @@ from split_infer_ros.split.verdict import Verdict
 SEED = 0
 
 MakePart = Callable[[OnnxGraph], Partition]
-"""Makes a graph executable."""
+"""Makes an executable partition of a graph."""
 
 
 def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart, verdict: Verdict) -> PreparedGraph:
-    """Makes a graph take batches of any size if its results are then those of its own batches.
+    """Makes a graph take batches of any size, if its results stay the same up to rounding.
 
-    The results are compared unless that was done before. A graph with a symbolic batch is compared with single images.
+    A graph with a fixed batch is rewritten, and compared with the original. A graph with a symbolic batch is compared
+    with its own results for single images. The comparison is made once for each model. If the results differ, or
+    cannot be compared, the graph keeps its fixed batch, or takes single images.
 
     Args:
         graph: the graph as its file holds it. Its batch may be fixed.
         image_shape: (C, H, W).
         make: makes a graph executable.
         verdict: has the result of an earlier comparison, if there was one. A new result is kept in it.
+
+    Returns:
+        The prepared graph. If it takes a fixed number of images, its ``note`` says why.
 
     Raises:
         ConfigurationError: the graph does not run at all, or gives results that cannot be divided among the images.
@@ -156,10 +161,13 @@ def _with_checked_batch(own: PreparedGraph, make: MakePart, image_shape: tuple[i
 
 
 def difference_of_rows(found: Sequence[Values], expected: Sequence[Values]) -> float:
-    """Returns the largest relative difference of two results for the same images; infinite for other shapes or dtypes.
+    """Returns the largest relative difference between two results for the same images. The order of rows is ignored.
 
-    An image's detections may come in another order, because equal scores have none. Values are sorted only if they
-    differ by more than rounding without that.
+    Detections with equal scores may come in any order. So if values differ by more than rounding, each image's values
+    are sorted and compared again. The result is infinite if shapes or dtypes differ.
+
+    Args:
+        found, expected: the outputs of the two executions, each (N, ...).
     """
     worst = 0.0
     for one, other in zip(map(as_array, found), map(as_array, expected), strict=True):
@@ -180,7 +188,7 @@ def _in_order(output: Array) -> Array:
 
 
 def example_images(image_shape: tuple[int, ...], count: int = 2) -> Array:
-    """Returns different images, float32 (count, C, H, W): one of fine noise, and others of coarse noise."""
+    """Returns different images, float32 (count, C, H, W) in 0..1: one of fine noise, and others of coarse noise."""
     random = np.random.default_rng(SEED)
     images = random.random((count, *image_shape), np.float32)
     _, height, width = image_shape

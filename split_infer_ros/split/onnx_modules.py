@@ -83,7 +83,10 @@ def _path_of(name: str) -> str:
 
 
 def unique_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
-    """Returns a name for each node: its own, or its operator with a number if it has none."""
+    """Returns a different name for each node: its own name if it has one, else its operator.
+
+    A number follows if the name is an operator, or if an earlier node has the same name.
+    """
     counts: Counter[str] = Counter()
     names = []
     for node in nodes:

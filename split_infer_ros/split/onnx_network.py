@@ -34,11 +34,11 @@ class OnnxNetwork(GraphNetwork):
     Images are float32. Features have the dtypes of the file.
 
     Args:
-        entry: the model's entry.
+        entry: the model's ``ModelEntry``.
         graph: the whole model, which takes float32 (N, C, H, W).
-        execution_config: how the graph runs if its results for several images are compared with those for each alone.
-            If it names engine torch, the engine that runs ONNX models is taken.
-        manifest: has what an earlier process found out about the model; None if there was none.
+        execution_config: how the graph runs while its results for batches are compared; see ``prepare_batches``. If it
+            names engine torch, an engine for ONNX models runs the graph; see ``of_onnx``.
+        manifest: what earlier processes found out about the model; None if nothing is known.
 
     Raises:
         ConfigurationError: the model does not take images, does not run, or its results cannot be divided among the
@@ -90,7 +90,7 @@ class OnnxNetwork(GraphNetwork):
         return self, config
 
     def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
-        """Returns the backbone's config on a CPU, else the default one of the engine that runs ONNX models."""
+        """Returns the backbone's config if the backbone runs on a CPU, else the native engine's default config."""
         return config if device.type == "cpu" else of_onnx(ExecutionConfig())
 
     def best_device(self) -> Device:
@@ -103,9 +103,10 @@ class OnnxNetwork(GraphNetwork):
 
     @property
     def default_split_point(self) -> str:
-        """The split point that the entry names; else the last one before ``output``, or ``output`` if less crosses.
+        """The split point that the entry names; else of the last two split points, the one where fewer bytes cross.
 
-        In a YOLO, less crosses at ``output``: the branches of its maps give nearly twice as much as the final boxes.
+        Usually, the last split point is ``output``. In a YOLO, fewer bytes cross there: the maps before it have nearly
+        twice as many bytes as the final boxes.
         """
         return (
             self.entry.default_split_point or min(self.split_points[-2:], key=lambda point: point.bytes_per_image).name
@@ -132,7 +133,10 @@ def _native_engine() -> Engine:
 
 
 def of_onnx(config: ExecutionConfig) -> ExecutionConfig:
-    """Returns a config for an engine that runs ONNX models, in the same precision."""
+    """Returns the config with which an ONNX model runs: ``config`` itself, unless it names engine torch.
+
+    For engine torch, returns the default config of an engine that runs ONNX models, in the same precision.
+    """
     if config.engine is not Engine.TORCH:
         return config
     engine = _native_engine()

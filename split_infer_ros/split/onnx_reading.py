@@ -26,11 +26,12 @@ def read_file(
     Args:
         spec: names the file.
         read_outputs: finds out how the outputs are read.
-        manifest: has the known facts of the file. Missing facts are found out now.
+        manifest: the known facts about the file. Missing facts are found out now.
         digests: the digests of the files that hold the model. A file with other content is refused.
 
     Raises:
-        ConfigurationError: the file cannot be read. The graph raises it too, also if a file has changed meanwhile.
+        ConfigurationError: the file cannot be read. The returned graph raises the error too when it reads the file
+            later, also if a file has changed by then.
     """
 
     @cache

@@ -44,10 +44,12 @@ def find_onnx_split_points(
 ) -> tuple[SplitPoint, ...]:
     """Finds every split point of an ONNX model, in order.
 
-    The first one is ``input``: the head is the whole model. The last one is ``output``, if every output has the batch
-    in front. At each of them, every tensor that crosses has the batch in front, and its other lengths are known.
+    At the first one, ``input``, the head is the whole model. At the last one, ``output``, the backbone is. The others
+    lie behind blocks; see ``find_blocks``. In a model without blocks, they lie behind nodes where a single tensor
+    crosses.
 
-    Split points lie behind blocks. In a model without blocks, they lie where a single tensor crosses.
+    A place is no split point unless each tensor that crosses there has the batch as its first dimension, and known
+    other lengths. This holds for ``output``, too.
 
     Args:
         graph: the whole model. Its input is one tensor of images.

@@ -31,12 +31,13 @@ from split_infer_ros.split.verdict import Verdict
 
 
 def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
-    """Converts an ONNX model to a module. Its results are compared once with the results of the engine for ONNX models.
+    """Converts an ONNX model to a torch module. Compares the results of both once, on drawn scenes.
 
-    Its split points have the names and tensors of the ONNX model's, so that the other side may run on another engine.
+    The module's split points have the same names and tensors as those of the ONNX model. So one partition may run on
+    torch, and the other on another engine.
 
     Args:
-        entry: the model's entry.
+        entry: the model's ``ModelEntry``.
         graph: the whole model.
 
     Returns:
@@ -44,7 +45,7 @@ def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphM
 
     Raises:
         ConfigurationError: the model takes no images or no batches, an operator cannot be converted, or the results
-            differ.
+            differ by more than rounding.
     """
     tell_torch()  # this thread may be the first to use torch
     original = OnnxNetwork(entry, graph)

@@ -28,8 +28,8 @@ Image = npt.NDArray[np.uint8]
 def read_outputs(file: OnnxFile) -> OutputReading:
     """Finds out how a model's outputs are read, from their values for an image like a photograph.
 
-    The usual pre-processing follows from the outputs. If the first trial used another one, the model is tried once
-    more, because other grey values may give other boxes.
+    The outputs also show which pre-processing such models usually have. If the first trial used another pre-processing,
+    the model is tried once more, because other grey values may give other boxes.
 
     Raises:
         ConfigurationError: the model does not run, or its outputs are not recognised.

@@ -20,7 +20,7 @@ Partition: TypeAlias = Callable[..., Any]
 
 
 class PartitionCache:
-    """Backbones or heads of one model. The model's lock is held around each call.
+    """Backbones or heads of one model. The caller of each method holds the model's lock.
 
     Attributes:
         partitions: the kept partitions by split point. The one that was asked for last comes last.
@@ -30,7 +30,10 @@ class PartitionCache:
         self.partitions: OrderedDict[SplitPoint, Partition] = OrderedDict()
 
     def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], Partition]) -> Partition:
-        """Returns the partition of a split point. If it is not kept, ``make`` makes it."""
+        """Returns the partition of a split point. If it is not kept, ``make`` makes it.
+
+        The ``MAX_PARTITIONS`` partitions that were asked for last are kept.
+        """
         if split_point not in self.partitions:
             self.partitions[split_point] = make(split_point)
         self.partitions.move_to_end(split_point)
@@ -39,7 +42,7 @@ class PartitionCache:
         return self.partitions[split_point]
 
     def clear(self) -> None:
-        """Drops all partitions from the cache. Callers that use one keep it."""
+        """Drops all partitions from the cache. A caller that uses a partition may go on with it."""
         self.partitions.clear()
 
 
@@ -57,13 +60,13 @@ class BackboneCache(PartitionCache):
 
     @property
     def keeps_copy(self) -> bool:
-        """Whether the CPU keeps its copy of weights that a backbone has in memory of the policy."""
+        """Whether the CPU keeps its copy of a backbone's weights. Under ``managed`` and ``pinned``, it does not."""
         return self._weights_pool.policy not in POOLED
 
     def use_memory(self, policy: Policy) -> None:
-        """Sets the policy of the memory for weights on a GPU. It holds for backbones that are made from now on.
+        """Sets the memory policy for weights on a GPU, for all backbones that are made from now on.
 
-        The cache drops backbones in memory of another policy.
+        Backbones with weights under another policy are dropped from the cache.
 
         Raises:
             ConfigurationError: torch cannot allocate memory of the policy on this machine.
@@ -74,12 +77,12 @@ class BackboneCache(PartitionCache):
             self.clear()
 
     def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], Partition]) -> Partition:
-        """Returns the backbone of a split point. If it is not kept, ``make`` makes it in memory of the policy."""
+        """Returns the backbone of a split point. If it is not kept, makes it by ``make``, with the current policy."""
         with self._weights_pool.allocating():
             return super().get(split_point, make)
 
     def weight_bytes(self) -> int:
-        """Returns the memory of the backbones' weights on their device; 0 on a CPU."""
+        """Returns how many bytes the weights of all kept backbones take on a GPU; 0 on a CPU."""
         if self._device.type != "cuda":
             return 0
         from split_infer_ros.split.device_weights import bytes_of  # only here: weights on a GPU belong to torch

@@ -49,10 +49,10 @@ class PartitionMaker:
         Args:
             partition: the nodes from ``first`` up to, not including, ``last``.
             first, last: positions in the model's graph; None is the end of the graph.
-            inputs: the specs of the inputs. They count only if the config has no segments.
-            weights: receives the weights that the partition then has on the device.
+            inputs: the specs of the partition's inputs. Only engines other than torch need them.
+            weights: receives the weights that the partition then has on the device; None if nobody needs them.
             is_whole: whether the partition is the whole network.
-            gives_results: whether it ends with the model's results.
+            gives_results: whether the partition's outputs are the model's results.
         """
         parts = [
             self._make(part, kind, inputs, weights, is_whole, gives_results=gives_results)
@@ -69,7 +69,12 @@ class PartitionMaker:
         ]
 
     def from_float32(self, part: Partition, split_point: SplitPoint) -> Partition:
-        """Makes an executable part behind a split point take float32 and give float32."""
+        """Returns an executable part that takes float32 and gives float32; ``part`` itself if it does so already.
+
+        Args:
+            part: an executable part of the model.
+            split_point: the split point where the part begins.
+        """
         dtype = self._config.boundary_dtype
         if dtype == FLOAT32:
             return part

@@ -12,7 +12,7 @@ from split_infer_ros.split.traced_split_points import live_values
 
 
 def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
-    """Returns the partition before a split point. Nothing is copied."""
+    """Returns the partition before a split point. It shares the graph's modules and weights."""
     nodes = list(graph.graph.nodes)
     return extract(
         graph,
@@ -23,7 +23,7 @@ def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModul
 
 
 def head_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
-    """Returns the partition behind a split point. Nothing is copied."""
+    """Returns the partition behind a split point. It shares the graph's modules and weights."""
     nodes = list(graph.graph.nodes)
     return extract(
         graph,
@@ -42,7 +42,14 @@ def outputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 def extract(
     graph: fx.GraphModule, nodes: Sequence[fx.Node], *, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> fx.GraphModule:
-    """Returns a module of these nodes that maps inputs to a tuple of outputs and shares the graph's parameters."""
+    """Returns a part of a graph as a module. It shares the graph's modules and weights.
+
+    Args:
+        graph: the whole graph.
+        nodes: the part's nodes, in order. Constants that they use may lie elsewhere in the graph.
+        inputs: the nodes whose values the part takes.
+        outputs: the nodes whose values the part returns, as a tuple.
+    """
     part = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in inputs}
 

@@ -105,7 +105,7 @@ def plan(
 
 
 def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math.inf) -> SplitChoice:
-    """Returns the choice of a point, with the performance that the profile predicts."""
+    """Returns a point's split point and batch size as a choice, with the performance that the profile predicts."""
     latency_s = profile.latency_s(point)
     return SplitChoice(
         split_point=point.split_point,
@@ -117,11 +117,12 @@ def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math
 
 
 def next_to_run(profile: Profile, batch_size: int, *, runs: Mapping[str, int], repeats: int) -> ProfilePoint | None:
-    """Returns the point at which the pipeline should run next; None when the best point is known.
+    """Returns the point at which to run the pipeline next, to measure its period; None when the best point is known.
 
-    Candidates are the points that may be nearly the best. The one with the fewest runs comes first; among equals, the
-    one with the shortest expected period. If a run was slower than predicted, the predicted period is expected, because
-    the machine may have been busy.
+    The period is the time between two batches. Candidates have fewer than ``repeats`` runs, and may reach ``NEAR_BEST``
+    of the highest throughput. The candidate with the fewest runs is returned; among equals, the one with the shortest
+    expected period. The expected period is the shorter one of the measured and the predicted period. A longer
+    measurement is not trusted yet, because the machine may have been busy.
 
     Args:
         profile: the profile with all measurements so far.

@@ -48,19 +48,21 @@ class StageContention:
 
         Args:
             backbone_s, head_s: seconds that a batch took in each stage of a running pipeline.
-            period_s: seconds between two batches. If too few frames come, both stages take less.
+            period_s: seconds between two batches. If too few frames come, it is longer than each stage's time.
         """
         overlap_s = min(max(backbone_s + head_s - period_s, 0.0), backbone_s, head_s)
         return backbone_s - overlap_s * (1 - self.backbone), head_s - overlap_s * (1 - self.head)
 
     @classmethod
     def from_times(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> StageContention:
-        """Returns the rates at which stages that take ``alone_s`` take ``busy_s`` in a saturated pipeline.
+        """Returns the rates that explain how much longer the stages take in a saturated pipeline than alone.
+
+        Each rate is at least ``MIN_RATE`` and at most 1.
 
         Args:
-            alone_s: seconds that a batch takes in the backbone stage and in the head stage alone.
-            busy_s: the same, measured in a saturated pipeline. There the longer stage always works, so the shorter
-                one never works alone.
+            alone_s: seconds that a batch takes in the backbone stage and in the head stage, each alone.
+            busy_s: seconds that a batch takes in both stages of a saturated pipeline, in the same order. There the
+                longer stage always works, so the shorter stage never works alone.
         """
         overlap_s = min(busy_s)
 
@@ -76,7 +78,7 @@ class ProfilePoint:
     """What one split point costs at one batch size. Times are seconds a batch, each measured alone.
 
     Attributes:
-        split_point: its name.
+        split_point: the name of the split point.
         batch_size: images a batch.
         bytes_per_image: bytes that cross for one image.
         preprocess_s: from pixels to the model's input.
@@ -108,7 +110,12 @@ class ProfilePoint:
         return self.head_s + self.decode_s
 
     def scaled(self, backbone: float, head: float) -> ProfilePoint:
-        """Returns this point with each stage that many times slower. The period becomes unknown."""
+        """Returns this point with each stage slower by a factor. The period becomes NaN.
+
+        Args:
+            backbone: the factor for the times of the backbone stage.
+            head: the factor for the times of the head stage.
+        """
         return replace(
             self,
             preprocess_s=self.preprocess_s * backbone,
@@ -120,7 +127,7 @@ class ProfilePoint:
         )
 
     def towards(self, larger: ProfilePoint, share: float, batch_size: int) -> ProfilePoint:
-        """Returns the point of a batch size between this one and a larger one. The period becomes unknown.
+        """Returns a point between this one and one of a larger batch size, by linear interpolation. Its period is NaN.
 
         Args:
             larger: a point of the same split point at a larger batch size.
@@ -137,7 +144,7 @@ class Profile:
     """What every split point of a model costs at several batch sizes.
 
     Attributes:
-        model: its name.
+        model: the model's name.
         device: where the backbone ran.
         points: ordered by batch size, then in the order of the split points.
         contention: how much the stages slow each other down.
@@ -158,9 +165,10 @@ class Profile:
         return self._points_by_key.get((split_point, batch_size))
 
     def estimate(self, split_point: str, num_images: int) -> ProfilePoint | None:
-        """Returns what a batch of that many images costs at a split point, between the two nearest measured sizes.
+        """Returns what a batch of ``num_images`` images costs at a split point.
 
-        Returns None if all measured batches there are larger, or all are smaller.
+        It is interpolated between the two nearest batch sizes that were measured there. Returns None if all measured
+        batch sizes are larger, or all are smaller.
         """
         points = [point for point in self.points if point.split_point == split_point]
         below = max((point for point in points if point.batch_size <= num_images), key=_size_of, default=None)
@@ -186,9 +194,9 @@ class Profile:
         return point.batch_size / self.period_s(point)
 
     def latency_s(self, point: ProfilePoint) -> float:
-        """Returns the seconds from the closing of a batch until its results are out.
+        """Returns the seconds from the closing of a batch until its results are out, as predicted.
 
-        Both stages are busy, and no batch waits for a slot.
+        The prediction assumes that both stages are busy, and that no batch waits for a slot.
         """
         return sum(self.contention.busy_s(point.backbone_stage_s, point.head_stage_s))
 

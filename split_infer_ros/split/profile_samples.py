@@ -49,9 +49,10 @@ class PointSamples:
     """All samples of one split point at one batch size.
 
     Attributes:
-        split_point: its name.
+        split_point: the name of the split point.
         batch_size: images a batch.
-        parts: samples of each part, seconds a batch. Samples of a pipeline are there only if it was run.
+        parts: samples of each part, in seconds a batch. Those of a saturated pipeline are missing if none was
+            run.
     """
 
     split_point: str
@@ -82,10 +83,16 @@ class PointSamples:
 def make_profile(
     *, model: str, device: str, split_points: Sequence[SplitPoint], samples: Iterable[PointSamples]
 ) -> Profile:
-    """Makes the profile of complete samples, in the order of the split points.
+    """Makes a profile from samples. At each batch size, its points are in the order of the split points.
 
-    The rates at which the stages run together come from the pipeline whose stages take the most similar times. They
-    are 1 if no pipeline was run.
+    The rates at which the stages run together are those of one pipeline: the one whose stages take the most similar
+    times. The rates are 1 if no pipeline was run.
+
+    Args:
+        model: the model's name.
+        device: where the backbone ran.
+        split_points: the model's split points, in order.
+        samples: complete samples; see ``PointSamples.is_complete``.
     """
     by_key = {(each.batch_size, each.split_point): each for each in samples}
     points = [
@@ -108,7 +115,13 @@ def _contention(by_key: Mapping[PointKey, PointSamples], points: Sequence[Profil
 
 
 def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any]) -> list[Record]:
-    """Returns one record for each part of each split point at each batch size."""
+    """Returns one record for each part of each split point at each batch size.
+
+    Args:
+        samples: the samples to record.
+        key: the machine and the versions of the records.
+        task: what was measured, for the records.
+    """
     now = time.time()
     return [
         key.record(

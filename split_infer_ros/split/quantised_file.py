@@ -1,4 +1,4 @@
-"""Where a quantised model is kept: a file in the user's cache, bound to the model, its weights and the versions."""
+"""Where a quantised model is kept: a file in the user's cache, for one model, its weights and versions of packages."""
 
 from __future__ import annotations
 

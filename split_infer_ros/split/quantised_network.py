@@ -28,13 +28,14 @@ CONFIG = ExecutionConfig(engine=Engine.OPENVINO, precision=Precision.INT8)
 class QuantisedNetwork(GraphNetwork):
     """A network in int8. OpenVINO runs both partitions on the CPU, and features cross in float32.
 
-    Its split points are the source's. Each partition quantises what it takes. So a backbone and a head give the results
-    of the whole up to a step of int8. Either of them fits a partition of the source.
+    The source is the network in float32 that was quantised. Both have the same split points. Each partition in int8
+    takes float32 and quantises it. So backbone and head together give the results of the whole network, up to a step of
+    int8. A partition in int8 can also run with the other partition of the source.
 
     Args:
-        source: the same network in float32.
-        graph: the whole network in int8, as ``quantisation`` arranges it.
-        manifest: has what an earlier process found out about the graph; None if there was none.
+        source: the network in float32.
+        graph: the whole network in int8, as the package ``quantisation`` arranges it.
+        manifest: what earlier processes found out about the graph; None if nothing is known.
     """
 
     kind = "quantised"
@@ -86,10 +87,12 @@ _UNTUNED = ExecutionConfig(precision=Precision.INT8)  # names no engine
 
 
 def place(network: Network, device: Device, execution_config: ExecutionConfig) -> SplitModel:
-    """Returns a network's model on a device and in an execution config. For int8, it reads the quantised network.
+    """Returns the model that runs a network on a device, in an execution config.
+
+    For int8, reads the quantised network from the user's cache.
 
     Raises:
-        ConfigurationError: the network cannot run there or in this config, or was not quantised.
+        ConfigurationError: the network cannot run on the device or in this config, or was not quantised.
     """
     if execution_config.precision is Precision.INT8 and not network.is_quantised:
         network = QuantisedNetwork(network, *read_quantised(network))

@@ -1,4 +1,7 @@
-"""The traced graph of a model. Its weights can be released and read again."""
+"""The traced graph of a model. Its weights can be released and read again.
+
+To release weights is to free their memory on the CPU. Stand-ins without memory take their places in the graph.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from split_infer_ros.split.graph import set_own_state, set_state, stand_in
 from split_infer_ros.torch_graphs.module_state import state_of
 
 Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
-"""Reads the tensors of these names again. Raises ConfigurationError if it cannot."""
+"""Takes names of released weights, and returns their tensors by name. Raises a ConfigurationError on failure."""
 
 
 class ReleasableGraph:
@@ -37,10 +40,10 @@ class ReleasableGraph:
 
         Args:
             names: the names of parameters and buffers.
-            fetch: reads the weights again.
+            fetch: reads the weights again when they are needed.
 
         Returns:
-            False if all of them had been released before.
+            True if memory was freed; False if all these weights had been released before.
         """
         with self.lock:
             state = state_of(self.module)
@@ -56,7 +59,7 @@ class ReleasableGraph:
             names: the names of parameters and buffers; None for all. Those that were not released are left as they are.
 
         Returns:
-            False if none of these weights was released.
+            True if weights were read; False if none of them was released.
 
         Raises:
             ConfigurationError: released weights cannot be read.

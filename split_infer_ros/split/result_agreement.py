@@ -1,4 +1,4 @@
-"""Compares the results of two executions of a whole model: their detections if these are enough, or else tensors."""
+"""Compares the results of two executions of a model: detections or scores if there are enough, or else tensors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class ResultDifference:
     """How far the results of two executions are apart.
 
     Attributes:
-        largest: the largest difference in an output, as a share of its largest value.
-        decoded: the difference between the decoded results; None if these are too few to judge by.
+        largest: the largest difference between two values of an output, as a share of the output's largest value. It is
+            not finite if one side has a number where the other side has none.
+        decoded: the difference between the detections, or between a classifier's scores; None if there are too few of
+            them for a judgement.
     """
 
     largest: float
@@ -39,17 +41,18 @@ class ResultDifference:
     def agrees(self, allowed: Callable[[], float]) -> bool:
         """Returns whether rounding explains the difference.
 
-        Detections or scores decide. If there are too few of them, the tensors decide.
+        Detections or scores decide. If there are too few of them, ``largest`` decides. A difference that is not finite
+        is never explained.
 
         Args:
-            allowed: gives the largest difference that tensors may have. It is called only if they decide.
+            allowed: gives the largest value that ``largest`` may have. It is called only if ``largest`` decides.
         """
         if not math.isfinite(self.largest):
             return False
         return self.decoded.agrees if self.decoded else self.largest <= allowed()
 
     def allowed_text(self, allowed: Callable[[], float]) -> str:
-        """Says what ``agrees`` allows."""
+        """Returns words that say which difference ``agrees`` allows, such as ``0.0001 is allowed``."""
         if not math.isfinite(self.largest):
             return "any finite difference is allowed"
         return f"{self.decoded.ALLOWED if self.decoded else f'{allowed():g}'} is allowed"
@@ -65,10 +68,10 @@ def compare_results(
 
     Args:
         entry: decodes the outputs.
-        found, expected: the outputs of each batch.
-        classifies: whether the model is a classifier.
-        measure: gives the largest relative difference of the outputs of a batch. The difference is not finite if one
-            side has a number where the other side has none.
+        found, expected: the outputs of each batch, from the two executions.
+        classifies: whether the model is a classifier. Then scores are compared in place of detections.
+        measure: takes the found and the expected outputs of a batch, and gives their largest relative difference. The
+            difference is not finite if one side has a number where the other side has none.
     """
     largest = max((measure(*pair) for pair in zip(found, expected, strict=True)), key=_badness, default=0.0)
     if not math.isfinite(largest):

@@ -12,9 +12,9 @@ NUM_SAMPLES = 8  # scenes; a detector of COCO finds ten things in them
 
 
 def sample_images(entry: ModelEntry, count: int = NUM_SAMPLES) -> Floats:
-    """Returns drawn scenes as a model's input: float32 (count, 3, h, w). Equal calls give equal images.
+    """Returns drawn scenes as a model's input: float32 (count, 3, height, width). Equal calls give equal images.
 
-    In noise, a trained detector finds nothing. Scenes have light, texture, and things that look like balls and kites.
+    A trained detector finds nothing in noise. Scenes have light, texture, and things that look like balls and kites.
     """
     preprocess = entry.preprocess
     scenes = [Pixels(draw_scene(SEED, index).image, RGB) for index in range(count)]

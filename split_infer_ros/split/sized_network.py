@@ -24,18 +24,18 @@ from split_infer_ros.split.torch_network import TorchNetwork
 REFERENCE = 2  # images; the graph for two images shows where the batch is
 
 MakePart = Callable[[TorchNetwork], Partition]
-"""Makes a part of the network for one batch size."""
+"""Makes a part of a network that was traced for one batch size."""
 
 
 class SizedNetwork(Network):
-    """A module with a forward that branches on the batch size, or writes it into constants.
+    """The network of a module with a forward that branches on the batch size, or writes it into constants.
 
-    Its split points are those of the graph for two images. A batch size whose graph has other split points runs in
-    pairs of images. Tracing takes seconds, so the pipeline warms up with every size.
+    Its split points are those of the graph for two images. If the graph for a batch size has other split points,
+    batches of that size run in pairs of images. Tracing takes seconds, so the pipeline warms up with every size.
 
     Args:
-        entry: the model's entry in the catalogue.
-        module: the model with its weights. It is taken over and changed.
+        entry: the model's ``ModelEntry``.
+        module: the model with its weights. The network changes it, so nothing else may use it.
         folding: as for ``TorchNetwork``.
 
     Raises:
@@ -72,7 +72,7 @@ class SizedNetwork(Network):
         return self._reference.fingerprint
 
     def num_parameters(self, before: str | None = None) -> int:
-        """Returns how many parameters the network has, or its partition before the split point of that name."""
+        """Returns the number of parameters of the network, or only of the backbone for split point ``before``."""
         return self._reference.num_parameters(before)
 
     def kernels_before(self, split_point: SplitPoint, config: ExecutionConfig) -> tuple[KernelTraffic, ...]:
@@ -111,7 +111,10 @@ class SizedNetwork(Network):
     def backbone(
         self, split_point: SplitPoint, config: ExecutionConfig, device: Device, *, keeps_copy: bool = True
     ) -> Partition:
-        """Makes the partition before a split point. The CPU keeps its copy of the weights, which all sizes share."""
+        """Makes the partition before a split point.
+
+        The CPU keeps its copy of the weights, whatever ``keeps_copy`` says, because all batch sizes share it.
+        """
 
         def make(network: TorchNetwork) -> Partition:
             return network.backbone(network.split_point(split_point.name), config, device)

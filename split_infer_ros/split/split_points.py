@@ -18,7 +18,7 @@ INPUT, OUTPUT = "input", "output"
 
 @dataclass(frozen=True, slots=True)
 class SplitPoint:
-    """A place between two operations.
+    """A place between two operations of a model, where the model can be divided.
 
     Attributes:
         name: the block that ends there, such as ``features.16``. The two ends of a model are ``input`` and
@@ -43,7 +43,7 @@ class SplitPoint:
     def in_precision(self, dtype: DType) -> SplitPoint:
         """Returns this split point for a backbone that computes in ``dtype``.
 
-        Floating-point tensors cross in that dtype unless they keep their own.
+        Floating-point tensors cross in ``dtype``, except those that ``kept`` names.
         """
 
         def in_dtype(spec: TensorSpec) -> TensorSpec:
@@ -54,11 +54,11 @@ class SplitPoint:
 
     @property
     def head_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs of a head here: the tensors of a backbone that computes in float32."""
+        """The specs of the tensors that a head takes: floating-point tensors are float32 unless ``kept`` names them."""
         return self.in_precision(FLOAT32).tensors
 
     def blank_head_inputs(self, batch_size: int) -> tuple[Array, ...]:
-        """Returns zeros as inputs of an engine's head here, for ``batch_size`` images."""
+        """Returns arrays of zeros (batch_size, ...), one for each of ``head_inputs``."""
         return tuple(np.zeros((batch_size, *spec.shape), spec.dtype) for spec in self.head_inputs)
 
 
@@ -95,6 +95,11 @@ def parse_split_points(written: Iterable[Mapping[str, Any]]) -> tuple[SplitPoint
 def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str) -> SplitPoint:
     """Returns the split point of that name or alias.
 
+    Args:
+        split_points: the split points of a model.
+        name: a name or an alias.
+        model: the model's name, for the error.
+
     Raises:
         UnknownSplitPointError: the model has no such split point. The message lists those that it has.
     """
@@ -108,7 +113,11 @@ def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str
 
 
 def kept_names(specs: Iterable[TensorSpec]) -> frozenset[str]:
-    """Returns the names of tensors that keep their dtype in every precision: those that are not float32 in fp32."""
+    """Returns the names of tensors that keep their dtype in every precision: all that are not float32.
+
+    Args:
+        specs: the tensors of a model in fp32.
+    """
     return frozenset(spec.name for spec in specs if spec.dtype != FLOAT32)
 
 

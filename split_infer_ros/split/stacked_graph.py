@@ -1,8 +1,9 @@
 """Rewrites the graphs of several models of one architecture as one graph. Each operation computes all models.
 
-This is the paper's fusion of kernels (§II-B) a level above kernels. A convolution of the result has a group of channels
-for each model, and a linear layer is a product of batches of matrices. So one launch does the work of several.
-Activations and poolings stay as they are. Every other operation runs under ``torch.vmap``.
+The paper on kernel merge and fusion (001, §II-B) fuses kernels. This module fuses operations, one level above kernels.
+In the new graph, a convolution has a group of channels for each model. A linear layer is one batched product of
+matrices. So one launch does the work of several. Activations and poolings stay as they are. Every other operation runs
+under ``torch.vmap``.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class _Value:
 def stack_graphs(parts: Sequence[fx.GraphModule], image_shape: tuple[int, int, int]) -> fx.GraphModule:
     """Returns the graphs of m models as one graph with the weights of all.
 
-    It maps images (n, m * C, H, W) to a tuple of tensors (n, m, ...). The models' images lie beside each other in the
-    channels.
+    The graph maps images (n, m * C, H, W) to a tuple of tensors (n, m, ...). Each model has n images. The images of
+    the m models lie beside each other in the channels.
 
     Args:
         parts: the graphs of at least two models on the CPU. They differ only in their weights, and are not changed.
@@ -187,10 +188,10 @@ class _Stacker:
 
 
 def size_of_one(stacked: Tensor, name: str, *args: int) -> Any:
-    """Returns the size or another attribute of the tensor of one model.
+    """Returns the size or another attribute that the tensor of a single model has.
 
     Args:
-        stacked: (n, m, ...), the tensors of m models.
+        stacked: (n, m, ...), the tensors of m models for n images.
         name: the name of the attribute, such as ``shape``, or of the method: ``size`` or ``dim``.
         args: the arguments of ``size``: a dimension, or nothing.
     """

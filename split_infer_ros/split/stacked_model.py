@@ -39,8 +39,8 @@ CHECK_SIZE = 2  # images of each model on which the network is compared with the
 class StackedModel:
     """The backbones of several models as one network, on the models' device and in their execution config.
 
-    The network has a copy of all weights. It computes the same sums as the models, maybe in another order. It is
-    compared with them once, on random images.
+    The network has a copy of all weights. It computes the same sums as the models, maybe in another order. When it is
+    made, its results are compared with those of the models, on random images.
 
     Args:
         members: at least two models of one architecture, by name.
@@ -50,7 +50,11 @@ class StackedModel:
         name: the names of all members.
         members: as given.
         split_point: as given.
-        backbone: maps images (n, m * C, H, W) of m models to the features at the split point, (n, m, ...).
+        backbone: maps images (n, m * C, H, W) to the features at the split point, (n, m, ...). There are m members, and
+            n images for each.
+        device, dtype, execution_config: those of the models.
+        image_shape: (m * C, H, W).
+        fingerprint: a text that identifies the operations and the number of models.
 
     Raises:
         ConfigurationError: the models differ in more than their weights, or run on another engine than torch. It is
@@ -72,24 +76,26 @@ class StackedModel:
         self._check_results()
 
     def blank_images(self, batch_size: int) -> Tensor:
-        """Returns black images (n, m * C, H, W) of all members."""
+        """Returns black images (batch_size, m * C, H, W) of all m members."""
         return self.execution_config.blank_images((batch_size, *self.image_shape), self.device)
 
     def run(self, images: Mapping[str, Tensor], backbone: Backbone | None = None) -> dict[str, tuple[Tensor, ...]]:
-        """Computes the batches of members, and returns the features of each.
+        """Computes the batches of members at once. Returns the features of each member that has images.
 
         Args:
             images: the images of members, as ``join`` takes them.
-            backbone: runs the network; None for the attribute ``backbone``.
+            backbone: runs the network in place of the attribute ``backbone``; None for that attribute.
         """
         run: Partition = backbone or self.backbone
         return self.divide(run(self.join(images)), {name: len(given) for name, given in images.items()})
 
     def join(self, images: Mapping[str, Tensor]) -> Tensor:
-        """Returns the network's images (n, m * C, H, W). n is the largest number of images of a member.
+        """Joins the images of members to the network's input (n, m * C, H, W).
+
+        n is the largest number of images that a member has. Blank images stand for missing ones.
 
         Args:
-            images: (n, C, H, W) of at least one member, on the device. Blank images stand for missing ones.
+            images: by name of the member, its images (number, C, H, W) on the device. At least one member has images.
         """
         size = max(map(len, images.values()))
         some = next(iter(images.values()))
@@ -101,11 +107,11 @@ class StackedModel:
         return torch.cat(padded, dim=1)
 
     def divide(self, features: Sequence[Tensor], counts: Mapping[str, int]) -> dict[str, tuple[Tensor, ...]]:
-        """Returns views of the network's features: for each member, the features of its images, (n, ...).
+        """Divides the network's features among the members. Returns views: the features of a member's images.
 
         Args:
-            features: what ``backbone`` returned.
-            counts: the number of images of each member that had some.
+            features: what ``backbone`` returned, (n, m, ...).
+            counts: the number of images of each member that had any.
         """
         places = {name: place for place, name in enumerate(self.members)}
         return {name: tuple(tensor[:count, places[name]] for tensor in features) for name, count in counts.items()}

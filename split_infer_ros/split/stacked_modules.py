@@ -1,7 +1,8 @@
 """Modules that apply the weights of several models of one architecture, each to its own part of a tensor.
 
-A tensor of one model has the shape (n, c, ...). The tensors of m models lie in one tensor, in one of two ways. Either
-they lie beside each other in the channels, (n, m * c, ...). Or the models have their own dimension, (n, m, c, ...).
+A tensor of one model has the shape (n, c, ...): n images, c channels. The tensors of m models lie in one tensor, in one
+of two ways. Either they lie beside each other in the channels, (n, m * c, ...). Or the models have their own dimension,
+(n, m, c, ...).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def stack_channels(modules: Sequence[nn.Module]) -> nn.Module:
     A convolution becomes one with m times as many groups.
 
     Args:
-        modules: one of each model, of one kind and of the same shapes.
+        modules: one module of each model. All are of one kind, for which ``has_groups_of_channels`` is True, and have
+            weights of the same shapes.
     """
     stacked = copy.deepcopy(modules[0])
     for name in _CHANNEL_COUNTS[type(stacked)]:
@@ -55,7 +57,7 @@ class StackedLinear(nn.Module):
     """The linear layers of several models as one product of batches of matrices.
 
     Args:
-        layers: one of each model, of the same shapes.
+        layers: one layer of each model. All have weights of the same shapes.
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
@@ -68,7 +70,7 @@ class StackedLinear(nn.Module):
             self.bias = nn.Parameter(biases, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (n, m, ..., in) to (n, m, ..., out)."""
+        """Maps (n, m, ..., in) to (n, m, ..., out). The last dimension holds the layers' inputs, then their outputs."""
         rows = x.movedim(1, 0)
         shape = rows.shape[1:-1]
         rows = rows.flatten(1, -2)  # (m, rows, in)
@@ -79,11 +81,11 @@ class StackedLinear(nn.Module):
 
 
 class PerModel(nn.Module):
-    """Any other operation, for all models at once: ``torch.vmap`` gives each model its own part and its own weights.
+    """An operation that no other module here can run for all models at once. ``torch.vmap`` runs it.
 
     Args:
-        parts: the operation as a graph of each model. They differ in their weights only.
-        is_stacked: for each input of the graphs, whether each model has its own.
+        parts: the operation as a graph, one for each model. The graphs differ in their weights only.
+        is_stacked: for each input of the graphs, whether each model has its own value. Otherwise all share one value.
     """
 
     def __init__(self, parts: Sequence[fx.GraphModule], is_stacked: Sequence[bool]) -> None:
@@ -99,7 +101,7 @@ class PerModel(nn.Module):
         self._shells: list[fx.GraphModule] = []  # each call changes its own shell, because several threads may call
 
     def forward(self, *values: Any) -> Any:
-        """Takes the inputs and returns tensors. If each model has its own, the models lie in dimension 1."""
+        """Maps the operation's inputs to its results. Where each model has its own value, dimension 1 is m."""
         shell = self._shells.pop() if self._shells else copy.deepcopy(self._pattern[0])
         num_inputs = len(values)
         nothing: list[int] = []  # places of results that are None, which vmap does not take

@@ -39,7 +39,12 @@ SPATIAL: frozenset[Any] = frozenset(
 
 
 def first_flattened(node: fx.Node, modules: Sequence[nn.Module]) -> int:
-    """Returns the first dimension that an operation flattens; -1 if it flattens none, or if that varies."""
+    """Returns the first dimension that an operation flattens; -1 if it is no flattening, or the dimension is no number.
+
+    Args:
+        node: the operation.
+        modules: the module that the node calls, in each model; empty if it calls no module.
+    """
     if modules:
         return modules[0].start_dim if isinstance(modules[0], nn.Flatten) else -1
     if node.target not in (torch.flatten, "flatten"):
@@ -49,5 +54,5 @@ def first_flattened(node: fx.Node, modules: Sequence[nn.Module]) -> int:
 
 
 def joined_dimension(node: fx.Node) -> Any:
-    """Returns the dimension along which ``torch.cat`` joins."""
+    """Returns the dimension along which a call of ``torch.cat`` joins its tensors."""
     return node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)

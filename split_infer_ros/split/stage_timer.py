@@ -4,9 +4,9 @@ The model runs in segments between neighbouring split points, once as the backbo
 The segments before a split point add up to its backbone, and those behind it to its head. To time the partitions of
 each split point separately, the model would have to run once for every split point.
 
-Images are normalised before the first segment. A pipeline on OpenVINO in fp32 saves that time, at every split point but
-``input``. All micro-batches run through a segment before the next segment begins. In a pipeline, each of them runs
-through the whole partition, which is faster.
+Two times are longer here than in a pipeline. Images are normalised before the first segment. In a pipeline on OpenVINO
+in fp32, the engine normalises them instead, at every split point but ``input``. All micro-batches run through a segment
+before the next segment begins. In a pipeline, each micro-batch runs through the whole partition, which is faster.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ TORCHS_SHORTAGE = "OutOfMemoryError"  # a RuntimeError; its class is known only 
 
 
 class StageTimer:
-    """Times the stages of one model on this thread.
+    """Times the stages of one model on the calling thread.
 
     Args:
         model: the model, placed on its device.
         image: an image like those that the cameras send.
-        limits: what post-processing keeps.
+        limits: decide which detections post-processing keeps.
         rounds: the number of samples of each stage. Passes through the model are repeated until that many agree.
     """
 

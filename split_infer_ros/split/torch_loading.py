@@ -29,6 +29,9 @@ def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph
     Args:
         spec: names any model but an ONNX file.
 
+    Returns:
+        The model's ``ModelEntry``, and the module or graph.
+
     Raises:
         ConfigurationError: the model is unknown, the weights do not fit, or a user's model cannot be decoded.
     """
@@ -47,10 +50,15 @@ def build_with_torch(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph
 
 
 def make_torch_network(entry: ModelEntry, module: nn.Module, *, folding: bool) -> TorchNetwork | SizedNetwork:
-    """Makes a network of a module. It is traced for any batch size, or else for each size.
+    """Makes a network of a module. The module is traced once for any batch size; if that fails, for each size.
+
+    Args:
+        entry: the model's ``ModelEntry``.
+        module: the module with its weights. The network changes it, so nothing else may use it.
+        folding: whether batch norms are folded into convolutions.
 
     Raises:
-        UntraceableError: the module cannot be traced.
+        UntraceableError: the module cannot be traced, not even for single batch sizes.
     """
     try:
         return TorchNetwork(entry, module, folding=folding)

@@ -15,10 +15,10 @@ AN_ONNX_FILE = "an ONNX file"
 
 
 def num_gpus() -> int:
-    """Returns the number of GPUs that torch can use, because torch holds the weights and features on a GPU.
+    """Returns the number of GPUs that torch can use. Torch holds all weights and features that are on a GPU.
 
-    The number is 0 if torch is missing or cannot be loaded. If no driver has made a device, torch is not imported to
-    ask.
+    The number is 0 if torch is missing or cannot be loaded. It is also 0 if torch was not imported yet, and no driver
+    has made a device file: torch is then not imported to ask.
     """
     if "torch" not in sys.modules and not any(map(Path.exists, DEVICES)):
         return 0

@@ -37,14 +37,14 @@ from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
 class TorchNetwork(Network):
-    """A module that was traced and prepared for inference.
+    """The network of a module that was traced and prepared for inference.
 
     Args:
-        entry: the model's entry in the catalogue.
-        module: the model with its weights. It is taken over and changed.
-        folding: whether batch norms are folded into convolutions. That comes before splitting, so it holds for all
-            models of the network.
-        batch_size: the only one that the network will take; None for any. See ``SizedNetwork``.
+        entry: the model's ``ModelEntry``.
+        module: the model with its weights. The network changes it, so nothing else may use it.
+        folding: whether batch norms are folded into convolutions. This happens before splitting, so it holds for all
+            models that share the network.
+        batch_size: the only batch size that the network will take; None for any. See ``SizedNetwork``.
 
     Attributes:
         graph: the whole network on the CPU. Its weights can be released and read again.
@@ -66,17 +66,17 @@ class TorchNetwork(Network):
 
     @cached_property
     def content(self) -> str:
-        """Identifies the network's operations and weights, and the versions that would export it."""
+        """Hexadecimal digits that identify the operations, the weights, and the versions of the exporting packages."""
         images = TensorSpec("images", self.entry.image_shape, FLOAT32)
         return export_key(self.graph.whole(), [images])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the network's operations; see ``graph.fingerprint``."""
+        """Twelve hexadecimal digits that identify the network's operations; see ``fingerprint`` in ``split.graph``."""
         return fingerprint(self.graph.module)
 
     def num_parameters(self, before: str | None = None) -> int:
-        """Returns how many parameters the network has, or its partition before the split point of that name."""
+        """Returns the number of parameters of the network, or only of the backbone for split point ``before``."""
         module = self.graph.module
         part = module if before is None else backbone_of(module, self.split_point(before))
         return sum(parameter.numel() for parameter in part.parameters())
@@ -86,10 +86,11 @@ class TorchNetwork(Network):
         return self, replace(config or ExecutionConfig(), folding=self._folding)
 
     def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
-        """Returns the backbone's config, or a default one if that does not suit the head.
+        """Returns the backbone's config, unless the backbone runs on a GPU or is compiled.
 
-        A configuration or a precision that suits a GPU says nothing about the CPU. The head is never compiled, because
-        there is no time for that when it first runs.
+        A config for a GPU says nothing about the CPU, so the head then gets the default config, in fp32. The head is
+        never compiled, because there is no time for it when the head first runs. In place of a compiled config, the
+        head gets the default config in the same precision.
         """
         if device.type != "cpu":
             return ExecutionConfig()
@@ -127,7 +128,7 @@ class TorchNetwork(Network):
             gc.collect()  # traced graphs refer to themselves, and hold weights until then
 
     def host_weight_bytes(self, split_point: SplitPoint) -> int:
-        """Returns the memory on the CPU of the weights before a split point whose backbone was made."""
+        """Returns how many bytes a backbone's weights take on the CPU; 0 if no backbone was made at the split point."""
         state = state_of(self.graph.module)
         return bytes_of(state[name] for name in self._weight_names.get(split_point.position, ()))
 

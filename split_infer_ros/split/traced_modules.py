@@ -19,13 +19,13 @@ def blocks_of(graph: fx.GraphModule) -> set[str]:
 
 
 def operation_of(node: fx.Node) -> Operation:
-    """Returns a node as an operation."""
+    """Returns a node of a traced graph as an ``Operation``, for the search for blocks."""
     is_function = node.op in ("call_function", "call_method")
     return Operation(_owner_of(node), re.sub(r"_\d+$", "", node.name) if is_function else "")  # without torch's number
 
 
 def kind_of(node: fx.Node) -> str:
-    """Returns the class name of the module that owns a node; empty if none does."""
+    """Returns the class name of the module that ran a node's operation, such as ``Conv2d``; empty if none is known."""
     stack = node.meta.get("nn_module_stack")
     return _class_name(list(stack.values())[-1][1]).rpartition(".")[2] if stack else ""
 

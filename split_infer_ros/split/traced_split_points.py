@@ -31,7 +31,7 @@ def find_split_points(
     Args:
         graph: a traced model that takes float32 (N, C, H, W).
         image_shape: (C, H, W).
-        batch_size: the only one that the graph takes; None if it takes any.
+        batch_size: the only batch size that the graph takes; None if it takes any.
 
     Returns:
         The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At each
@@ -69,7 +69,10 @@ def find_split_points(
 
 
 def value_name(node: fx.Node) -> str:
-    """Returns the name under which a node's value crosses: the name of its ONNX value, or else the node's own."""
+    """Returns the name of a node's value at a split point.
+
+    It is the name of the ONNX value if the graph was converted from ONNX, or else the node's own name.
+    """
     return str(node.meta.get(ONNX_VALUE, node.name))
 
 

@@ -19,11 +19,11 @@ FORMAT = 4  # of how graphs are changed and compared; a change of that raises it
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A file in the user's cache that says whether results of a graph are right.
+    """Says whether a changed graph gives the same results as before. It is kept in a file of the user's cache.
 
     Attributes:
         path: the path of the file, which need not exist.
-        known: the verdict, if the caller knows it already. The file is then not read.
+        known: the verdict if the caller knows it already; then the file is not read. None if the caller does not.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class Verdict:
 
     @classmethod
     def on_batches(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
-        """Returns the verdict on a graph that takes several images at once, for this engine and its version.
+        """Returns the verdict on a graph's results for several images at once, on one version of an engine.
 
         Args:
             graph: the graph as its file holds it.
@@ -42,14 +42,14 @@ class Verdict:
 
     @classmethod
     def on_torch(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
-        """Returns the verdict on a graph as a model of torch, compared with this engine.
+        """Returns the verdict on a graph that was converted to torch, compared with the graph on another engine.
 
-        It holds for the versions of the packages that convert the graph.
+        It holds for the installed versions of torch, of the converter and of the engine.
 
         Args:
             graph: the graph as its file holds it.
             image_shape: (C, H, W).
-            config: names the engine.
+            config: names the other engine.
         """
         import torch  # only here: only models of torch need it
 

@@ -8,14 +8,14 @@ from torch import fx
 
 
 def read_sizes_where_needed(graph: fx.Graph, batched: Collection[fx.Node]) -> None:
-    """Moves nodes that read a batch size or compute from it alone right before their uses, in place.
+    """Moves nodes that read a batch size, or compute from it alone, right before their uses, in place.
 
-    Otherwise a number would be needed across the whole model, and forbid every split point. The same holds for reading
-    a value's device, to make a tensor of numbers there.
+    A batch size that is read only once would cross every place behind it, and only tensors may cross a split point.
+    Nodes that read a value's device, to make a tensor of numbers there, are moved for the same reason.
 
     Args:
         graph: the graph. Its nodes read sizes with the method ``size``, and devices with ``getattr``.
-        batched: the nodes with values that have the batch in front.
+        batched: the nodes with values that have the batch as their first dimension.
     """
     sizes: set[fx.Node] = set()  # nodes with values that depend only on the batch size
     latest: fx.Node | None = None

@@ -1,4 +1,4 @@
-"""Says what is a torch module, and which tensors it holds. This file does not import torch."""
+"""Says whether something is a torch module, and which tensors a module holds. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_module(value: object) -> bool:
-    """Returns whether a partition is a torch module. A process that has not imported torch has no such modules."""
+    """Returns whether a value, such as a partition, is a torch module. If torch was not imported, nothing is one."""
     nn = getattr(sys.modules.get("torch"), "nn", None)
     return nn is not None and isinstance(value, nn.Module)
 

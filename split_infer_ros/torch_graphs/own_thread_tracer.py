@@ -10,9 +10,9 @@ from torch import fx, nn
 
 
 class OwnThreadTracer(fx.Tracer):
-    """A tracer that lets the modules of other threads run.
+    """A tracer that records only calls from the thread that made it. Calls from other threads run as usual.
 
-    While torch.fx traces, it intercepts the calls of all modules in the process.
+    torch.fx's own tracer intercepts the calls of all modules in the process while it traces.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class OwnThreadTracer(fx.Tracer):
     def call_own(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Records a call from the tracing thread."""
+        """Records a call from the tracing thread, as torch.fx does it. Subclasses may override this method."""
         return super().call_module(module, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Returns an attribute: for the tracing thread as the trace needs it, for another thread its value."""
+        """Returns an attribute of a module: to the tracing thread a proxy if need be, to other threads the value."""
         if threading.get_ident() != self._thread:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)

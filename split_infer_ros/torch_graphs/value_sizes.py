@@ -19,11 +19,11 @@ _MAX_COMPUTED_PARAMETERS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class TensorSize:
-    """What a tensor is without its elements.
+    """The shape and dtype of a tensor, without its elements.
 
     Attributes:
-        shape: the lengths of its dimensions.
-        dtype: the dtype of its elements.
+        shape: the lengths of the tensor's dimensions.
+        dtype: the dtype of the tensor's elements.
     """
 
     shape: tuple[int, ...]
@@ -31,19 +31,19 @@ class TensorSize:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """How many bytes the tensor's elements take."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def value_sizes(graph: fx.GraphModule, image_shape: tuple[int, ...], *others: object) -> dict[fx.Node, Any]:
-    """Runs a graph on images and returns the size of each node's value; see ``size_of``.
+    """Runs a graph on black images and returns the size of each node's value; see ``size_of``.
 
-    A large network computes nothing, unless a shape depends on values or an operator cannot do without them.
+    A large network runs without computing anything, unless a shape depends on values or an operator needs values.
 
     Args:
         graph: a traced graph. It is not changed.
         image_shape: the shape of the first input, (N, C, H, W).
-        others: further inputs.
+        others: the graph's further inputs.
     """
     recorder = _SizeRecorder(graph)
 

@@ -76,7 +76,12 @@ def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
 
 
 def example_inputs(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    """Returns a batch of random inputs. Inputs of whole numbers, which may be indices, are zeros."""
+    """Returns a random batch (EXAMPLES, ...) for each input. Inputs of whole numbers, which may be indices, are zeros.
+
+    Args:
+        part: the graph that takes the inputs. Its weights' device is that of the batch.
+        inputs: the specs of the inputs, without the batch.
+    """
     random = torch.Generator().manual_seed(0)
     device = next((tensor.device for tensor in state_of(part).values()), torch.device("cpu"))
     examples = []

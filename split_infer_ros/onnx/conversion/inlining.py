@@ -68,7 +68,11 @@ class Inliner(OwnThreadTracer):
     def call_own(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Handles a call of a module: computes it if all inputs are constants, keeps torch's, inlines onnx2torch's."""
+        """Handles a call of a module.
+
+        If all inputs are constants, the module runs, and its result is a constant. A module of ``torch.nn`` is recorded
+        as a call. A module of onnx2torch is replaced by its operations, or recorded as a call if they depend on values.
+        """
         mapping: Any = getattr(module, "onnx_mapping", None)
         if mapping is None:  # a module within a module
             return super().call_own(module, forward, args, kwargs)
@@ -206,7 +210,7 @@ def _nodes_behind(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def join_silu(root: nn.Module, graph: fx.Graph) -> None:
-    """Replaces each product of a value and its own sigmoid by a module SiLU, in place. ONNX had no operator for it.
+    """Replaces each product of a value and its own sigmoid by a module SiLU, in place. Older ONNX has no such operator.
 
     Args:
         root: the graph's module. It gets the new modules.

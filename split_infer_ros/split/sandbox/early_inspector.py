@@ -1,4 +1,4 @@
-"""Starts the process that inspects model files while this one still imports what it needs.
+"""Starts the process that inspects model files early, while the calling process still imports what it needs.
 
 This module imports nothing that takes long.
 """
@@ -31,9 +31,9 @@ _early: list[tuple[float, ChildProcess]] = []  # the process that was started ea
 
 
 def start_early(arguments: Sequence[str]) -> None:
-    """Starts the process if arguments of this program name an ONNX file that was not inspected before.
+    """Starts the inspecting process if this program's arguments name an ONNX file that was not inspected before.
 
-    Nothing is raised, because ``take_process`` starts a process if there is none.
+    Errors are ignored, because ``take_process`` starts a process if there is none.
 
     Args:
         arguments: the arguments of an executable. Files of ROS parameters that they name are searched too.
@@ -56,7 +56,7 @@ def start_process() -> ChildProcess:
 
 
 def take_process() -> ChildProcess:
-    """Returns the process that was started early, or one that is started now. It belongs to the caller.
+    """Returns the process that was started early, or one that is started now. The caller must end it.
 
     Raises:
         ChildError: no process can be started.
@@ -75,7 +75,7 @@ def was_inspected(path: Path) -> bool:
 
 
 def file_digits(path: Path) -> str:
-    """Returns hexadecimal digits that stand for a file's content. Names of cached files about it begin with them."""
+    """Returns hexadecimal digits that identify a file's content. Names of cached files about it begin with them."""
     return content_digest(path)[:32]
 
 

@@ -29,7 +29,7 @@ IMAGES = 2  # in a batch
 
 
 def parse_spec(fields: dict[str, Any]) -> ModelSpec:
-    """Returns the spec that ``inspection`` sent, on the CPU."""
+    """Returns the spec of a request from ``Inspector.ask``, with the CPU as its device."""
     engine = Engine(fields["engine"])
     rest = {name: value for name, value in fields.items() if name != "engine"}
     return ModelSpec(**rest, device="cpu", execution_config=ExecutionConfig(engine=engine))
@@ -72,7 +72,12 @@ def inspect_model(spec: ModelSpec) -> dict[str, Any]:
 
 
 def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
-    """Returns an error as a sentence, with the kind of error that a node should raise."""
+    """Returns an error in a form that can be sent as JSON.
+
+    Returns:
+        ``error``, a sentence; ``kind``, the name of the error that a node should raise; ``is_shortage``, whether
+        memory ran out.
+    """
     kind, sentence = type(error).__name__, str(error)
     if not isinstance(error, SplitInferError):  # damage for which no code has a sentence
         file = spec.name if is_onnx_file(spec.name) or is_user_model(spec.name) else spec.weights

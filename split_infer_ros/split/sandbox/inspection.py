@@ -1,8 +1,8 @@
 """Reads a user's model file in a process of its own first, because a hostile file can end the process that reads it.
 
-A parser can crash, take all memory, or never return. The other process is bounded in memory and time. It does all that
-this one will do with the file: it reads, checks, splits and runs the model. If it ends well, the digest of the file is
-kept in the user's cache, and the file is not inspected again.
+A parser can crash, take all memory, or never return. The inspecting process is limited in memory and time. It does all
+that this process will do with the file: it reads, checks, splits and runs the model. If that succeeds, the result is
+kept in the user's cache under the file's digest, and the file is not inspected again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Inspected:
         digests: the digests of the files that hold the model: the first inspected file, and the files of weights beside
             it.
         reading: how the outputs of an ONNX file are read, as ``parse_reading`` takes it; empty for another model.
-        identity: stands for the contents of all files, for what the user says about them, and for the versions of the
-            packages that read them. Empty if nothing was inspected.
+        identity: identifies the contents of all files, what the user says about them, and the versions of the packages
+            that read them. Empty if nothing was inspected.
     """
 
     digests: Mapping[Path, str] = field(default_factory=dict)
@@ -58,14 +58,14 @@ class Inspected:
 
 
 def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspected:
-    """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
+    """Inspects the files of a spec that can do harm, unless that was done before; see ``inspected_paths``.
 
     Args:
         spec: names the model. Its execution config names the engine; everything runs on the CPU.
         inspector: the process to use, which stays open; None starts a process for this call alone.
 
     Returns:
-        What was found. It is empty if there are no files that can do harm.
+        What this or an earlier inspection found. It is empty if there are no files that can do harm.
 
     Raises:
         ConfigurationError: a file cannot be used. The sentence says why.
@@ -100,8 +100,8 @@ def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> Inspec
 def inspected_paths(spec: ModelSpec) -> list[Path]:
     """Returns those of a spec's files that can end the process that reads them.
 
-    A file that does not exist is left out, because loading it says so. Safetensors are left out: their reader checks
-    all sizes, and they hold nothing but numbers.
+    A file that does not exist is left out, because the loading of the model reports it. Safetensors are left out: their
+    reader checks all sizes, and they hold nothing but numbers.
     """
     names = []
     if is_onnx_file(spec.name) or (spec.name.endswith(PROGRAM_SUFFIX) and spec.allow_user_code):

@@ -1,4 +1,7 @@
-"""Imports what reads and runs a model's files, in the process that inspects them and in the one that asks it."""
+"""Imports the modules that read and run a model's files.
+
+Both the process that inspects the files and the process that asks it do this.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ENGINES = ("onnxruntime", "openvino")
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Imports modules as far as they can be imported. Code that needs a broken one reports it later."""
+    """Imports modules. Skips those that cannot be imported: the code that needs them reports the error later."""
     stop_usage_reports()
     for module in modules:
         with contextlib.suppress(Exception):
@@ -24,9 +27,12 @@ def preload(modules: Sequence[str]) -> None:
 
 
 def modules_for(spec: dict[str, Any]) -> Sequence[str]:
-    """Returns the modules that read and run a model's files.
+    """Returns the names of the modules that read and run a model's files.
 
-    They are imported before an inspection, because an import does not count as a file's time.
+    They are imported before an inspection, so that the time limit does not include imports.
+
+    Args:
+        spec: the fields of the model's spec, as ``Inspector.ask`` sends them.
     """
     if is_onnx_file(spec["name"]) and not spec["on_torch"]:
         return (*READERS, *({spec["engine"]} & set(ENGINES)))

@@ -19,7 +19,7 @@ class InspectionLimits:
     """The memory and the time that an inspection may take.
 
     Attributes:
-        memory_bytes: memory in addition to what the process has before it sees the file.
+        memory_bytes: memory in addition to what the process has before it reads the file.
         seconds: the time for the whole inspection.
     """
 
@@ -28,7 +28,7 @@ class InspectionLimits:
 
     @classmethod
     def of(cls, nbytes: int) -> InspectionLimits:
-        """Returns the limits for a file of that size, or those that the user set in the environment.
+        """Returns the limits for a file of ``nbytes`` bytes, or those that the user set in the environment.
 
         Raises:
             ConfigurationError: a value that the user set is not a positive number.

@@ -1,6 +1,6 @@
-"""The process that inspects model files. It imports what they need once, and forks itself for each file.
+"""The process that inspects model files. It imports what inspections need once, and forks itself for each model.
 
-``ChildProcess`` starts it. It ends with its input.
+``ChildProcess`` starts this process. The process ends when its standard input is closed.
 """
 
 from __future__ import annotations

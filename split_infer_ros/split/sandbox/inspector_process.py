@@ -1,4 +1,4 @@
-"""The process that inspects model files, as the process that asks it sees it."""
+"""Starts the process that inspects model files, sends requests to it, and returns its answers."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Inspector:
 
         Returns:
             After a success: ``files``, which were read beside the model, and ``reading``, how an ONNX file's outputs
-            are read. Otherwise: ``error`` with its ``kind``, or ``died`` (how the process ended), or ``late``.
-            ``peak_bytes`` is the most memory that the inspection took, with its imports; it is not known if the whole
-            process ended.
+            are read. Otherwise: ``error`` with its ``kind`` and ``is_shortage`` (whether memory ran out), or ``died``
+            (how the process ended), or ``late`` (it took too long). ``peak_bytes`` is the most memory that the
+            inspection took, with its imports. It is missing if the whole process ended.
 
         Raises:
             ConfigurationError: the process cannot be started.
