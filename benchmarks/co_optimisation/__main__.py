@@ -1,18 +1,18 @@
-"""Several tasks on one GPU under device memory, under managed memory, and co-optimised (section V, Fig. 9 and Table V).
+"""Several tasks on one GPU under three configurations of memory (paper 003, section V, Fig. 9 and Table V).
 
-There are seven applications, like in the paper, at eight input sizes, under three configurations:
+There are seven applications, like in the paper, at eight input sizes. The configurations are:
 
 - D: all applications have device memory.
 - MO: all have managed memory, for the least footprint.
-- CO: the scheduler chooses the policy at each dispatch. It may run one application's kernels while the GPU waits for
-  another one's pages.
+- CO (co-optimised): the scheduler chooses the policy at each dispatch. It may run one application's kernels while the
+  GPU waits for another one's pages.
 
 The figures are memory, response time, and the part of the time in which kernels run.
 
-On a GPU, the machine is calibrated, and the configurations then take turns. Without a GPU, the same dispatches are
-simulated on synthetic machines, and each takes what the overhead model says. Every third machine has its GPU on a bus.
-A simulation shows what the scheduler decides, and what that is worth if the model is right. It is no measurement: every
-claim and every row says that it is simulated.
+On a GPU, the machine is calibrated, and the configurations then take turns. Without a GPU, the dispatches are simulated
+on synthetic machines, and each takes as long as the overhead model says. Every third machine has its GPU on a bus. A
+simulation shows what the scheduler decides, and what its decisions are worth if the model is right. It is no
+measurement: every claim and every row says that it is simulated.
 
 Needs torch only: from the source tree, `PYTHONPATH=. python benchmarks co_optimisation`.
 """
@@ -52,14 +52,14 @@ FULL_S = 600.0
 
 
 def simulation(machines: int) -> Report:
-    """Simulates what the scheduler decides on synthetic machines."""
+    """Simulates all configurations on ``machines`` synthetic machines; returns the report."""
     print("There is no GPU: dispatches are simulated on synthetic machines, nothing is measured.", flush=True)
     simulated = simulate(machines, APPLICATIONS, SIZES)
     return Report("co_optimisation", simulated.claims(), simulated.rows(), simulated.panels())
 
 
 def measurement(device: torch.device, chosen: argparse.Namespace) -> Report:
-    """Measures all configurations at all sizes on a GPU."""
+    """Measures all configurations at all sizes on a GPU; returns the report."""
     allowed = legal_policies(device_attributes(device.index or 0))
     constants = calibrate_machine(device, say=lambda line: print(line, flush=True)).constants
     by_name = {application.name: application for application in APPLICATIONS}

@@ -1,4 +1,4 @@
-"""Applications that share this machine's GPU: at each size the configurations take turns."""
+"""Applications that share this machine's GPU. At each input size, the configurations D, MO and CO take turns."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class SizeContest:
     """Runs all applications at one input size, under each configuration.
 
     Args:
-        size: of the input, in bytes.
-        applications: that share the GPU.
-        gpu: runs them.
-        constants: of this machine; the scheduler decides by them.
-        legal: policies that this GPU allows.
+        size: the size of the input, in bytes.
+        applications: the applications that share the GPU.
+        gpu: runs the applications.
+        constants: the constants of this machine, by which the scheduler decides.
+        legal: the memory policies that this GPU allows.
 
     Attributes:
-        size: of the input, in bytes.
-        memory_bytes: by configuration. They are the same in every turn, because decisions depend on nothing that
-            changes.
-        contest: of the configurations.
+        size: the size of the input, in bytes.
+        memory_bytes: the bytes of memory of all applications, by configuration. They are the same in every turn,
+            because decisions depend on nothing that changes.
+        contest: the contest of the configurations.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class SizeContest:
         return self.contest.figures[figure(configuration, what)]
 
     def times(self, what: str, than: Configuration) -> Estimate:
-        """Returns CO's figure over another configuration's in the same turn."""
+        """Returns CO's figure divided by that of the configuration ``than`` in the same turn."""
         return ratio(self.of(CO, what), self.of(than, what))
 
     def times_the_better(self) -> Estimate:
-        """Returns CO's time over that of D or MO, whichever is shorter."""
+        """Returns CO's time for all applications divided by that of D or MO, whichever has the shorter median."""
 
         def part(ours: Samples, one: Samples, other: Samples) -> Any:
             better = np.minimum(np.median(one, axis=-1), np.median(other, axis=-1))
@@ -102,14 +102,16 @@ class SizeContest:
 
 
 def figure(configuration: Configuration, what: str) -> str:
-    """Returns the name of a contest's figure."""
+    """Returns the name of a figure of a contest: TOTAL, RESPONSE or UTILISATION under a configuration."""
     return f"{configuration.value} {what}"
 
 
 def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
-    """Claims CO's memory over MO's, the median of the sizes, and its times over D's at the worst size.
+    """Returns the claims about CO.
 
-    Memory follows from the policies. CO's over D's is therefore no claim: no policy takes more than D does.
+    One is about its memory as a multiple of MO's: the median over the sizes. The others are about its times and its GPU
+    utilisation, at the worst size. Memory follows from the policies, and no policy takes more than D does. So CO's
+    memory as a multiple of D's is no claim.
     """
     turn_s = sum(each.contest.turn_s for each in contests)
     parts = [each.memory_bytes[CO] / each.memory_bytes[MO] for each in contests]
@@ -149,7 +151,10 @@ def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
 
 
 def panels(contests: Sequence[SizeContest]) -> list[Panel]:
-    """Returns Fig. 9 and Table V: memory of each size over D's, and the turns of the largest size."""
+    """Returns the panels of Fig. 9 and Table V.
+
+    They show the memory at each size divided by that of D, and the turns of the largest size.
+    """
     largest = max(contests, key=lambda each: each.size)
     memory, response, busy = {}, {}, {}
     for configuration in Configuration:

@@ -1,6 +1,6 @@
-"""Applications that share a GPU under a configuration of the paper, dispatched one by one or in pairs.
+"""Applications that share a GPU under a configuration of paper 003, dispatched one by one or in pairs.
 
-The same dispatches run on a GPU or are simulated. A simulated dispatch takes what the overhead model says.
+The dispatches run on a GPU or are simulated. A simulated dispatch takes as long as the overhead model says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from split_infer_ros.memory_cost.task import Kernel, Task
 
 
 class Configuration(Enum):
-    """A configuration of the paper: all tasks under device memory, all under managed memory, or co-optimised."""
+    """A configuration of paper 003.
+
+    - ``D``: all tasks have device memory.
+    - ``MO``: all tasks have managed memory.
+    - ``CO``: co-optimised; the scheduler chooses the policy of each task.
+    """
 
     D = "D"
     MO = "MO"
@@ -41,21 +46,21 @@ D, MO, CO = Configuration
 _FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
 
 Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
-"""Runs what was released; returns the ms from the release until each task ends."""
+"""Runs the released tasks, one or a pair. Returns the ms from the release until each task ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The CPU writes data, kernels change them in place one after the other, and the CPU reads them.
+    """An application: the CPU writes data, kernels change the data in place one by one, and the CPU reads the data.
 
-    The first kernel goes over all of the data, each further one over a share of it.
+    The first kernel goes over all data, each further kernel over a share of the data.
 
     Attributes:
-        name: for people.
-        part: the size of its data, over the input size.
-        kernels: how many kernels it has. Each of them writes what it reads.
-        share: the part of the data that each kernel but the first one goes over.
-        rereads: how often each kernel reads its first block again.
+        name: the application's name, for people.
+        part: the size of its data, as a multiple of the input size.
+        kernels: how many kernels it has. Each kernel writes what it reads.
+        share: the share of the data that each kernel but the first one goes over.
+        rereads: how often each kernel reads its first block again, from the GPU's cache.
     """
 
     name: str
@@ -65,15 +70,22 @@ class Application:
     rereads: int = 0
 
     def nbytes(self, size: int) -> int:
-        """Returns the bytes of its data, in whole blocks."""
+        """Returns the bytes of the application's data at an input size of ``size`` bytes, in whole blocks."""
         return max(1, round(self.part * size / CACHED_BLOCK)) * CACHED_BLOCK
 
     def share_bytes(self, nbytes: int) -> int:
-        """Returns how many of all bytes each kernel but the first one goes over, in whole float32 numbers."""
+        """Returns how many of ``nbytes`` bytes each kernel but the first one goes over, in whole float32 numbers."""
         return max(1, round(self.share * nbytes / FLOAT_BYTES)) * FLOAT_BYTES
 
     def task(self, size: int, execution_ms: float = 0.0) -> Task:
-        """Returns its task for the overhead model; only the first kernel finds data that the CPU touched."""
+        """Returns the application as a task of the overhead model.
+
+        Only its first kernel finds data that the CPU touched.
+
+        Args:
+            size: the input size, in bytes.
+            execution_ms: the pure GPU time of the task.
+        """
         nbytes, cached = self.nbytes(size), self.rereads * CACHED_BLOCK
         share = self.share_bytes(nbytes)
         first = Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes, cached_bytes=cached)
@@ -88,14 +100,16 @@ def dispatch(
     legal: Collection[Policy],
     latest_ms: Sequence[float],
 ) -> Sequence[ReleasedTask]:
-    """Returns what goes to the GPU next: what the scheduler releases, or the first task under the fixed policy.
+    """Returns the tasks that go to the GPU next, each with its policy.
+
+    Under CO, the scheduler chooses them. Under D and MO, it is the first waiting task.
 
     Args:
-        configuration: of the paper.
-        waiting: the tasks, the earliest deadline first.
-        constants: of the machine.
-        legal: the policies to choose from.
-        latest_ms: when each waiting task would have ended under device memory, from now.
+        configuration: D, MO or CO.
+        waiting: the waiting tasks, the earliest deadline first.
+        constants: the constants of the machine.
+        legal: the policies from which the scheduler chooses.
+        latest_ms: in how many ms from now each waiting task would have ended under device memory.
     """
     if configuration is CO:
         return release(waiting, constants, legal, latest_ms=latest_ms)
@@ -104,14 +118,14 @@ def dispatch(
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How all applications were served that waited at once.
+    """How all applications were served. All of them waited from the start.
 
     Attributes:
-        total_ms: until the last application ended.
+        total_ms: the time until the last application ended.
         response_ms: the mean time until an application ended.
-        utilisation: the part of the time in which kernels ran.
+        utilisation: the share of the time in which kernels ran.
         memory_bytes: the data of all applications, each under the policy of its dispatch.
-        paired: how many applications were co-run.
+        paired: how many applications ran in a co-run.
     """
 
     total_ms: float
@@ -128,7 +142,15 @@ def serve(
     constants: MachineConstants,
     legal: Collection[Policy],
 ) -> Served:
-    """Serves all applications, the earliest deadline first (the deadline is the execution time, section IV-B)."""
+    """Serves all applications, the earliest deadline first. The deadline is the execution time (section IV-B).
+
+    Args:
+        configuration: D, MO or CO.
+        tasks: the tasks of the applications.
+        gpu: runs released tasks.
+        constants: the constants of the machine.
+        legal: the policies from which the scheduler chooses.
+    """
     waiting = sorted(tasks, key=lambda task: task.execution_ms)
     latest_ms = {task.name: end_ms for task, end_ms in zip(waiting, device_ends_ms(waiting, constants), strict=True)}
     clock, memory, paired = 0.0, 0, 0
@@ -149,7 +171,11 @@ def serve(
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """Serves in the time that the overhead model says."""
+    """Stands in for a GPU. A task takes as long as the overhead model says.
+
+    Attributes:
+        constants: the constants of the simulated machine.
+    """
 
     constants: MachineConstants
 
@@ -166,12 +192,12 @@ class SimulatedGpu:
 
 
 class RealGpu:
-    """Runs applications, those of a pair in a stream each; memory is allocated the first time it is needed.
+    """Runs applications on a GPU, the two of a pair in a stream each. Memory is allocated when it is first needed.
 
     Args:
         device: the GPU.
-        applications: by name.
-        size: of the input, in bytes.
+        applications: the applications, by name.
+        size: the size of the input, in bytes.
         allocate: allocates memory of a policy.
     """
 
@@ -190,7 +216,10 @@ class RealGpu:
         self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else [None, None]
 
     def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
-        """Returns the ms from the release until the CPU has read each task's results, first those in device memory."""
+        """Runs the released tasks. Returns the ms from the release until the CPU has read the results of each task.
+
+        The CPU reads results in device memory first.
+        """
         memories = [self.memory_of(each.task.name, each.policy) for each in released]
         for memory in memories:
             memory.host[...] = 0
@@ -206,7 +235,7 @@ class RealGpu:
         return ends
 
     def execution_ms(self, application: Application, rounds: int) -> float:
-        """Returns the ms of its kernels alone, with the data in GPU memory; the median of the rounds."""
+        """Returns the ms of an application's kernels with the data in GPU memory: the median of ``rounds`` rounds."""
         memory, times = self.memory_of(application.name, Policy.DEVICE), []
         for _ in range(rounds + 1):
             begin = time.perf_counter()
@@ -224,7 +253,7 @@ class RealGpu:
             copy_into(memory.host, memory.device)
 
     def memory_of(self, name: str, policy: Policy) -> Memory:
-        """Returns the data of an application under a policy; all its tasks change the same."""
+        """Returns the memory of an application's data under a policy. All its tasks use this memory."""
         if (name, policy) not in self._memory:
             nbytes = self._applications[name].nbytes(self._size)
             self._memory[name, policy] = self._allocate(policy, nbytes, self._device)

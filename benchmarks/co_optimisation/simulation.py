@@ -1,4 +1,7 @@
-"""Applications that share a simulated GPU: what the scheduler decides, and its worth if the overhead model is right."""
+"""Applications that share a simulated GPU.
+
+It shows what the scheduler decides, and what its decisions are worth if the overhead model is right.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ class MachineResults:
     """How a synthetic machine served all applications.
 
     Attributes:
-        kind: of the machine.
-        served: by input size, then by configuration.
+        kind: the kind of the machine.
+        served: how the applications were served, by input size in bytes, then by configuration.
     """
 
     kind: MachineKind
@@ -51,7 +54,7 @@ class Simulation:
     """The results of all synthetic machines.
 
     Attributes:
-        machines: their results, all for the same input sizes.
+        machines: the results of each machine. All are for the same input sizes.
         seconds: how long the simulation took.
     """
 
@@ -59,13 +62,14 @@ class Simulation:
     seconds: float
 
     def claims(self) -> list[Claim]:
-        """Claims CO's memory over MO's, the median of machines and sizes, and the worst case against MO and D.
+        """Returns the claims about CO.
 
-        A median has an interval, because each machine is a sample of the machines that there may be. The worst case is
-        exact: these machines are the same in every run.
+        One is about its memory as a multiple of MO's: the median over machines and sizes. The others are about the
+        worst case against MO and D. A median has an interval, because each machine is a sample of the machines that
+        there may be. The worst case is exact: these machines are the same in every run.
 
         CO against D alone is a row and no claim. The scheduler lets no task end later than under D, and the simulated
-        GPU takes what the scheduler's equations say. D's memory is the most that any policy takes.
+        GPU takes as long as the scheduler's equations say. D's memory is the most that any policy takes.
         """
         return [
             *(self._memory(kind) for kind in MachineKind),
@@ -97,7 +101,10 @@ class Simulation:
         return f"{SIMULATED}, {len(self.machines)} machines"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns medians over the machines, for each kind, size and configuration, and CO's worst case against D."""
+        """Returns a row for each kind of machine, size and configuration, and a row with CO's worst case against D.
+
+        The figures of a row are medians over the machines.
+        """
         rows: list[dict[str, Any]] = []
         for kind in MachineKind:
             machines = [machine for machine in self.machines if machine.kind is kind]
@@ -131,7 +138,11 @@ class Simulation:
         }
 
     def panels(self) -> list[Panel]:
-        """Returns Fig. 9 and Table V: memory and response over D's, and utilisation, each a mean of one machine."""
+        """Returns the panels of Fig. 9 and Table V.
+
+        They show memory and response time divided by those of D, and GPU utilisation. A sample is the mean over the
+        sizes on one machine.
+        """
         return [
             self._panel(
                 "memory, D = 1",
@@ -158,7 +169,7 @@ class Simulation:
 
 
 def simulate(machines: int, applications: Sequence[Application], sizes: Sequence[int]) -> Simulation:
-    """Simulates all configurations at all sizes on this number of synthetic machines."""
+    """Simulates all configurations at all sizes on ``machines`` synthetic machines."""
     begin = time.perf_counter()
     results = [_simulate(draw_machine(seed), applications, sizes) for seed in range(machines)]
     return Simulation(results, time.perf_counter() - begin)
@@ -178,7 +189,7 @@ def _simulate(machine: SyntheticMachine, applications: Sequence[Application], si
 
 
 def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -> float:
-    """Returns the ms of an application's kernels on a synthetic machine, with all data in place."""
+    """Returns the ms of an application's kernels on a synthetic machine, if all data are in GPU memory already."""
     task = application.task(size)
     cached_bytes = sum(kernel.launches * kernel.cached_bytes for kernel in task.kernels)
     passed_bytes = sum(kernel.launches * kernel.accessed_bytes for kernel in task.kernels)
@@ -187,7 +198,7 @@ def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -
 
 
 def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
-    """Returns CO's memory over MO's: the median over machines and sizes. The machines are the samples."""
+    """Returns CO's memory divided by MO's: the median over machines and sizes. The machines are the samples."""
     by_size: dict[int, list[float]] = {}
     for machine in machines:
         for size, served in machine.served.items():
@@ -200,5 +211,5 @@ def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
 
 
 def times_the_better(served: ByConfiguration) -> float:
-    """Returns CO's time over the shorter one of D's and MO's."""
+    """Returns CO's time for all applications divided by that of D or MO, whichever is shorter."""
     return served[CO].total_ms / min(served[D].total_ms, served[MO].total_ms)

@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parents[1]
 
 
 def to_run(module: str) -> list[str]:
-    """Returns what follows the name of the Python interpreter, to call a module's ``main``.
+    """Returns the arguments with which a Python interpreter calls a module's ``main``.
 
     The process searches the folder ``benchmarks/`` for modules, and not the working folder.
 

@@ -11,14 +11,14 @@ from benchmarks.common.estimate import MIN_BLOCKS, Estimate
 
 
 class Direction(str, enum.Enum):
-    """On which side of its goal a figure should lie."""
+    """On which side of its goal a figure should lie: above it or below it. The goal itself is enough."""
 
     AT_LEAST = ">="
     AT_MOST = "<="
 
 
 class Verdict(str, enum.Enum):
-    """Whether a claim holds, by its whole confidence interval."""
+    """Whether a claim holds. The whole confidence interval decides; see ``Claim.verdict``."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -30,13 +30,13 @@ class Claim:
     """A measured figure and the goal that it should reach.
 
     Attributes:
-        name: says what was compared. If it was simulated, the name says on what.
+        name: says what was compared. If the comparison was simulated, the name says so, and on what.
         found: the measured figure, in ``unit``.
         unit: the unit of the figure and of the goal.
         goal: the value with which the figure is compared.
         direction: on which side of the goal the figure should lie.
-        floor: the smallest possible value. A figure below it is a measuring error.
-        turn_s: the seconds that another turn takes; NaN if they are unknown or if more turns do not help.
+        floor: the smallest possible value. A figure below the floor is a measuring error.
+        turn_s: the seconds that one more turn takes; NaN if they are unknown or if more turns do not help.
         paper: the paper's figure for the same comparison, as text with its unit; empty if the paper has none.
     """
 
@@ -66,7 +66,9 @@ class Claim:
 
     @property
     def settles_s(self) -> float:
-        """Estimated seconds of turns until the verdict is clear; NaN if it is clear or no number of turns helps.
+        """The estimated seconds of further turns that give a clear verdict.
+
+        NaN if the verdict is clear, or if no number of turns helps.
 
         The estimate assumes that the interval shrinks with the square root of the number of turns.
         """

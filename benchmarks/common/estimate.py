@@ -58,7 +58,7 @@ class Estimate:
         return (self.high - self.low) / abs(self.value) if self.value else self.high - self.low
 
     def times(self, factor: float, plus: float = 0.0) -> Estimate:
-        """Returns the figure in another unit: ``factor`` times the figure, plus ``plus``."""
+        """Returns the figure and its interval in another unit: ``factor`` times the figure, plus ``plus``."""
         ends = sorted((factor * self.low + plus, factor * self.high + plus))
         return replace(self, value=factor * self.value + plus, low=ends[0], high=ends[1])
 
@@ -75,8 +75,12 @@ def estimate(statistic: Statistic, *samples: ArrayLike) -> Estimate:
     """Estimates a statistic of the samples, with a percentile bootstrap over blocks of turns.
 
     Args:
-        statistic: takes as many arrays as there are ``samples``, and reduces their last axis, the turns.
+        statistic: computes the figure from as many arrays as there are ``samples``. It reduces their last axis, the
+            turns, and keeps other axes.
         samples: one array (turns,) for each rival or quantity. Values at the same index belong to the same turn.
+
+    Returns:
+        The figure of all turns and its 95 % interval. Without turns, the figure is NaN.
 
     Raises:
         ValueError: the arrays differ in length.
@@ -97,7 +101,7 @@ def estimate(statistic: Statistic, *samples: ArrayLike) -> Estimate:
 
 
 def block_length(turns: int) -> int:
-    """Returns how many turns a block has: the cube root of all turns, but few enough for ten blocks.
+    """Returns how many turns a block has: the cube root of the number of turns, but few enough for ten blocks.
 
     The cube root is from Hall, Horowitz and Jing 1995.
     """
@@ -136,7 +140,7 @@ def mean(samples: ArrayLike) -> Estimate:
 
 
 def ratio(numerators: ArrayLike, denominators: ArrayLike) -> Estimate:
-    """Estimates the median, over all turns, of two rivals' ratio in the same turn."""
+    """Estimates the median, over all turns, of one rival's figure divided by the other's in the same turn."""
     return estimate(lambda one, other: np.median(one / other, axis=-1), numerators, denominators)
 
 

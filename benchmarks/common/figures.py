@@ -1,7 +1,7 @@
 """Chooses the figures of a report by which two commits are compared, and says whether more or less of each is better.
 
-They are absolute figures of this package: frames per second, latencies, processor time, memory. Ratios to a rival are
-not used, because they also change when the rival changes.
+The chosen figures are absolute figures of this package: frames per second, latencies, processor time, memory. Ratios to
+a rival are not chosen, because they also change when the rival changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Figure:
         name: says who did what, and what was measured. It is unique in a report.
         value: the figure's value, in ``unit``.
         unit: the unit of the value.
-        better: whether more or less of it is better.
+        better: whether a higher or a lower value is better.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Metric:
-    """A kind of figure in a row: its title, its unit, and whether more or less of it is better."""
+    """A kind of figure in a row: its title, its unit, and whether a higher or a lower value is better."""
 
     title: str
     unit: str
@@ -58,7 +58,7 @@ class Choice:
 
     Attributes:
         metrics: the names of the figures in a row.
-        rivals: the rivals that are this package. None stands for rows without a rival.
+        rivals: the rivals that run this package. None stands for rows without a rival.
         contests: the contests (``what`` in a row) whose rows are used. Empty: all.
     """
 

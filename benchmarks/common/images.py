@@ -1,4 +1,4 @@
-"""Draws images for models, in the size that each model takes before it crops."""
+"""Draws images for models, in the size that an image has before the model's pre-processing crops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from split_infer_ros.models.entry import ModelEntry
 
 
 def draw_images(entry: ModelEntry, count: int) -> list[Pixels]:
-    """Draws seeded images of smooth shapes and textures in all colours, uint8, in the size before cropping."""
+    """Draws images of smooth shapes and textures in all colours, RGB, uint8. Equal counts give equal images.
+
+    An image is square. Its side is the length to which the model's pre-processing resizes images before it crops them.
+    """
     side = entry.preprocess.shorter_side or entry.preprocess.height
     generator = torch.Generator().manual_seed(0)
     images = []

@@ -20,7 +20,13 @@ MAX_COLUMNS = 5  # the most panels in a row
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One comparison: each rival has a bar up to its median, the median's 95 % interval, and a dot for each sample."""
+    """A chart that compares rivals: a bar up to each median, the median's 95 % interval, and a dot for each sample.
+
+    Attributes:
+        title: the panel's title.
+        unit: the unit of the samples.
+        samples: the samples of each rival, by the rival's name.
+    """
 
     title: str
     unit: str
@@ -29,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a value changes: a step line for each rival.
+    """A chart of values that change: a step line for each rival.
 
     Attributes:
         title: the panel's title.
@@ -45,7 +51,7 @@ class Curve:
 
 
 def draw(path: Path, panels: Sequence[Panel | Curve], caption: str) -> None:
-    """Writes a PNG of the panels with a caption below them."""
+    """Writes a PNG file of the panels, at most ``MAX_COLUMNS`` in a row, with a caption below them."""
     # imported here because the import is slow and measuring does not need it
     from matplotlib.figure import Figure
 

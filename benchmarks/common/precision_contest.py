@@ -1,4 +1,4 @@
-"""Compares a model's network in lower precisions with the same network in float32, on the engine that has them all."""
+"""Compares a model's network in lower precisions with the same network in fp32, on OpenVINO, which has them all."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class PrecisionRivals:
     Args:
         name: the model's name in reports.
         model: the model on a CPU.
-        goals: how many times as fast as fp32 each precision should be. Only these are measured.
+        goals: how many times as fast as fp32 each precision should be. Only fp32 and these precisions are measured.
         quantise: returns the model in int8, or raises ConfigurationError.
         group_s: how many seconds the network is called in each precision in a turn.
 
     Attributes:
-        contests: one contest if this machine has a lower precision with a goal, else none.
+        contests: one contest if this machine has a lower precision that has a goal; otherwise empty.
         models: the model in each precision that this machine has.
-        refused: why other precisions are not available.
+        refused: for each precision that is not available, a sentence that says why.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PrecisionRivals:
             self.contests.append(Contest(f"{name}, precisions", self._take, lambda _: self.claims()))
 
     def claims(self) -> list[Claim]:
-        """Returns a claim for each precision: how many times as fast as fp32 it is."""
+        """Returns a claim for each lower precision: how many times as fast as fp32 it is."""
         claims = []
         for contest in self.contests:
             for precision in self._lower:
@@ -96,7 +96,7 @@ class PrecisionRivals:
         return claims
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row of medians and samples, and a row for each precision that was refused."""
+        """Returns a row for each precision that was refused, and a row with the medians and samples of all others."""
         rows: list[dict[str, Any]] = [
             {"what": f"{self._name}, {precision.value}", "model": self._name, "refused": reason, "samples": {}}
             for precision, reason in self.refused.items()
@@ -169,7 +169,7 @@ def goals_of(name: str) -> dict[Precision, float]:
 def quantised_on_scenes(model: SplitModel) -> SplitModel:
     """Returns a model in int8, calibrated on drawn scenes.
 
-    Only its speed counts: its random weights suffer from rounding.
+    Only the speed of the result is measured: the model has random weights, so its results mean nothing.
 
     Raises:
         ConfigurationError: a package is missing, or the model cannot be quantised.

@@ -78,11 +78,12 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
     """Returns for how many seconds rivals take turns from now on.
 
-    That is what the user asked for with --seconds. Without it, a quick run gets the rest of its minute.
+    The result is the value of --seconds. Without that option, it is the rest of a minute for a quick run, else
+    ``full_s``.
 
     Args:
-        chosen: the parsed arguments of ``arguments``.
-        full_s: seconds of a run that is not quick.
+        chosen: the arguments that the parser of ``arguments`` has read.
+        full_s: seconds of turns in a run that is not quick.
     """
     if chosen.seconds is not None:
         return float(chosen.seconds)
@@ -94,8 +95,8 @@ def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | N
 
     Args:
         report: the results.
-        chosen: the parsed arguments.
-        given: the user's arguments. The report repeats them. None means this process's arguments.
+        chosen: the arguments that the parser of ``arguments`` has read.
+        given: the command-line arguments, which the JSON file repeats. None means those of this process.
     """
     print(report.table(), flush=True)
     if chosen.json:

@@ -13,7 +13,10 @@ Row = dict[str, float | int | None]
 
 
 def measured(**samples: ArrayLike) -> Row:
-    """Returns the median of each figure's samples and the ends of its 95 % interval, under the figure's name."""
+    """Returns the median of each figure's samples, the ends of the median's 95 % interval, and the number of turns.
+
+    Their names are those of ``of_estimate``.
+    """
     row: Row = {}
     for name, values in samples.items():
         row |= of_estimate(median(values), name)
@@ -21,7 +24,7 @@ def measured(**samples: ArrayLike) -> Row:
 
 
 def of_estimate(found: Estimate, name: str) -> Row:
-    """Returns a figure and its interval, under ``name``."""
+    """Returns a figure as ``name``, the ends of its interval as ``name_low`` and ``name_high``, and its ``turns``."""
     return {
         name: finite(found.value),
         f"{name}_low": finite(found.low),

@@ -1,4 +1,4 @@
-"""Turns of rivals whose calls take microseconds. A turn calls each rival many times, and the rivals alternate in it."""
+"""Runs turns of rivals whose calls take microseconds. A turn calls each rival many times, and the rivals alternate."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def no_wait() -> None:
 
 
 class ShortCalls:
-    """Makes turns of rivals. In a turn, all rivals have the same number of passes, in alternating order.
+    """Runs turns of rivals. In a turn, all rivals have the same number of passes, in alternating order.
 
     The first call of each rival sets up what it needs and is not counted. The next call tells how long a call takes.
 
     Args:
         rivals: the call of each rival.
-        pass_s: a pass has as many calls in a row as take this many seconds; at least one.
-        turn_s: a turn has as many passes as take this many seconds; at least one.
+        pass_s: about how many seconds a pass takes. A pass is calls of one rival in a row, at least one.
+        turn_s: about how many seconds the passes of a turn take. Each rival has at least one pass.
         wait: called after each call. It waits for the work that the call has started, for example on a GPU.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Simulates a machine with known constants and with noise. Calibration must find the constants."""
+"""Simulates a machine whose constants are known, to test whether calibration finds them. Its timings have noise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ NS, US, MS = 1e-6, 1e-3, 1.0  # in ms
 
 @dataclass
 class SyntheticMachine:
-    """Returns the times of probes.
+    """A simulated machine. A call returns how long a probe of the calibration takes on it.
 
     Attributes:
-        constants: the machine's constants.
+        constants: the constants of the overhead model for this machine.
         seed: the seed of the noise.
-        noise: the standard deviation of a timing, as a share of it.
+        noise: the standard deviation of a timing, as a share of the exact time.
         outliers: the share of timings that are far too long.
-        call_ms, kernel_ms_per_byte, host_ms_per_byte: times that probes take in addition to the constants.
+        call_ms, kernel_ms_per_byte, host_ms_per_byte: times in ms that a probe takes in addition to those of the
+            constants: for a call, and for each byte that a kernel or the CPU goes over.
     """
 
     constants: MachineConstants
@@ -37,14 +38,14 @@ class SyntheticMachine:
         self._random = random.Random(self.seed)
 
     def __call__(self, probe: Probe, nbytes: int) -> float:
-        """Returns the seconds of a probe, with noise."""
+        """Returns the seconds that a probe of ``nbytes`` bytes takes, with noise."""
         scatter = max(1 + self.noise * self._random.gauss(0, 1), 0.1)
         if self._random.random() < self.outliers:
             scatter *= self._random.uniform(2, 10)
         return scatter * self.exact_ms(probe, nbytes) / 1e3
 
     def exact_ms(self, probe: Probe, nbytes: int) -> float:
-        """Returns the milliseconds of a probe without noise."""
+        """Returns the milliseconds that a probe of ``nbytes`` bytes takes, without noise."""
         c = self.constants
         start, per_byte = {
             Probe.TO_DEVICE: (c.copy_start_ms, c.to_device_ms_per_byte),
@@ -69,7 +70,11 @@ class SyntheticMachine:
 
 
 def draw_machine(seed: int) -> SyntheticMachine:
-    """Draws a random machine. Every third one has a GPU on a bus, so pages move; the others share one memory."""
+    """Draws a random machine. Equal seeds give equal machines.
+
+    With every third seed, the GPU is on a bus, so pages move between two memories. Otherwise, CPU and GPU share one
+    memory.
+    """
     draw = random.Random(seed)
 
     def log_uniform(low: float, high: float) -> float:

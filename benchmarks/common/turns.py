@@ -22,8 +22,8 @@ class Contest:
 
     Attributes:
         name: the name of the work.
-        turn: runs one turn and returns its figures by name. Its argument is the number of the turn. It decides which
-            rival begins.
+        turn: runs one turn and returns the figures of that turn, by name. Its argument is the number of the turn, which
+            decides the order of the rivals.
         conclude: returns the claims that depend only on this contest's figures.
         figures: the figures of all turns so far, by name.
         turns: how many turns there were.
@@ -59,8 +59,8 @@ class Standing:
     Attributes:
         turns: how many turns there were.
         turn_s: the mean seconds per turn; NaN before the first turn.
-        width: the width of the widest interval among its unclear claims, relative to the figure. If no claim is
-            unclear, the widest among all claims.
+        width: the width of the widest interval among the contest's unclear claims, as a share of the figure. If no
+            claim is unclear, that of the widest interval among all claims.
         is_clear: True if no claim is unclear.
     """
 
@@ -73,11 +73,16 @@ class Standing:
 def next_contest(standings: Sequence[Standing], left_s: float) -> int | None:
     """Returns the index of the contest that takes the next turn.
 
-    At first, every contest gets as many turns as a verdict needs. The contest with the fewest turns goes first. After
-    that, the turn goes to the contest with the widest interval. Contests with an unclear claim go before the others.
+    At first, the contest with the fewest turns takes the turn, until each has the ``MIN_BLOCKS`` turns that a verdict
+    needs. After that, the contest with the widest interval takes the turn. Contests with an unclear claim go before the
+    others.
+
+    Args:
+        standings: the standing of each contest.
+        left_s: the seconds that are left for turns.
 
     Returns:
-        None if no contest can finish a turn in the ``left_s`` seconds that are left.
+        The index, or None if no contest can finish a turn in ``left_s`` seconds.
     """
     affordable = [index for index, standing in enumerate(standings) if not standing.turn_s > left_s]
     if not affordable:
@@ -90,7 +95,7 @@ def next_contest(standings: Sequence[Standing], left_s: float) -> int | None:
 
 
 def take_turns(contests: Sequence[Contest], seconds: float) -> None:
-    """Runs turns of the contests for ``seconds``. Each contest takes at least one turn, however long that takes."""
+    """Runs turns of the contests for about ``seconds`` seconds. Each contest has at least one turn, however long."""
     end = time.monotonic() + seconds
     assessors = [_Assessor(contest) for contest in contests]
     for assessor in assessors:
@@ -127,7 +132,10 @@ class _Assessor:
 
 
 def assess(contest: Contest) -> Standing:
-    """Returns the contest's standing. Figures that are not finite do not count, because more turns would not help."""
+    """Returns the contest's standing.
+
+    Claims with a figure that is not finite are left out, because more turns would not help them.
+    """
     claims = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
     finite = [claim for claim in claims if math.isfinite(claim.found.value)]
     unclear = [claim for claim in finite if claim.verdict is Verdict.UNCLEAR]
@@ -136,9 +144,9 @@ def assess(contest: Contest) -> Standing:
 
 
 def rotated(rivals: Sequence[str], turn: int) -> list[str]:
-    """Returns the rivals in the order of a turn.
+    """Returns the rivals in the order in which they run in a turn.
 
-    Over the turns, every rival comes first equally often, and none always follows the same other rival.
+    Over the turns, every rival comes first equally often, and no rival always runs after the same other rival.
     """
     order = list(rivals) if turn // len(rivals) % 2 == 0 else list(rivals)[::-1]
     first = turn % len(order)

@@ -15,17 +15,17 @@ MB = 1e6
 
 
 def resident_bytes(process: int | None = None) -> int:
-    """Returns the memory that a process has in RAM now (VmRSS); None means this process."""
+    """Returns the memory that a process has in RAM now (VmRSS), in bytes. None means this process."""
     return _status(process, "VmRSS")
 
 
 def peak_bytes(process: int | None = None) -> int:
-    """Returns the peak of a process's memory in RAM (VmHWM) since its start or since ``forget_peak``."""
+    """Returns the peak of a process's memory in RAM (VmHWM), in bytes, since its start or the last ``forget_peak``."""
     return _status(process, "VmHWM")
 
 
 def forget_peak(process: int | None = None) -> None:
-    """Makes ``peak_bytes`` count from now on. If this process may not do that, nothing changes."""
+    """Lets ``peak_bytes`` return the peak since now. If the system forbids that, nothing changes."""
     try:
         Path(f"/proc/{process or 'self'}/clear_refs").write_text("5")
     except OSError:  # some containers forbid this
@@ -46,7 +46,8 @@ def _status(process: int | None, field: str) -> int:
 class Usage:
     """Measures the memory and processor time of several rivals that take turns in this process.
 
-    A rival's peak is the whole process's peak during the rival's turn. Memory that other rivals keep counts too.
+    A rival's peak is the peak of the whole process during the rival's turn. So it includes memory that other rivals
+    keep.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Usage:
 
     @contextmanager
     def of(self, rival: str) -> Iterator[None]:
-        """Measures one turn of a rival. The rival runs inside the block."""
+        """Measures one turn of a rival, which runs inside the ``with`` block."""
         forget_peak()
         begin, cpu_begin = time.perf_counter(), time.process_time()
         yield
@@ -68,6 +69,7 @@ class Usage:
         """Returns a rival's figures for a row of a report.
 
         Returns:
-            ``peak_mb``, the highest peak, and ``cpu_busy``, the median share of all cores' time.
+            ``peak_mb`` is the highest peak of all turns in MB. ``cpu_busy`` is the share of all cores' time that the
+            process used, as the median of the turns.
         """
         return {"peak_mb": max(self._peaks[rival]) / MB, "cpu_busy": statistics.median(self._busy[rival])}

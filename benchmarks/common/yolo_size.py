@@ -1,6 +1,6 @@
 """The input size of the benchmarks' detector.
 
-It is here because the network's module imports torch, which takes seconds.
+The size has a module of its own, because the network's module imports torch, which takes seconds.
 """
 
 HEIGHT, WIDTH = 480, 640  # pixels

@@ -29,7 +29,7 @@ NUM_SCENES = 4  # scenes on which the weights are calibrated
 
 
 class Conv(nn.Sequential):
-    """A convolution, its batch norm and SiLU."""
+    """A convolution with ``size`` x ``size`` weights, its batch norm and SiLU."""
 
     def __init__(self, inputs: int, outputs: int, size: int = 1, stride: int = 1) -> None:
         convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
@@ -50,7 +50,10 @@ class Residual(nn.Module):
 
 
 class Stage(nn.Module):
-    """Half of the channels pass through residual blocks, and each block's result is kept for the last convolution."""
+    """A stage of the backbone or the neck: half of the channels pass through ``depth`` residual blocks.
+
+    The last convolution takes the other half of the channels and the results of all blocks.
+    """
 
     def __init__(self, inputs: int, outputs: int, *, depth: int, adds: bool = True) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class Stage(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Joins a map with its maxima over 5x5, 9x9 and 13x13 cells."""
+    """Joins a feature map with its maxima over 5x5, 9x9 and 13x13 cells."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -85,7 +88,7 @@ class Pyramid(nn.Module):
 
 
 class Neck(nn.Module):
-    """Passes features from coarse maps to fine ones and back."""
+    """Passes features from coarse feature maps to fine ones and back. The maps have strides 8, 16 and 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +111,7 @@ class Neck(nn.Module):
 
 
 class Branch(nn.Module):
-    """Predicts the sides and the scores of the boxes of one map."""
+    """Predicts boxes from one feature map: the distances to the sides of a box, and its scores."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ class Branch(nn.Module):
         self.scores = nn.Sequential(Conv(inputs, scores, 3), Conv(scores, scores, 3), nn.Conv2d(scores, NUM_CLASSES, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (N, inputs, H, W) to (N, 4 * NUM_BINS + NUM_CLASSES, H * W)."""
+        """Maps (N, inputs, H, W) to (N, 4 * NUM_BINS + NUM_CLASSES, H * W): logits of distances and scores."""
         return torch.cat([self.sides(x), self.scores(x)], 1).flatten(2)
 
 
@@ -164,7 +167,7 @@ def _grid() -> tuple[Tensor, Tensor]:
 
 
 def make_network(seed: int = 0) -> nn.Module:
-    """Returns the network with seeded weights. Its scores vary over images like those of a trained network."""
+    """Returns the network with random weights from a seed. Its scores vary with the image as in a trained network."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         network = YoloSized().eval()
@@ -187,7 +190,13 @@ def scenes(count: int) -> Tensor:
 
 
 def export(network: nn.Module, path: Path, labels: Sequence[str] = ()) -> None:
-    """Writes the ONNX file with a symbolic batch, and with the metadata of the usual exporter."""
+    """Writes the network to an ONNX file with a symbolic batch size, and with the metadata of the usual exporter.
+
+    Args:
+        network: the network.
+        path: the file to write.
+        labels: the names of the classes; without them, ``class0`` and so on.
+    """
     import onnx
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

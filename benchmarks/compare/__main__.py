@@ -4,15 +4,15 @@
 
 The other commit gets a git worktree with an environment of its own below FOLDER, about 6 GB on disk. Its own
 benchmarks run there. The worktree is kept for the next comparison; --remove removes it. This tree runs as it is, with
-its uncommitted changes. Options behind -- go to the benchmarks of both, so both must have them.
+its uncommitted changes. Options behind -- go to the benchmarks of both trees, so both must know them.
 
 A turn is one run of each benchmark in both trees, each with an empty cache of its own. The order is this, other; other,
-this; and so on. A figure's ratio says how many times better this tree is; above 1, it is better. Ratio and interval
-are the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, 1 if it is,
+this; and so on. A figure's ratio says how many times better this tree is; above 1, it is better. The table
+shows the median of the turns' ratios, and its 95 % interval. The exit code is 0 if this tree is not slower, 1 if it is,
 and 2 if the comparison is not possible. Not slower means:
 RULE.
 
-A benchmark that fails is run once more. If it fails again, the comparison ends with the turns that it has.
+A benchmark that fails is run once more. If it fails again, the comparison ends, with the turns done so far.
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ SHOWN_LINES = 5  # how many of its last lines are shown if a benchmark fails
 
 
 class BenchmarkError(CompareError):
-    """A benchmark failed. It may succeed when it runs again."""
+    """Raised if a benchmark failed. It may succeed when it runs again."""
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """Returns the parsed arguments. Their ``options`` are the arguments for the benchmarks."""
+    """Returns the parsed command-line arguments. Their attribute ``options`` has the arguments for the benchmarks.
+
+    Raises:
+        SystemExit: the arguments are wrong.
+    """
     own, options = (list(given), []) if "--" not in given else _at(given, list(given).index("--"))
     text = (__doc__ or "").replace("RULE", RULE)
     parser = argparse.ArgumentParser(
@@ -92,12 +96,12 @@ def default_folder() -> Path:
 
 
 def compare(root: Path, chosen: argparse.Namespace, comparison: Comparison) -> None:
-    """Prepares the other commit, and runs all turns.
+    """Prepares the other commit, and runs the benchmarks of both trees in turns.
 
     Args:
         root: the folder of this tree.
         chosen: the result of ``parse``.
-        comparison: gets the figures of each turn.
+        comparison: the figures of each turn are added to it.
 
     Raises:
         CompareError: the comparison is not possible.
@@ -157,8 +161,14 @@ def _run_again_once(tree: Path, bench: str, options: Sequence[str], outside: Map
 def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
     """Runs a tree's own benchmark with the tree's ``scripts/run`` and an empty cache; returns the figures.
 
+    Args:
+        tree: the folder of the tree.
+        bench: the name of the benchmark.
+        options: arguments for the benchmark.
+        outside: environment variables; see ``outside_environment``.
+
     Raises:
-        BenchmarkError: it failed, or wrote no report.
+        BenchmarkError: the benchmark failed, or wrote no report.
     """
     with tempfile.TemporaryDirectory() as temporary:
         report, log = Path(temporary, "report.json"), Path(temporary, "log")

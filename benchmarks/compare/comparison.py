@@ -1,4 +1,4 @@
-"""Compares figures of two commits that ran in turns, and decides whether this commit is not slower."""
+"""Compares the figures of this tree with those of another commit, and decides whether this tree is not slower."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ComparedFigure:
         this, other: the medians of this tree and of the other commit.
         ratio: how many times better this tree was, as the median over all turns. Above 1, this tree is better.
         low, high: the ends of the ratio's 95 % interval; 0 and infinity for fewer than six turns.
-        turns: in how many turns both had the figure.
+        turns: in how many turns both trees had the figure.
     """
 
     bench: str
@@ -63,7 +63,7 @@ class Comparison:
     turns: dict[str, list[tuple[dict[str, Figure], dict[str, Figure]]]] = field(default_factory=dict)
 
     def add(self, bench: str, this: Sequence[Figure], other: Sequence[Figure]) -> None:
-        """Adds a turn of a benchmark."""
+        """Adds a turn of a benchmark: the figures of this tree and those of the other commit."""
         pair = {figure.name: figure for figure in this}, {figure.name: figure for figure in other}
         self.turns.setdefault(bench, []).append(pair)
 
@@ -74,10 +74,7 @@ class Comparison:
 
     @property
     def left_out(self) -> list[str]:
-        """The figures that were never compared, because no turn had them from both commits.
-
-        Each as ``BENCHMARK: NAME``.
-        """
+        """The figures that were never compared, as ``BENCHMARK: NAME``. In no turn did both trees have them."""
         compared = {(figure.bench, figure.name) for figure in self.figures}
         return [
             f"{bench}: {name}"
@@ -100,7 +97,7 @@ class Comparison:
 
     @property
     def is_not_slower(self) -> bool:
-        """True if this tree is not slower according to ``RULE``."""
+        """True if the comparison is decided, and this tree is not slower according to ``RULE``."""
         slower = [figure for figure in self.figures if figure.is_slower]
         return self.is_decided and not slower and self.mean >= LEAST_MEAN
 
@@ -120,7 +117,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The result in a few words."""
+        """The result in words: ``not decided``, ``not slower`` or ``slower``."""
         if not self.is_decided:
             return "not decided"
         return "not slower" if self.is_not_slower else "slower"

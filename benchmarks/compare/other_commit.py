@@ -18,7 +18,7 @@ GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 
 
 class CompareError(Exception):
-    """A comparison is not possible. The message is a sentence for the user."""
+    """Raised if a comparison is not possible. The message says why, for the user."""
 
 
 class OtherCommit:
@@ -31,7 +31,7 @@ class OtherCommit:
 
     Attributes:
         sha: the commit's full name.
-        tree: the folder of its worktree. It need not exist yet.
+        tree: the folder of the commit's worktree. ``make_tree`` makes it.
 
     Raises:
         CompareError: the commit does not exist, git is not installed, or ``root`` is not a checkout.
@@ -48,11 +48,11 @@ class OtherCommit:
         self.tree = folder / self.sha[:12]
 
     def has(self, path: str) -> bool:
-        """Returns whether the commit has a file."""
+        """Returns whether the commit has a file with this path, relative to the root of the repository."""
         return git(self._root, "cat-file", "-e", f"{self.sha}:{path}", check=False).returncode == 0
 
     def make_tree(self) -> None:
-        """Makes the worktree, unless it exists. A worktree that an interrupted run left unfinished is made anew.
+        """Makes the worktree, unless it exists and is unchanged. An unfinished or changed worktree is made anew.
 
         Raises:
             CompareError: the worktree cannot be made, or something else is in its place.
@@ -70,7 +70,7 @@ class OtherCommit:
             raise
 
     def remove(self) -> bool:
-        """Removes the worktree, its environment and its registration. Returns whether there was a worktree."""
+        """Removes the worktree, its environment and its entry in git's list. Returns whether there was a worktree."""
         if not self._is_registered():
             return False
         git(self._root, "worktree", "remove", "--force", "--force", str(self.tree), check=False)
@@ -81,7 +81,10 @@ class OtherCommit:
         return True
 
     def prepare(self, environment: Mapping[str, str]) -> None:
-        """Makes the commit's environment with its own ``scripts/run``, or brings it up to date.
+        """Makes the environment of the worktree with the worktree's own ``scripts/run``, or brings it up to date.
+
+        Args:
+            environment: the environment variables for ``scripts/run``; see ``outside_environment``.
 
         Raises:
             CompareError: ``scripts/run`` failed.
@@ -105,7 +108,7 @@ class OtherCommit:
 
 
 def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Runs git in a folder.
+    """Runs git in a folder, and returns its result.
 
     Raises:
         CompareError: git is not installed, or it failed and ``check`` is true.
@@ -124,9 +127,9 @@ def git(root: Path, *arguments: str, check: bool = True) -> subprocess.Completed
 
 
 def outside_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables as they were before ``scripts/run`` entered its environment.
+    """Returns the environment variables as they were before ``scripts/run`` entered the environment of this tree.
 
-    With them, another tree's ``scripts/run`` does not use this tree's environment.
+    With these variables, the ``scripts/run`` of another tree uses that tree's own environment.
     """
     outside = {name: value for name, value in variables.items() if name not in OF_AN_ENVIRONMENT}
     entered = variables.get("VIRTUAL_ENV")

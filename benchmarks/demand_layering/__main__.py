@@ -1,10 +1,11 @@
-"""Demand layering: runs models in a part of their weights' memory, and measures the time that this costs.
+"""Demand layering (paper 002): runs models in a part of their weights' memory, and measures the time that this costs.
 
-Each model runs one image at a time, with weights that are read past the page cache. Its residencies take turns within
-one process: resident weights, each pipeline, and the obvious rivals. One rival maps the file and has page faults on
-cold pages. One reads the whole model at the start of each pass. The third is accelerate's disk offload, if that is
-installed. A turn is a short group of passes in a row. The first pass does not count: a prefetcher fills its ring in the
-pause before it, which would flatter the prefetcher. With rivals that read nothing ahead, the first pass counts.
+Each model runs one image at a time, with weights that are read past the page cache. A residency says where the weights
+are. A model's residencies take turns within one process: resident weights, each pipeline, and the obvious rivals. One
+rival maps the file and has page faults on cold pages. One reads the whole model at the start of each pass. The third is
+accelerate's disk offload, if that is installed. A turn is a short group of passes in a row. The first pass is not
+measured: a prefetcher fills its ring in the pause before, which would flatter it. With rivals that read nothing ahead,
+the first pass is measured too.
 
 - Each delay has a bound. It is the longer of two times: reading everything but the resident blocks, and computing plus
   the time that reading takes of the same cores. A disk's bandwidth changes from one second to the next. So all weights
@@ -19,8 +20,8 @@ pause before it, which would flatter the prefetcher. With rivals that read nothi
 - The memory of buffers is counted. Percentages are of one copy of the weights; the paper's are of two.
 - Memory is also measured from outside, as the peak (VmHWM) of a process for each residency. The peak of another process
   is subtracted. It reads nothing and has all layers in one place. By chance, two such processes may differ by a huge
-  page. A figure further below zero is impossible and decides nothing. Models with features larger than all weights are
-  left out.
+  page. A figure that lies further below zero is impossible and decides nothing. Models with features larger than all
+  weights are left out.
 - A start is measured from outside as well: a process that has a packed file loads the model and gets its first result.
   Its peak is compared with that of later passes, both without the memory of libraries.
 - A row's `peak_mb` is that of the whole process in the residency's turns. It includes all other residencies' weights.
@@ -70,10 +71,10 @@ def run(names: Sequence[str], effort: Effort, device: torch.device, seconds: Cal
 
     Args:
         names: the names of the models.
-        effort: how much is measured of each model on a CPU.
+        effort: how much is measured for each model on a CPU.
         device: the device that runs the models.
-        seconds: returns the seconds of turns for a model, given its name and the number of models left, itself
-            included.
+        seconds: returns how many seconds the turns of a model may take. Its arguments are the model's name and the
+            number of models left, this one included.
     """
     rows: list[Mapping[str, Any]] = []
     claims: list[Claim] = []

@@ -1,4 +1,4 @@
-"""Runs one model with its weights in one residency. The benchmark measures this process's memory from outside.
+"""Runs one model with its weights in one residency. The benchmark measures the memory of this process from outside.
 
     python benchmarks demand_layering.child MODEL FILE RESIDENCY PASSES [RESIDENT_BLOCKS CAPACITY]
 
@@ -48,20 +48,25 @@ MAPPED, WHOLE, OFFLOADED, NOTHING = "mmap", "whole load", "accelerate", "nothing
 
 
 class AutoPlan(NamedTuple):
-    """The memory that ``auto`` chose: the number of resident blocks, and the bytes of the ring buffer."""
+    """The memory that residency ``auto`` chose.
+
+    Attributes:
+        resident_blocks: the number of blocks that stay in memory.
+        capacity: the bytes of the ring buffer.
+    """
 
     resident_blocks: int = 0
     capacity: int = 0
 
 
 def images_of(model: SplitModel) -> Tensor:
-    """Returns one image of noise."""
+    """Returns one image of noise, float32 (1, C, H, W) in channels last, of the model's size."""
     images = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     return images.contiguous(memory_format=torch.channels_last)
 
 
 def open_whole(model: SplitModel, path: Path, *, num_threads: int | None) -> PackedPartition:
-    """Opens a packed file with the weights of the whole model."""
+    """Finds the weights of the whole model in a packed file; see ``open_packed``."""
     network = streamable(model)
     whole = backbone_of(network.graph.module, network.split_point("output"))
     return open_packed(network, whole, path, num_threads=num_threads)
@@ -71,12 +76,12 @@ def open_partition(model: SplitModel, path: Path, residency: str, plan: AutoPlan
     """Returns the whole model with its weights in a residency.
 
     Args:
-        model: the model. Its weights are set only for ``resident``.
+        model: the model, without weights in memory. Only ``resident`` sets them.
         path: the file of packed weights.
-        residency: a residency of the package, or of a rival. ``mmap`` maps the file and drops its pages before each
-            pass. ``whole load`` reads all weights at the start of each pass. ``accelerate`` offloads to a disk.
-            ``nothing`` reads nothing and has all layers in one place.
-        plan: the memory for ``auto``.
+        residency: where the weights are: a residency of the package, or that of a rival. ``mmap`` maps the file and
+            drops its pages before each pass. ``whole load`` reads all weights at the start of each pass. ``accelerate``
+            offloads to a disk. ``nothing`` reads nothing and has all layers in one place.
+        plan: the memory for ``auto``; other residencies ignore it.
     """
     num_threads = torch.get_num_threads()
     if residency == RESIDENT:

@@ -49,7 +49,7 @@ class ModelFacts:
         num_threads: the number of threads that compute.
         memory_bytes: the bytes of memory that hold weights, by residency.
         read_bytes: the bytes that each pass reads, by residency.
-        is_equal: whether results are equal to those with resident weights, by residency.
+        is_equal: whether the results equal those with resident weights, by residency; see ``same``.
     """
 
     name: str
@@ -63,14 +63,15 @@ class ModelFacts:
     is_equal: Mapping[str, bool]
 
     def paper(self, residency: str) -> str:
-        """Returns the paper's figure for the paper's model; an empty text for any other model."""
+        """Returns the figure of paper 002 for a residency as text; empty if this is not the model of the paper."""
         return PAPER[residency] if self.name == PAPERS_MODEL else ""
 
 
 def counted_claims(facts: ModelFacts) -> list[Claim]:
-    """Returns the claims that need no turns.
+    """Returns the claims that need no turns: about equal results, and about the memory of buffers.
 
-    None is about the memory of ``auto``: the benchmark itself sets its limit. ``outside_claims`` judges it.
+    No claim is about the counted memory of ``auto``, because the benchmark itself sets its limit. ``outside_claims``
+    judges the memory of ``auto`` as measured from outside.
     """
     name = facts.name
     equal = exact(sum(facts.is_equal.values()))
@@ -84,7 +85,7 @@ def counted_claims(facts: ModelFacts) -> list[Claim]:
 
 
 def delay_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
-    """Returns the claims about the delay of ``auto`` and about predicted delays."""
+    """Returns the claims about the delay of ``auto`` and about predicted delays. A delay is the time of a pass."""
     name, figures = facts.name, contest.figures
     resident, auto = figures[child.RESIDENT], figures[child.AUTO]
     claims = []
@@ -114,7 +115,9 @@ def _added_ms(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> NDAr
 
 
 def disk_spread(figures: Figures) -> float:
-    """Returns how much the disk's bandwidth differs within a turn, as a share of it, in the median turn.
+    """Returns the difference between the disk's bandwidths before and after a turn, as a share of their mean.
+
+    It is the median over all turns.
 
     No prediction of a reading time can be more precise on average.
     """
@@ -128,7 +131,10 @@ def prediction_of(residency: str) -> str:
 
 
 def prediction_error(figures: Figures, residency: str) -> Estimate:
-    """Returns by how many percent predicted delays differ from measured ones."""
+    """Returns by how many percent the predicted delays of a residency differ from the measured ones.
+
+    The percentage is that of the median ratio over all turns.
+    """
 
     def error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(100 * np.abs(np.median(predicted / measured, axis=-1) - 1))
@@ -137,7 +143,7 @@ def prediction_error(figures: Figures, residency: str) -> Estimate:
 
 
 def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
-    """Returns the bound of each turn's delay, in seconds.
+    """Returns the shortest possible delay of a residency in each turn (the bound), in seconds.
 
     The bound is the longer of two times: reading, and computing plus the time that reading takes of the same cores.
     """
@@ -149,9 +155,10 @@ def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray
 
 
 def outside_bytes(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
-    """Returns the bytes of weights in each turn, measured from outside.
+    """Returns the bytes of memory for weights in each turn, as measured from outside.
 
-    They are the difference to a process with all layers in one place, plus the bytes of that place.
+    They are the peak of the residency's process minus that of a process with all layers in one place, plus the bytes of
+    this place.
     """
     pairs = zip(figures[residency], figures[child.NOTHING], strict=False)  # most residencies are measured only once
     return np.asarray([peak - nothing + facts.max_block_bytes for peak, nothing in pairs])

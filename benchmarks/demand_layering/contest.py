@@ -49,7 +49,7 @@ class Effort:
     """Says how much is measured of each model.
 
     Attributes:
-        residencies: the residencies of the weights; ``resident`` and ``auto`` must be among them.
+        residencies: the residencies of the weights, rivals included; ``resident`` and ``auto`` must be among them.
         trials: at how many points of the trade-off the prediction is compared with a measurement.
         measures_peak: whether memory is measured from outside, in processes of their own.
     """
@@ -60,20 +60,21 @@ class Effort:
 
 
 class StreamingContest:
-    """Holds all contests of a model. ``open`` creates one. Leaving the context closes the partitions.
+    """Holds all contests of a model on a CPU. ``open`` creates one. Leaving the context closes the partitions.
 
     Args:
         planned: the model.
         partitions: the partitions, by residency.
         facts: the counted facts about the partitions.
-        plans: the memory plans that have a predicted delay, by residency or name of a trial.
+        plans: the memory plans whose delays are predicted, by residency or by the name of a trial. A trial is a further
+            point of the trade-off between memory and delay.
         turns: runs the turns of all residencies and trials.
         measures_peak: whether memory is measured from outside.
         stack: closes the partitions.
 
     Attributes:
         delays: the contest of delays.
-        peaks: the contest of memory, or None if it is not measured from outside.
+        peaks: the contest of memory measured from outside; None if it is not measured.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class StreamingContest:
         return claims + (outside_claims(self._facts, self.peaks) if self.peaks is not None else [])
 
     def samples_ms(self) -> dict[str, list[float]]:
-        """Returns each turn's delay, by residency."""
+        """Returns the delay of each turn in milliseconds, by residency and by the name of a trial."""
         return {name: [round(1e3 * delay_s, 3) for delay_s in self.delays.figures[name]] for name in self._turns.names}
 
     def rows(self) -> list[Row]:
@@ -249,6 +250,11 @@ def facts_of(planned: PlannedModel, partitions: Mapping[str, child.Partition]) -
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:
-    """Returns whether results are equal: bit for bit, or without ``bits`` within 1e-3 of the largest value."""
+    """Returns whether two results are equal.
+
+    Args:
+        found, expected: the tensors of the two results.
+        bits: whether they must be equal bit for bit. If not, they may differ by 1e-3 of the largest value.
+    """
     pairs = zip(found, expected, strict=True)
     return all(torch.equal(a, b) if bits else bool((a - b).abs().max() <= 1e-3 * b.abs().max()) for a, b in pairs)

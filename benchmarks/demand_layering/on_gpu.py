@@ -1,4 +1,4 @@
-"""Compares each streaming residency on a GPU with resident weights and with an upload of all weights for each pass."""
+"""Compares each streaming residency on a GPU with resident weights and with an upload of all weights in each pass."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ class StreamingContestOnGpu:
         name: the model's name.
         device: the GPU.
         partitions: the partitions, by residency.
-        gpu_bytes: the memory of weights on the GPU, by residency.
-        is_same: whether results are those of resident weights, by residency.
+        gpu_bytes: the bytes of memory for weights on the GPU, by residency.
+        is_same: whether the results agree with those of resident weights within 1e-3 of the largest value, by
+            residency.
         turns: runs the turns of all residencies.
         stack: closes the partitions.
 
@@ -155,7 +156,7 @@ class StreamingContestOnGpu:
         return claims + self._bound_claims()
 
     def samples_ms(self) -> dict[str, list[float]]:
-        """Returns each turn's delay, by residency."""
+        """Returns the delay of each turn in milliseconds, by residency."""
         figures = self.contest.figures
         return {
             residency: [round(1e3 * delay_s, 5) for delay_s in figures[residency]] for residency in self._partitions
@@ -214,7 +215,10 @@ def _stream(model: SplitModel, path: Path, residency: str) -> StreamedPartition:
 
 
 def uploaded(partition: nn.Module, device: torch.device) -> Partition:
-    """Returns a copy of a partition. At the start of each pass, it copies its weights from page-locked memory."""
+    """Returns a copy of a partition that copies all its weights to the device at the start of each pass.
+
+    On a GPU, the weights come from page-locked memory of the host.
+    """
     own = copy.deepcopy(partition)
     on_device = [*own.parameters(), *own.buffers()]
     on_host = [value.cpu() for value in on_device]

@@ -1,4 +1,4 @@
-"""Measures, from outside the process, the peak memory of a residency and of a start."""
+"""Measures the peak memory of processes from outside: of a residency, and of a start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ PASSES = 2
 
 
 def measure_peak(name: str, path: Path, residency: str, plan: child.AutoPlan) -> int:
-    """Returns by how many bytes a residency's process grows at most, after everything but the weights is loaded.
+    """Returns by how many bytes a process with a residency grows at most while it runs passes.
+
+    The growth counts from the moment when everything but the weights is loaded.
 
     Args:
         name: the model's name.
         path: the file of its packed weights.
         residency: the residency, as for ``open_partition``.
-        plan: the memory for ``auto``.
+        plan: the memory for ``auto``; other residencies ignore it.
     """
     with _started(child.__name__, name, str(path), residency, str(PASSES), *map(str, plan)) as process:
         _expect(process, "ready", residency)
@@ -47,7 +49,8 @@ def measure_start(name: str, path: Path) -> tuple[int, int]:
         path: the file of its packed weights.
 
     Returns:
-        The peak growth up to the first result, and in later passes, in bytes.
+        Two peaks in bytes: up to the first result, and in later passes. Both leave out what the process has in memory
+        before it loads the model.
     """
     with _started(start_child.__name__, name, str(path), str(PASSES)) as process:
         _expect(process, "ready", name)

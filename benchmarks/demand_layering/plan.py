@@ -1,4 +1,8 @@
-"""Plans a model with packed weights: measures its profile, predicts its trade-off, and chooses a point for `auto`."""
+"""Prepares a model with packed weights for its turns.
+
+It measures a profile of layers and disk, predicts the trade-off between memory and delay, and chooses a point for
+`auto`.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,8 @@ class PlannedModel:
         path: the file of its packed weights.
         model: the model with its own weights.
         images: a batch of one image. All residencies run on it.
-        packed: the whole model in the file.
-        trials: the predicted points of the trade-off.
+        packed: the places of the model's weights in the file.
+        trials: the predicted points of the trade-off between memory and delay.
         chosen: the point that ``auto`` chooses.
     """
 
@@ -53,24 +57,27 @@ class PlannedModel:
     chosen: RingTrial
 
     def partition(self, residency: str, trial: RingTrial | None = None) -> child.Partition:
-        """Returns the model with its weights in a residency. ``auto`` uses ``trial``, or else the chosen one."""
+        """Returns the model with its weights in a residency.
+
+        ``auto`` has the memory of ``trial``; if that is None, the memory of the chosen point.
+        """
         if residency == child.RESIDENT:
             return self.model.backbone("output")  # its convolutions have packed weights like all others
         return child.open_partition(self.model, self.path, residency, auto_plan(trial or self.chosen))
 
     def profile(self, passes: int) -> StreamingProfile:
-        """Measures the profile of layers and disk now."""
+        """Measures and returns the profile of layers and disk as they are now, in ``passes`` passes."""
         return _profile(self.model, self.path, self.packed, self.images, passes)
 
     def predicted_plans(self) -> dict[str, MemoryPlan]:
-        """Returns the memory plans of all residencies that stream. Their delays are predicted."""
+        """Returns the memory plan of each residency that streams. Delays are predicted from these plans."""
         fixed = (Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE)
         plans = {each.value: plan_memory(each, self.packed.block_sizes, self.packed.step_blocks) for each in fixed}
         return plans | {child.AUTO: self.chosen.memory_plan}
 
 
 def plan_model(name: str, path: Path) -> PlannedModel:
-    """Packs a model's weights, profiles it, and chooses a point of the trade-off."""
+    """Packs a model's weights into the file ``path``, profiles the model, and chooses a point of the trade-off."""
     model = load_model(ModelSpec(name, "random", "cpu"))
     pack_model(streamable(model), path, num_threads=torch.get_num_threads())
     images = child.images_of(model)
@@ -104,12 +111,15 @@ def _profile(model: SplitModel, path: Path, packed: PackedPartition, images: Ten
 
 
 def auto_plan(trial: RingTrial) -> child.AutoPlan:
-    """Returns a trial's memory in the form that the child process takes."""
+    """Returns the memory of a trial in the form that ``child`` takes."""
     return child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
 
 
 def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:
-    """Returns trials spread over the whole trade-off, without those that equal a residency's own plan."""
+    """Returns about ``count`` trials, spread evenly over the trade-off.
+
+    Trials with the memory plan of a residency are left out.
+    """
     trials, plans = planned.trials, planned.predicted_plans().values()
     indices = sorted({round(index * (len(trials) - 1) / max(1, count - 1)) for index in range(count)})
     return [trials[index] for index in indices if trials[index].memory_plan not in plans]

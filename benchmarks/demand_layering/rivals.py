@@ -24,7 +24,7 @@ Partition = Callable[[Tensor], Sequence[Tensor]]
 
 
 class NoHooks:
-    """Step hooks that do nothing, so no step waits."""
+    """Step hooks that do nothing: no step waits for weights."""
 
     def begin_step(self, step: int) -> None:
         """Does nothing."""
@@ -36,7 +36,7 @@ class NoHooks:
 def map_file(packed: PackedPartition) -> Partition:
     """Returns the partition with its weights in a mapped file.
 
-    Page faults load them; the kernel is told to read ahead.
+    Page faults load the weights, and the kernel is told to read ahead. Each pass begins with cold pages.
     """
     descriptor = os.open(packed.path, os.O_RDONLY)
     size = os.fstat(descriptor).st_size
@@ -75,9 +75,9 @@ def load_each_pass(packed: PackedPartition) -> Partition:
 
 
 def share_one_place(packed: PackedPartition) -> Partition:
-    """Returns the partition with the weights of all layers in the same place, without reading them.
+    """Returns the partition with the weights of all layers in the same place of memory, without reading any.
 
-    So it needs memory for everything but the weights.
+    So it needs the memory of a partition without the weights, plus that of its largest block. Its results mean nothing.
     """
     memory = page_aligned(max(packed.block_sizes))
     graph = _bind_to(packed, WeightsFile.open(packed.path), memory, [0] * len(packed.blocks))
@@ -111,7 +111,7 @@ def can_offload() -> bool:
 
 
 def offload(model: SplitModel, folder: Path) -> Partition:
-    """Returns the model with accelerate's disk offload, layer by layer, without fused convolutions.
+    """Returns the model with accelerate's disk offload, which loads layer by layer. Convolutions are not fused.
 
     If the folder does not exist, the model's weights are written to it. Otherwise the folder's weights are used.
     """

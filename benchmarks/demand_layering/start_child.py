@@ -1,4 +1,4 @@
-"""Starts one model on streamed weights as a node does. The benchmark measures this process's memory from outside.
+"""Starts one model on streamed weights as a node does. The benchmark measures the memory of this process from outside.
 
     python benchmarks demand_layering.start_child MODEL FILE PASSES
 

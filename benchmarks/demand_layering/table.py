@@ -14,7 +14,12 @@ LINE = "{:<16}{:>10}{:>16}{:>12}{:>12}   {}"
 
 
 class PaperFigures(NamedTuple):
-    """The paper's figures of a pipeline: memory in MiB, and how many percent slower it is than resident weights."""
+    """What paper 002 reports of a pipeline.
+
+    Attributes:
+        memory_mib: the memory of its buffers, in MiB.
+        delay_percent: by how many percent a pass takes longer than with resident weights, as text.
+    """
 
     memory_mib: float
     delay_percent: str
@@ -29,12 +34,12 @@ PAPER = {  # a Jetson AGX Xavier; resident weights take 160.8 ms
 
 
 def paper_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the paper's table of each model, as text.
+    """Returns the table of paper 002 for each model, as text.
 
     As in the paper, reductions of memory are relative to two copies of the weights.
 
     Args:
-        rows: the rows of the benchmark. Their memory of streamed weights is that of host and GPU together.
+        rows: the rows of the benchmark. Their ``memory_mb`` is that of host and GPU together.
     """
     return "\n\n".join(_table_of(name, rows) for name in dict.fromkeys(str(row["model"]) for row in rows))
 

@@ -23,7 +23,7 @@ READ_BEFORE_B_S, READ_AFTER_B_S = "read before the turn, bytes a second", "read 
 def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
     """Returns the median seconds of a pass, over a short group of passes in a row.
 
-    The passes before the group bring the prefetcher into step and do not count.
+    Before the group, ``passes_before`` passes run that are not measured. They bring the prefetcher into step.
     """
     times_s: list[float] = []
     for _ in range(passes_before):
@@ -36,7 +36,7 @@ def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> fl
 
 
 def with_reads(partition: child.Partition, read: Callable[[], None], executor: Executor) -> child.Partition:
-    """Returns the same partition. During each pass, a thread reads all weights in vain."""
+    """Returns the partition as a function. During each pass, a thread of ``executor`` reads all weights in vain."""
 
     def run(images: Tensor) -> Sequence[Tensor]:
         done = executor.submit(read)
@@ -56,7 +56,7 @@ class Disk:
         self._read = child.full_read(packed)
 
     def read(self) -> tuple[float, float]:
-        """Returns the bytes per second of a read, and the seconds of a core that it took."""
+        """Reads all weights. Returns the bytes per second, and the seconds of a core that the read took."""
         time.sleep(SETTLE_S)
         start, core_start_s = time.perf_counter(), time.thread_time()
         self._read()
@@ -64,15 +64,15 @@ class Disk:
 
 
 class ResidencyTurns:
-    """Runs turns. In a turn, each residency runs once, between two reads of the disk.
+    """Runs turns. In a turn, each residency runs one group of passes. All weights are read before and after the turn.
 
     Two reads are needed, because the disk's bandwidth changes from one second to the next.
 
     Args:
         partitions: the partitions, by residency.
-        passes_before: how many passes of each residency in a turn do not count.
+        passes_before: how many passes of each residency run before the measured passes of a turn.
         images: the images on which all residencies run.
-        disk: the disk that is read before and after.
+        disk: reads all weights before and after each turn.
 
     Attributes:
         names: the names of the residencies.
@@ -92,7 +92,7 @@ class ResidencyTurns:
         self.usage = Usage()
 
     def turn(self, number: int) -> dict[str, float]:
-        """Returns the seconds of a pass by residency, and the disk's figures by the names above."""
+        """Returns the seconds of a pass by residency, and the disk's figures by the names in capitals above."""
         figures = {}
         before = self._disk.read()
         for residency in rotated(self.names, number):

@@ -1,24 +1,24 @@
 """Compares the pipeline with usual nodes on a user's own detector: an ONNX file of the size of YOLOv8n.
 
-All rivals get the same 640x480 images and run the same network on the same machine in the same run. Its weights are
-seeded, which does not change its speed; its scores depend on the image. The rivals:
+All rivals get the same 640x480 images and run the same network on the same machine in the same run. The weights of the
+network are random, which does not change its speed; its scores depend on the image. The rivals:
 
-- `pipeline`: this package with `model:=FILE.onnx` and otherwise its defaults. So its engine is `auto`, and engines are
-  compared before the first turn.
+- `pipeline`: this package with `model:=FILE.onnx` and all other parameters at their defaults. So the engine is `auto`,
+  and engines are compared before the first turn.
 - `usual_torch`, `usual_onnxruntime`, `usual_openvino_fp32`: a node with one callback around an engine, each in fp32
   with all cores and the settings that are best for its latency.
 - `usual_openvino_as_it_compiles`: the same node around OpenVINO, which names no precision. OpenVINO then takes its own
-  default: bf16 on processors with AVX512_BF16 or AMX_BF16. Where that is fp32, this node does not run: the one in fp32
-  is the same, and its row says that it stands for both.
+  default: bf16 on processors with AVX512_BF16 or AMX_BF16. Where the default is fp32, this node does not run: the node
+  in fp32 is the same, and its row says that it stands for both.
 
 Each rival has a process of its own. A camera in another process sends images over DDS, and an observer in this process
 receives the detections. The rivals take turns of about two seconds, in changing order. The camera sends to one rival at
-a time, and the next turn begins once nothing of the last one is in flight.
+a time, and the next turn begins once nothing of the turn before is in flight.
 
 A camera that is too fast for all rivals shows frames a second and their age. A camera at half the slowest rival's rate
 shows latency. Age and latency are from the image's stamp to the detections' arrival. Each claim is the median over the
-turns of what two rivals did in the same turn, and names the rival. The better engine's node in fp32 is that of ONNX
-Runtime or of OpenVINO, by the better median.
+turns of what two rivals did in the same turn, and names the rival. The better engine's node in fp32 is the node
+around ONNX Runtime or the one around OpenVINO in fp32, whichever has the better median.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FULL_S = 300.0
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Starts all processes and measures."""
+    """Starts all processes, measures, and returns the report."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         pictures, trace, model = Path(folder, "pictures"), Path(folder, "trace.json"), Path(folder, "yolo.onnx")
@@ -84,7 +84,14 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def start(processes: Processes, rivals: Sequence[str], trace: Path, model: Path) -> dict[str, list[int]]:
-    """Starts the rivals, of which the first is the pipeline; returns their process ids."""
+    """Starts the rivals; returns their process ids.
+
+    Args:
+        processes: starts the nodes.
+        rivals: the names of the rivals. The first one is the pipeline.
+        trace: the file to which the pipeline writes its trace.
+        model: the ONNX file.
+    """
     pipeline = ["-m", "split_infer_ros", "pipeline"]
     process_ids = {PIPELINE: [processes.start(pipeline, PIPELINE, model=str(model), source="none", trace=str(trace))]}
     for rival in rivals[1:]:
@@ -93,7 +100,7 @@ def start(processes: Processes, rivals: Sequence[str], trace: Path, model: Path)
 
 
 def throughput_claims(contest: Contest) -> list[Claim]:
-    """Returns the claims about frames a second, and about their age."""
+    """Returns the claims about frames a second, and about the age of their detections."""
     figures, turn_s = contest.figures, contest.turn_s
     better = max((ONNXRUNTIME, OPENVINO_FP32), key=lambda rival: statistics.median(figures[rival]))
     default = as_it_compiles(figures)
@@ -125,8 +132,8 @@ def conclude(saturation: Contest, latency: Contest, bench: DetectorBench, defaul
 
     Args:
         saturation, latency: the contests.
-        bench: what measured them.
-        default: the precision in which OpenVINO compiles here.
+        bench: knows the rivals and their memory and processor time.
+        default: the precision in which OpenVINO compiles here if none is named.
     """
     rows = rows_of(saturation, latency, bench, default)
     for row in rows:

@@ -1,4 +1,4 @@
-"""The turns of the benchmark ``detector``: the pipeline and the usual nodes, of which one at a time gets images."""
+"""The turns of the benchmark ``detector``: one at a time, the pipeline and the usual nodes get images."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SETTLE_S = 0.4  # how long it runs before: the pipeline needs some frames to not
 
 
 class DetectorBench:
-    """Measures the rivals.
+    """Measures the pipeline and the usual nodes.
 
     Args:
         observer: receives the detections.
         feed: sends the images.
-        trace: of the pipeline's batches.
+        trace: the trace of the pipeline's batches.
         processes: the process ids of each rival.
 
     Attributes:
-        rivals: their names.
-        usage: the usage of each rival's process, at saturation and at the moderate rate.
+        rivals: the names of the rivals.
+        usage: memory and processor time of each rival's process, by contest.
     """
 
     def __init__(self, observer: Observer, feed: Feed, trace: Trace, processes: Mapping[str, Sequence[int]]) -> None:
@@ -48,7 +48,10 @@ class DetectorBench:
             self._capacities[rival] = steady(partial(self._frames_hz, rival))
 
     def saturate(self, turn: int) -> dict[str, float]:
-        """Returns each rival's frames a second, and their median age in seconds, with a camera that is too fast."""
+        """Returns each rival's frames a second, and the median age of its detections, with a camera that is too fast.
+
+        Ages are in seconds. For the pipeline, it also returns the share of the time in which each stage worked.
+        """
         rate = TOO_FAST * max(self._capacities.values())
         found: dict[str, float] = {}
         for rival in rotated(self._turns.rivals, turn):
@@ -57,7 +60,10 @@ class DetectorBench:
         return found
 
     def pace(self, turn: int) -> dict[str, float]:
-        """Returns each rival's median latency in seconds in a turn with a moderate camera."""
+        """Returns each rival's median latency in seconds, with a camera of half the slowest rival's rate.
+
+        For the pipeline, it also returns the share of the time in which each stage worked.
+        """
         rate = MODERATE * min(self._capacities.values())
         found: dict[str, float] = {}
         for rival in rotated(self._turns.rivals, turn):

@@ -1,7 +1,8 @@
-"""Compares this package's network by engine `auto` with each engine alone, model by model, in fp32.
+"""Compares this package with engine `auto` with each engine alone, model by model, in fp32.
 
-On processors with AVX512_BF16 or AMX_BF16, OpenVINO alone compiles in bf16 unless fp32 is asked for. There it takes
-part once more, as it compiles, in the same turns. Elsewhere the row says that both are the same. Claims compare with
+An engine alone runs the network without this package. On processors with AVX512_BF16 or AMX_BF16, OpenVINO alone
+compiles in bf16 unless fp32 is asked for. It takes part there a second time in the same turns, as it compiles. On other
+processors, the row says that both are the same. Claims compare with
 the engines in fp32.
 
 For two models it also compares lower precisions with fp32, where the processor has them, unless the run is quick.
@@ -15,9 +16,9 @@ For two models it also compares lower precisions with fp32, where the processor 
   objective `throughput`. OpenVINO has its hint for throughput, and all its requests are kept busy.
 - Precisions, batch 1: the same network by OpenVINO in bf16, in int8 and in fp32. Differences of results are in the row.
 
-Each model first has its engines compared, as a node does it. Then all rivals take turns in changing order, each with
-all cores. A turn of the first kind is a short group of calls. Each claim is the median over turns of what two rivals
-did in the same turn. The best engine alone is the one in fp32 with the best median.
+First the engines are compared for each model, as a node does it. Then all rivals take turns in changing order, each
+with all cores. At batch 1, a turn is a short group of calls. Each claim is the median over turns of what two rivals did
+in the same turn. The best engine alone is the one in fp32 with the best median.
 
 `yolo_sized` is a detector of the size of YOLOv8n at 480x640, which the package takes as an ONNX file. The other
 models are the catalogue's, with random weights. Needs torch, torchvision and the engines: from the source tree,
@@ -51,10 +52,13 @@ MIN_AS_FAST = 5  # at least how many pipelines should reach the best engine alon
 def measure(
     names: Sequence[str], *, quick: bool, seconds: Callable[[], float]
 ) -> tuple[list[Claim], list[dict[str, Any]]]:
-    """Measures one model after another, so that not all of them are in memory.
+    """Measures one model after another, so that not all of them are in memory. Returns the claims and the rows.
 
-    ``seconds`` returns how long a model's turns last. It is called after the model's engines were compared, so that a
-    quick run ends within its minute.
+    Args:
+        names: the names of the models.
+        quick: whether the run is quick.
+        seconds: returns how many seconds a model's turns last. It is called after the engines were compared for the
+            model, so that a quick run ends within its minute.
     """
     claims: list[Claim] = []
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Compares a model's network with engine ``auto`` of this package and with each engine alone. They take turns."""
+"""Compares a model in this package with engine ``auto`` with each engine alone, in turns."""
 
 from __future__ import annotations
 
@@ -46,19 +46,22 @@ MIN_PART = 0.95  # goal for the interval's lower end, as a share of the best eng
 
 
 class EngineRivals:
-    """A model's rivals: its network at batch 1, or its pipeline at batch 8, against engines alone.
+    """The rivals for one model: this package with engine ``auto``, and each engine alone.
+
+    At batch 1, the package runs the network. At batch 8, it runs the whole pipeline.
 
     Args:
         name: the model's name; ``yolo_sized`` is an ONNX file.
-        folder: keeps that file and the measurements.
+        folder: the folder for the ONNX file and the database of measurements.
         group_s: how many seconds each network is called in a turn.
         batches: how many batches the pipeline runs in a turn.
-        quick_export: whether rivals' networks are exported in the quick way.
+        quick_export: whether the network is exported for engines alone in the quick way; see ``quickly`` of
+            ``vendors_of``.
         with_throughput: whether throughput is measured as well.
 
     Attributes:
         contests: the contest of latency and, if it is measured, of throughput.
-        model: the model as it runs at batch 1.
+        model: the model with the engine that ``auto`` chose at batch 1.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class EngineRivals:
         return [Claim(name, self.throughput_ratio(), "x", 1.0, turn_s=contest.turn_s)]
 
     def throughput_ratio(self) -> Estimate:
-        """Returns the pipeline's images per second divided by those of the best engine alone."""
+        """Returns the pipeline's images per second divided by those of the best engine alone in fp32."""
         contest = self.contests[1]
         return ratio(contest.figures[PIPELINE], contest.figures[self._best_alone(contest, max)])
 

@@ -1,11 +1,11 @@
-"""Memory policies: what each costs, whether the overhead model predicts it, and what the slot pool (the ring) costs.
+"""Memory policies: what each costs, whether the overhead model predicts that, and what the slot pool (the ring) costs.
 
 - Simulated machines have timings with 5 % noise, and a tenth of them are far off. Does calibration find their
   constants?
 - This machine is calibrated: how long does that take? A quick run calibrates once, and makes no claim about it.
 - CPU and GPU use a buffer by turns. It is small or large, and accesses are streaming or cache-friendly. Its footprint
   and response time are measured under each policy, and under the policy that the model chooses. Predicted times are
-  compared with measured ones, at eight sizes for each case (the paper's Fig. 8). This needs a GPU.
+  compared with measured ones, at eight sizes for each case (Fig. 8 of paper 003). This needs a GPU.
 - Features are handed over without a model: the ring against queues that carry buffers, in a process and across two.
   queue.Queue takes part twice. Its buffers come new from the system, or from torch.empty, which in a loop returns the
   buffer that was freed last.
@@ -58,11 +58,11 @@ class CalibrationContest:
     Args:
         device: the device to calibrate.
         max_seconds: after so many seconds, nothing is timed again.
-        again: whether turns calibrate anew. If not, there is only the first calibration, and no claim.
+        again: whether turns calibrate anew, to time it. If not, there is only the first calibration, and no claim.
 
     Attributes:
         found: the result of the first calibration.
-        contests: the contest of calibrations if ``again``, else none.
+        contests: the contest that times calibrations if ``again``; otherwise empty.
     """
 
     def __init__(self, device: torch.device, max_seconds: float, again: bool) -> None:
@@ -87,7 +87,7 @@ class CalibrationContest:
         return [Claim("calibration of this machine takes", taken, "s", 30.0, Direction.AT_MOST, turn_s=contest.turn_s)]
 
     def claims(self) -> list[Claim]:
-        """Returns the claim about how long a calibration takes, if turns calibrate anew."""
+        """Returns the claim about how long a calibration takes; no claim unless turns calibrate anew."""
         return [claim for contest in self.contests for claim in self._conclude(contest)]
 
     def rows(self) -> Rows:
@@ -98,7 +98,7 @@ class CalibrationContest:
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Measures everything that this machine can measure."""
+    """Measures all parts of the benchmark that this machine can measure; returns the report."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     rows, claims = recover(SIMULATED_MACHINES)
     max_seconds = QUICK_CALIBRATION_S if chosen.quick else CALIBRATION_S
@@ -124,7 +124,10 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def recover(machines: int) -> tuple[Rows, list[Claim]]:
-    """Calibrates simulated machines; returns rows and claims about how far the found constants are off."""
+    """Calibrates ``machines`` simulated machines.
+
+    Returns rows and claims about how far the found constants are from those of the machines.
+    """
     rows: Rows = []
     for seed in range(machines):
         machine = draw_machine(seed)
@@ -145,7 +148,7 @@ def recover(machines: int) -> tuple[Rows, list[Claim]]:
 
 
 def constants(found: Calibration) -> Rows:
-    """Returns a row for each constant of this machine."""
+    """Returns a row for each constant that the calibration ``found`` on this machine."""
     return [
         {
             "what": "constant",

@@ -1,4 +1,4 @@
-"""What is claimed of memory policies: the model's error, and what its choice loses."""
+"""The claims about memory policies: the error of the overhead model, and the time that its choice of a policy loses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,24 @@ Medians = Mapping[str, Samples]  # by figure
 
 
 class PolicyContest:
-    """Runs the tasks under all policies, turn by turn."""
+    """Runs the tasks under all policies, turn by turn.
+
+    Args:
+        runs: runs the tasks of one turn.
+
+    Attributes:
+        contest: the contest of the policies.
+    """
 
     def __init__(self, runs: PolicyRuns) -> None:
         self._runs = runs
         self.contest = Contest("policies", runs.turn, lambda _: self.claims())
 
     def claims(self) -> list[Claim]:
-        """Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8.
+        """Returns the claims about predicted times and about the chosen policies.
 
-        The footprint is in rows only. It follows from the policy, so nothing could contradict a claim.
+        An error is the geometric mean over the sizes of one case and policy, as in Fig. 8 of paper 003. The footprint
+        is in rows only. It follows from the policy, so nothing could contradict a claim about it.
         """
         turn_s = self.contest.turn_s
         percent = {

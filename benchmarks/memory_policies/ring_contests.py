@@ -1,4 +1,7 @@
-"""Contests of hand-overs: the slot pool ("ring") against queues, within one process and across two."""
+"""Contests of hand-overs of features from a producer to a consumer: the slot pool ("ring") against queues.
+
+Producer and consumer are in one process or in two.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,13 @@ IN_PROCESS, ACROSS = "in process", "across processes"
 
 
 class HandOvers:
-    """Hands over features of one size again and again. The rivals alternate from one hand-over to the next.
+    """Times hand-overs of features of one size. The rivals alternate from one hand-over to the next.
 
     Args:
         place: IN_PROCESS or ACROSS.
         size: the size of the features, in bytes.
         rivals: for each rival, a function that makes one hand-over.
-        consumer: the id of the other process, if there is one.
+        consumer: the process id of the consumer; None if it is in this process.
     """
 
     def __init__(self, place: str, size: int, rivals: Mapping[str, Call], consumer: int | None = None) -> None:
@@ -68,7 +71,7 @@ class HandOvers:
         return list(self._rivals)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each rival, in microseconds."""
+        """Returns a row for each rival, with microseconds per hand-over."""
         what = {"what": f"hand-over {self.place}", "bytes": self.size}
         return [
             {**what, "rival": name, **measured(us=in_us(found)), **self._calls.usage.row(name), **self._other(name)}
@@ -76,7 +79,7 @@ class HandOvers:
         ]
 
     def panel(self) -> Panel:
-        """Returns a panel of the microseconds of each turn."""
+        """Returns a panel with the microseconds of each turn, by rival."""
         samples = {name: [1e6 * value for value in found] for name, found in self.contest.figures.items()}
         return Panel(self.contest.name, "us", samples)
 
@@ -90,7 +93,11 @@ class HandOvers:
 
 
 def ring_claims(contests: Sequence[HandOvers]) -> list[Claim]:
-    """Returns the claims that say how many times cheaper the ring is than each queue, at its worst size."""
+    """Returns a claim for each queue: how many times cheaper the ring is, at the size where it gains least.
+
+    Args:
+        contests: the contests of all sizes at one place.
+    """
     turn_s = sum(each.contest.turn_s for each in contests)
     return [
         Claim(
@@ -106,7 +113,7 @@ def ring_claims(contests: Sequence[HandOvers]) -> list[Claim]:
 
 
 def in_process(sizes: Sequence[int]) -> list[HandOvers]:
-    """Returns hand-overs within one thread: producer and consumer run one after the other."""
+    """Returns a contest for each size, within one thread: producer and consumer run one after the other."""
     return [HandOvers(IN_PROCESS, size, _rivals_in_process(size)) for size in sizes]
 
 
@@ -123,7 +130,7 @@ def _rivals_in_process(size: int) -> dict[str, Call]:
 
 @contextmanager
 def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
-    """Yields hand-overs to another process and back. The process lives as long as this context."""
+    """Yields a contest for each size, with the consumer in another process. The process ends with this context."""
     context = multiprocessing.get_context("spawn")
     tensors: Any = context.Queue()
     pools = [SharedSlotPool.allocate(layout(size), SLOTS) for size in sizes]

@@ -1,7 +1,7 @@
 """Hands over a batch's features without a model: through the slot pool ("ring"), and through queues that carry buffers.
 
-A hand-over lasts from the moment that the producer asks for memory until it has that memory back. With every rival, the
-producer writes one byte to each page: just enough to make the memory exist.
+A hand-over lasts from the moment that the producer asks for memory until the producer has this memory back. With every
+rival, the producer writes one byte to each page: just enough to make the memory exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ _LEASE = struct.Struct("<QIQ")
 
 
 def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
-    """Makes a hand-over through the ring: the producer's part, then the consumer's."""
+    """Makes a hand-over through the ring: the producer's part, then the consumer's part.
+
+    Args:
+        pool: the ring.
+        write: writes the features. It gets the memory of a slot.
+    """
     lease = pool.acquire()
     assert lease is not None
     write(*map(as_tensor, pool.views(lease, 1)))
@@ -44,14 +49,23 @@ def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
 
 
 def by_queue(waiting: queue.Queue[Tensor], buffer: Tensor) -> None:
-    """Makes a hand-over of a buffer through a queue. The buffer is freed with its last user: here, on return."""
+    """Makes a hand-over of a buffer through a queue. The buffer is freed when the call returns."""
     write(buffer)
     waiting.put(buffer)
     waiting.get()
 
 
 def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> None:
-    """Makes the producer's part of a hand-over through shared slots. The lease and the answer go through a pipe."""
+    """Makes the producer's part of a hand-over through slots in shared memory.
+
+    Args:
+        pool: the pool of slots.
+        connection: the pipe to the consumer. The lease goes through it, and the consumer's answer comes back.
+        index: the index of the pool, by which the consumer knows it.
+
+    Raises:
+        RuntimeError: the consumer did not give the slot back.
+    """
     lease = pool.acquire()
     assert lease is not None
     write(*map(as_tensor, pool.views(lease, 1)))
@@ -64,7 +78,13 @@ def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> 
 
 
 def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
-    """Makes the producer's part of a hand-over through a process queue. The answer comes through the pipe."""
+    """Makes the producer's part of a hand-over through a queue between processes.
+
+    Args:
+        tensors: the queue.
+        connection: the pipe to the consumer, which announces the buffer. The consumer's answer comes back through it.
+        size: bytes of the buffer.
+    """
     buffer = torch.empty(size, dtype=torch.uint8)
     write(buffer)
     connection.send_bytes(b"\xff")
@@ -73,7 +93,13 @@ def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
 
 
 def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> None:
-    """Runs in the other process: makes the consumer's part of each hand-over until the pipe ends."""
+    """Runs in the consumer's process: makes the consumer's part of each hand-over until the pipe ends.
+
+    Args:
+        connection: the pipe to the producer.
+        tensors: the queue of the hand-overs through a queue.
+        names: the name of the shared memory of each pool, by the bytes of its slots.
+    """
     readers = [SharedSlotReader.attach(name, layout(size)) for size, name in names.items()]
     connection.send_bytes(b"ready")
     while True:
@@ -102,5 +128,5 @@ def from_the_system(size: int) -> Tensor:
 
 
 def write(features: Tensor) -> None:
-    """Writes one byte to each page."""
+    """Writes one byte to each page of the features."""
     features.view(-1)[:: mmap.PAGESIZE].fill_(1)

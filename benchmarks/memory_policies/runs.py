@@ -1,9 +1,9 @@
-"""Runs a task on one buffer that CPU and GPU use by turns, under each policy. Also predicts its time with the model.
+"""Runs a task on one buffer that CPU and GPU use by turns, under each policy, and predicts its time.
 
-Before the task, the CPU writes the buffer. The GPU changes each byte of it, in one case with 64 kernels one after
-another. In cache-friendly cases, the GPU then reads 16 times as much from a block that its cache holds. At last the CPU
-reads each byte. The response time lasts from the CPU's write to the end of its reading. The pure execution has the same
-kernels on the GPU's own memory, and the same reading by the CPU.
+Before the task, the CPU writes the buffer. The GPU changes each byte of the buffer, in one case with 64 kernels one
+after another. In cache-friendly cases, the GPU then reads 16 times as many bytes from a block that its cache holds. At
+last the CPU reads each byte. The response time lasts from the CPU's write to the end of its reading. The pure execution
+has the same kernels on the GPU's own memory, and the same reading by the CPU.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MANY_KERNELS = 64
 
 @dataclass(frozen=True)
 class Case:
-    """Eight sizes of one kind of access.
+    """One kind of access to buffers of eight sizes.
 
     Attributes:
         name: the case's name, for people.
         sizes: the sizes of the buffer, in bytes.
-        rereads: how many times the buffer's size is read again from a block that the cache holds.
+        rereads: how many bytes are read again from a block that the cache holds, as a multiple of the buffer's size.
         kernels: how many kernels change the whole buffer, one after the other.
     """
 
@@ -63,7 +63,7 @@ CASES = (
 
 
 def task_of(nbytes: int, case: Case) -> Task:
-    """Returns the task for the overhead model."""
+    """Returns the task of a case on a buffer of ``nbytes`` bytes, as the overhead model describes it."""
     kernels = [
         Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes),
         Kernel(nbytes, written_bytes=nbytes, launches=case.kernels - 1),
@@ -77,7 +77,7 @@ EXECUTION = "execution"  # the task's kernels on the GPU's own memory, and the C
 
 
 def figure(case: Case, nbytes: int, policy: str) -> str:
-    """Returns the name of a contest's figure."""
+    """Returns the name of a figure of the contest: a case, a size, and a policy or ``EXECUTION``."""
     return f"{case.name}, {nbytes}, {policy}"
 
 
@@ -87,13 +87,13 @@ class PolicyRuns:
     Args:
         device: the GPU.
         cases: the kinds of access.
-        constants: the machine's constants, for the choice and the prediction.
+        constants: the machine's constants, with which the overhead model chooses policies and predicts times.
         legal: the policies that this GPU allows.
         give: allocates memory of a policy.
 
     Attributes:
-        choices: the model's choice and predictions for each case and size.
-        usage: the memory and processor time of each figure's runs.
+        choices: the overhead model's choice and predictions, by the case's name and the size.
+        usage: the memory and processor time of the runs, by the name of the figure.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PolicyRuns:
         self.turn(0)  # warms up
 
     def turn(self, number: int) -> dict[str, float]:
-        """Returns the seconds of each case, size and policy. The policies take turns."""
+        """Runs each case at each size, under each policy in changing order. Returns seconds; ``figure`` names them."""
         taken = {}
         for case, nbytes in self._sizes:
             for name in rotated([EXECUTION, *(policy.value for policy in self.legal)], number):

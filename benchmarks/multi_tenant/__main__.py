@@ -1,6 +1,6 @@
 """Serves requests of several models on one processor: one by one, concurrently, breadth first, merged, and fused.
 
-The load is the paper's (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
+The load is that of paper 001 (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
 process. Their rates are 0.5, 1 and 3 times the measured throughput of one-by-one execution. Three requests at once are
 the load of Fig. 6. A trace has 100 requests, so that ten turns have the paper's 1,000. The quick run has only the rate
 of 3 times capacity. Its traces have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
@@ -16,9 +16,9 @@ stacks.
 
 The scheduler takes part four times. It merges, or merges and fuses; each execution has all cores, or may run on a
 lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about the scheduler
-that works like the node: it may merge, fuse and use lanes, and uses what measurements show to pay. They compare it with
-breadth-first order, like the paper, and with sequential execution. The bound is the throughput if all requests wait
-from the start and run in their models' best batch sizes.
+that works like the node: it may merge, fuse and use lanes, and does so where measurements show that this pays. The
+claims compare that scheduler with breadth-first order, like the paper, and with sequential execution. The bound is the
+throughput if all requests wait from the start and run in their models' best batch sizes.
 
 Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks multi_tenant`.
 """
@@ -67,8 +67,8 @@ class Extent:
         models: names of models in the catalogue.
         side: the side of an image, in pixels.
         requests: the number of requests in a trace.
-        loads: the rates of requests, as multiples of sequential capacity.
-        window: how many requests the scheduler looks at.
+        loads: the rates of requests, as multiples of sequential capacity; see ``Replays``.
+        window: from how many waiting requests the scheduler chooses.
         sizes: the batch sizes to measure; powers of two.
         alike: the architectures of models that differ only in their weights.
         alike_side: the side of these models' images, in pixels.
@@ -150,7 +150,7 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
 
 
 def in_short(row: Row) -> Row:
-    """Returns a row for people: without the ends of intervals, and with names behind counts."""
+    """Returns a row in a form for people: without the ends of intervals, and with each name behind its count."""
     shown = {name: value for name, value in row.items() if not name.endswith(ENDS)}
     return {name: f"{value} {name}" if type(value) is int else value for name, value in shown.items()}
 

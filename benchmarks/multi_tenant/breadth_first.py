@@ -1,6 +1,6 @@
-"""Breadth-first order: operators of several requests take turns. The paper compares itself with this earlier work.
+"""Breadth-first order: operators of several requests take turns. Paper 001 compares itself with this earlier work.
 
-Yu et al., Automated Runtime-Aware Scheduling for Multi-Tenant DNN Inference on GPU, ICCAD 2021.
+The earlier work is Yu et al., Automated Runtime-Aware Scheduling for Multi-Tenant DNN Inference on GPU, ICCAD 2021.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Operator = Callable[..., tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class BreadthFirst:
-    """Runs one operator of each running request, then the next operator of each.
+    """Serves requests breadth first: runs one operator of each running request, then the next operator of each.
 
     On a GPU, kernels are launched one by one: a CUDA graph would fix their order.
 
@@ -99,10 +99,10 @@ class _Running:
 
 
 def operators_of(model: SplitModel) -> tuple[Operator, ...]:
-    """Returns a prepared model's operators as functions. Each maps the values still needed to the values needed next.
+    """Returns a prepared model's operators as functions, in order.
 
-    A value is freed once no operator needs it. If they are called one after another, the last one returns the model's
-    outputs.
+    The first function takes a batch of images. Each takes what the function before it returned: the values that it and
+    later operators need. The last function returns the model's outputs. A value is freed once no operator needs it.
     """
     graph: Any = model.backbone("output")
     nodes = list(graph.graph.nodes)

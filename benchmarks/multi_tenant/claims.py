@@ -1,4 +1,4 @@
-"""The claims about rivals that served the same traces."""
+"""Makes the claims about rivals that served the same traces of requests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ def ours(rivals: Sequence[str]) -> str:
 
 
 def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
-    """Returns the claims that compare the scheduler's delays with the best rival's. The heaviest load adds the paper's.
+    """Returns the claims that compare the scheduler with the rivals at one load.
+
+    At each load, its delays are compared with those of the best rival. At the heaviest load, the claims of paper 001
+    are added.
 
     Args:
-        replays: all turns at one load.
+        replays: the turns at this load.
         is_heaviest: whether this is the heaviest load.
-        on_gpu: whether the goals are the paper's. On a CPU, the goal is to be no worse than the rival.
+        on_gpu: whether the models run on a GPU. The goals are then those of the paper. On a CPU, the goal is to be no
+            worse than the rival.
     """
     mine, at, turn_s = ours(replays.rivals), f"at {replays.part:g} times capacity", replays.contest.turn_s
     others = [name for name in replays.rivals if kind(name) not in (MERGE, FUSE)]
@@ -69,7 +73,14 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
 
 
 def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = POISSON) -> Estimate:
-    """Returns the ratio of two rivals' figures, as the median over all turns."""
+    """Returns one rival's figure divided by the other's, as the median over all turns.
+
+    Args:
+        replays: the turns.
+        these, those: the names of the two rivals. The figure of ``those`` is the divisor.
+        figure: the name of the figure, as in ``Log.times``.
+        what: the trace that was served: POISSON or AT_ONCE.
+    """
     return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
 
 

@@ -1,4 +1,8 @@
-"""Measures what executions cost, before requests come. Measures the cost of fusing and the bound between turns."""
+"""Measures what executions cost.
+
+Before requests come, it measures batches, fused models and stacks. In turns, it measures what fusing costs, and the
+highest possible throughput (the bound).
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ def measure_modes(load: Load, sizes: Sequence[int], window: int = 1) -> Executio
     Args:
         load: the models and their stacks.
         sizes: the batch sizes to measure.
-        window: how many requests the scheduler looks at. On a GPU, batches up to this size have graphs. They are
-            measured too.
+        window: from how many waiting requests the scheduler chooses. On a GPU, graphs are recorded for batches up to
+            this size, and these batches are measured too.
     """
     runner = load.new_runner()
     if runner.graphs is not None:
@@ -56,15 +60,17 @@ def measure_modes(load: Load, sizes: Sequence[int], window: int = 1) -> Executio
 def measure_costs(
     load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True, window: int = 1
 ) -> ExecutionCosts:
-    """Measures costs as the node does: medians of samples that agree, or of ``MAX_ROUNDS`` samples.
+    """Measures the costs of executions as the node does.
+
+    Each cost is a median in seconds. An execution is timed until its samples agree, ``MAX_ROUNDS`` times at most.
 
     Args:
         load: the models and their stacks.
-        runner: the runner. The models and stacks are loaded in it.
+        runner: runs the executions. It has loaded the models and stacks.
         sizes: the sizes of batches of one model.
         fuse: whether combinations of models are measured too.
-        window: how many requests the scheduler looks at. Stacks are measured with as many images of each model as the
-            window can hold.
+        window: from how many waiting requests the scheduler chooses. Stacks are measured with as many images of each
+            model as the window can hold.
     """
     parameters = {name: model.network.num_parameters() for name, model in load.models.items()}
     fused = list(fusable_combinations(parameters)) if fuse else []
@@ -112,7 +118,7 @@ class Bound:
         self._lane_sizes = {name: best_batch(modes.lane, name) for name in load.models} if modes.num_lanes else {}
 
     def per_second(self) -> float:
-        """Measures the bound twice in each mode, first to warm up. Returns the best result in requests per second."""
+        """Returns the bound in requests per second: the best of two measurements in each execution mode."""
         measure_modes = [self._one_by_one, self._on_lanes] if self._modes.num_lanes else [self._one_by_one]
         return max([measure() for measure in measure_modes for _ in range(2)])
 
@@ -146,10 +152,11 @@ def best_batch(costs: ExecutionCosts, model: str) -> int:
 
 
 def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
-    """Returns a contest that times each combination of models that could be fused: as one execution and one by one.
+    """Returns a contest that times each combination of models that could be fused, in two ways.
 
-    Figures are in seconds; ``figure`` returns their names. On a GPU, a fused execution is one graph that forks over
-    streams. There, the contest claims that it takes no longer.
+    One way is a fused execution. The other way is one execution after another. Figures are in seconds, and ``figure``
+    returns their names. On a GPU, a fused execution is one graph that forks over streams. Only there, the contest has
+    claims; see ``fusion_claims``.
     """
     combinations = list(costs.fused_s)
 
@@ -175,7 +182,7 @@ def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
 
 
 def fusion_claims(contest: Contest, combinations: Sequence[Combination]) -> list[Claim]:
-    """Returns a claim for each combination: one forked graph takes no longer than the models' own graphs in turn."""
+    """Returns a claim for each combination: one forked graph takes no longer than the models' own graphs one by one."""
     claims = []
     for combination in combinations:
         found = ratio(*(contest.figures[figure(combination, how)] for how in (FUSED, APART)))
@@ -185,7 +192,7 @@ def fusion_claims(contest: Contest, combinations: Sequence[Combination]) -> list
 
 
 def figure(combination: Combination, how: str) -> str:
-    """Returns the name of the figure for a combination that runs ``FUSED`` or ``APART``."""
+    """Returns the name of the figure for a combination. ``how`` is ``FUSED`` or ``APART``."""
     return f"{in_words(combination)}, {how}"
 
 
@@ -195,7 +202,10 @@ def in_words(combination: Combination) -> str:
 
 
 def pays(costs: ExecutionCosts, combination: Combination) -> bool:
-    """Returns whether the scheduler fuses a combination: if that costs clearly less than its batches one by one."""
+    """Returns whether the scheduler fuses a combination.
+
+    It does if the fused execution costs less than the batches one by one, by a share of ``NOISE_MARGIN`` at least.
+    """
     apart_s = sum(costs.batch_s(name, count) for name, count in combination)
     return (1 + NOISE_MARGIN) * costs.fused_s[combination] <= apart_s
 

@@ -1,4 +1,4 @@
-"""Times the scheduler's decisions: to choose requests, and to remove chosen and late requests from the queue."""
+"""Times the scheduler's decisions: choosing requests, and removing chosen and late requests from the queue."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CASES: tuple[Case, ...] = tuple(itertools.product(WINDOWS, WAITING, (False, True
 
 
 def decision_contest(costs: ExecutionCosts, cases: Sequence[Case] = CASES) -> Contest:
-    """Returns a contest that times decisions in each case. Figures are medians in microseconds.
+    """Returns a contest that times decisions in each case. Figures are medians in microseconds; ``name_of`` names them.
 
     Args:
         costs: the costs of the models that have requests.
-        cases: the cases to time.
+        cases: the cases to time: the window, the number of waiting requests, and whether all of them are late.
     """
     queues = {case: _TimedQueue(list(costs.alone_s), *case) for case in cases}
 
@@ -48,7 +48,10 @@ def name_of(case: Case) -> str:
 
 
 def conclude(contest: Contest) -> list[Claim]:
-    """Returns the claims that a decision is quick with every window, also if all requests are late."""
+    """Returns the claims that a decision takes at most ``GOAL_US`` microseconds with every window.
+
+    One claim is for requests that are not late, the other for requests that all are late.
+    """
     claims = []
     for late in (False, True):
         timed = [median(contest.figures[name_of((window, CLAIMED, late))]) for window in WINDOWS]

@@ -26,8 +26,8 @@ class Load:
     Attributes:
         models: the models, by name.
         images: an image for each model, by the model's name.
-        stacks: networks that each compute several of the models, by name.
-        runners: the runners that rivals have got so far, by number of threads and the runner's own number.
+        stacks: the stacks, by name. A stack computes several of the models as one network.
+        runners: the runners that ``runner`` has made so far, by the number of threads and the number of the runner.
     """
 
     models: Mapping[str, SplitModel]
@@ -41,7 +41,7 @@ class Load:
         return next(iter(self.models.values())).device
 
     def new_runner(self, num_threads: int | None = None) -> MergeRunner:
-        """Returns a new runner with all models. The models share cores evenly. The caller closes the runner."""
+        """Returns a new runner with all models. Fused models share its cores evenly. The caller closes the runner."""
         runner = MergeRunner(self.device, num_threads=num_threads)
         self._load_models(runner, None)
         return runner
@@ -49,10 +49,12 @@ class Load:
     def runner(
         self, costs: ExecutionCosts | None = None, *, num_threads: int | None = None, number: int = 0
     ) -> MergeRunner:
-        """Returns the runner with a number. Graphs that a GPU recorded for one rival stay recorded.
+        """Returns a runner with all models. The same arguments give the same runner to every rival.
+
+        On a GPU, graphs that were recorded for one rival therefore serve other rivals as well.
 
         Args:
-            costs: the costs by which models share cores. None: evenly.
+            costs: the costs of batches of one image. Fused models share cores in their proportion. None: evenly.
             num_threads: the number of threads on a CPU. None: all cores.
             number: tells apart the runners that work concurrently.
         """
@@ -64,25 +66,25 @@ class Load:
         return runner
 
     def record(self, runner: MergeRunner, combinations: Iterable[Combination]) -> None:
-        """On a GPU, records graphs of combinations before requests come.
+        """On a GPU, records the graphs of combinations in a runner, so that no request waits for it.
 
-        Fused models are recorded only if memory is left.
+        A combination of several models is recorded only if memory is left. On a CPU, nothing is recorded.
         """
         for combination in combinations:
             if runner.graphs is None or len(combination) == 1 or runner.graphs.has_room(combination):
                 runner.prepare({name: self.batch(name, count) for name, count in combination})
 
     def batch(self, model: str, count: int) -> Tensor:
-        """Returns a batch of copies of the model's image.
+        """Returns a batch of ``count`` copies of the image of a model, or of each model of a stack.
 
-        It is joined anew each time, like the images of real requests.
+        The images are joined anew at each call, like those of real requests.
         """
         if model in self.stacks:
             return self.stacks[model].join({name: self.batch(name, count) for name in self.stacks[model].members})
         return torch.cat([self.images[model]] * count) if count > 1 else self.images[model]
 
     def close(self) -> None:
-        """Closes the runners that rivals have got."""
+        """Closes all runners that ``runner`` has made."""
         for runner in self.runners.values():
             runner.close()
         self.runners.clear()

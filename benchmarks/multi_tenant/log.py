@@ -1,4 +1,4 @@
-"""The log of a trace: when each request was served, and in which executions."""
+"""Records how a rival served a trace of requests: when each request was served, and in which executions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Execution:
 
 @dataclass
 class Log:
-    """Records when each request came, began and ended, and all executions. Times are in seconds from the start.
+    """Records how a rival served a trace of requests. Times are in seconds from the start of the trace.
 
     Attributes:
         arrival_s: when each request came, by its number.
@@ -58,21 +58,24 @@ class Log:
 
     @property
     def delays_s(self) -> list[float]:
-        """The queueing delay of each request: from arrival to start."""
+        """The queueing delay of each request in seconds: from its arrival to the start of its execution."""
         return [start - self.arrival_s[number] for number, start in self.start_s.items()]
 
     @property
     def executions_s(self) -> list[float]:
-        """The execution time of each request: from start to end."""
+        """The execution time of each request in seconds: from the start to the end of its execution."""
         return [end - self.start_s[number] for number, end in self.end_s.items()]
 
     @property
     def responses_s(self) -> list[float]:
-        """The response time of each request: delay plus execution."""
+        """The response time of each request in seconds: its queueing delay plus its execution time."""
         return [end - self.arrival_s[number] for number, end in self.end_s.items()]
 
     def times(self) -> dict[str, float]:
-        """Returns the throughput, and the mean and p99 of execution, delay and response."""
+        """Returns figures by name: ``per_second``, and for execution, delay and response the mean and p99 in seconds.
+
+        The names of the latter are such as ``delay_mean_s`` and ``delay_p99_s``.
+        """
         figures = {"per_second": self.per_second}
         kinds = {"execution": self.executions_s, "delay": self.delays_s, "response": self.responses_s}
         for name, seconds in kinds.items():

@@ -1,4 +1,4 @@
-"""Lets rivals replay traces. In a turn, all rivals replay the same trace; each turn has another trace."""
+"""Lets rivals replay traces of requests. In a turn, all rivals replay the same trace; each turn has another trace."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ CAPACITIES = 5  # samples of sequential capacity before the first turn
 
 
 class Replays:
-    """Lets all rivals serve one load in turns.
+    """Lets all rivals serve requests at one rate, in turns.
 
-    In a turn, each rival twice serves one request of each model at once, and then the turn's Poisson trace. The first
-    time is a warm-up and does not count: convolutions are packed anew when a rival uses another number of threads.
+    In a turn, each rival serves one request of each model at once, and does so twice. Then it serves the Poisson trace
+    of the turn. The first of the two is a warm-up and is not measured: convolutions are packed anew when a rival uses
+    another number of threads.
 
     The rate of requests is a multiple of sequential capacity. Capacity is the rate at which sequential execution serves
     one request of each model at once. It is the median of all turns so far, and of some samples before the first turn.
@@ -43,7 +44,7 @@ class Replays:
         part: the rate of requests divided by sequential capacity.
         rivals: the names of the rivals.
         counts: for each rival, the executions of each kind in the Poisson traces of all turns.
-        usage: memory and processor time in these traces.
+        usage: memory and processor time of each rival in the Poisson traces.
         contest: the contest of the rivals. ``name_of`` returns the names of its figures.
     """
 
@@ -66,12 +67,18 @@ class Replays:
         self._capacities: list[float] = []
 
     def samples(self, rival: str, figure: str, what: str = POISSON) -> Samples:
-        """Returns a rival's figure in each turn."""
+        """Returns a rival's figure in each turn.
+
+        Args:
+            rival: the name of the rival.
+            figure: the name of the figure, as in ``Log.times``.
+            what: the trace that was served: POISSON or AT_ONCE.
+        """
         return np.asarray(self.contest.figures[name_of(rival, figure, what)])
 
     @property
     def bounds(self) -> Samples:
-        """The bound in each turn."""
+        """The bound in each turn, in requests per second."""
         return np.asarray(self.contest.figures[BOUND])
 
     def _turn(self, number: int) -> dict[str, float]:
@@ -99,7 +106,7 @@ class Replays:
 
 
 def name_of(rival: str, figure: str, what: str) -> str:
-    """Returns the name of a rival's figure in a contest."""
+    """Returns the name of a rival's figure in a contest. ``what`` is the trace that was served: POISSON or AT_ONCE."""
     return f"{what}: {rival}: {figure}"
 
 

@@ -1,6 +1,6 @@
 """The rivals that serve requests of several models on one processor.
 
-All rivals run the same prepared models. A request is served when its outputs are there. On a GPU, all rivals but
+All rivals run the same prepared models. A request is served when its outputs are computed. On a GPU, all rivals but
 breadth-first order launch CUDA graphs, which were recorded before the first request comes.
 """
 
@@ -35,7 +35,7 @@ def rivals(load: Load, modes: ExecutionModes, window: int) -> dict[str, Serve]:
     Args:
         load: the models that the rivals run.
         modes: the costs of executions. If they have no lanes, no rival uses lanes.
-        window: how many requests the scheduler looks at.
+        window: from how many waiting requests the scheduler chooses.
     """
     by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, max_threads()).bit_length())):
@@ -78,7 +78,13 @@ def sequential(trace: Sequence[Request], load: Load) -> Log:
 
 @dataclass(frozen=True)
 class Concurrent:
-    """Serves requests in the order of arrival with several workers, each on its own cores or in its own stream."""
+    """Serves requests in the order of arrival with several workers at the same time.
+
+    On a CPU, each worker has its own share of the cores. On a GPU, each has its own stream.
+
+    Attributes:
+        workers: the number of workers.
+    """
 
     workers: int
 
@@ -110,7 +116,7 @@ class Concurrent:
         return [load.runner(num_threads=num_threads, number=number) for number in range(self.workers)]
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        """Serves a trace."""
+        """Serves a trace of requests; returns the log."""
         log, lock = Log(), Lock()
         waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         runners = self._runners(load)

@@ -1,4 +1,4 @@
-"""Makes rows and pictures of the served traces, of costs and of decisions."""
+"""Makes the rows and the picture of a report: about served traces, costs and decisions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ STEPS = (  # of the ablation: what is added, the rival with it, the rival withou
 
 
 def with_interval(name: str, found: Estimate) -> Row:
-    """Returns a figure and the ends of its interval."""
+    """Returns a figure as ``name``, and the ends of its interval as ``name_low`` and ``name_high``."""
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def batch_rows(modes: ExecutionModes) -> Iterator[Row]:
-    """Yields the seconds per image for each batch size: on all cores, and on lanes if there are any."""
+    """Yields a row for each model and batch size: the seconds per image on all cores, and on lanes if there are any."""
     for model, sizes in modes.whole.alone_s.items():
         for size, seconds in sizes.items():
             row = {"what": "batch", "model": model, "size": size, "image_s": seconds / size}
@@ -79,7 +79,10 @@ def at_once_rows(replays: Replays) -> Iterator[Row]:
 
 
 def step_rows(replays: Replays) -> Iterator[Row]:
-    """Yields the ablation: how each step changes the figures, in the same turns."""
+    """Yields a row for each step of the ablation: a rival's figures divided by those of the rival without the step.
+
+    A step is something that the scheduler may do, such as fusing. The ratios are those of the same turns.
+    """
     for step, rival, base in STEPS:
         if rival in replays.rivals and base in replays.rivals:
             row: Row = {"what": "step", "load": replays.part, "step": step, "rival": rival, "base": base}
@@ -94,14 +97,18 @@ def bound_row(replays: Replays) -> Row:
 
 
 def decision_rows(contest: Contest) -> Iterator[Row]:
-    """Yields the time of a decision in each case."""
+    """Yields a row for each case: how many microseconds a decision takes."""
     for window, waiting, late in CASES:
         row = {"what": "decision", "window": window, "waiting": waiting, "late": late}
         yield row | with_interval("p50_us", median(contest.figures[name_of((window, waiting, late))]))
 
 
 def panels(heaviest: Replays) -> Sequence[Panel]:
-    """Returns Fig. 5 with response times, then Fig. 6: each turn's figures over those of sequential execution."""
+    """Returns the panels of Fig. 5 with response times, then those of Fig. 6.
+
+    They show each turn's figures divided by those of sequential execution. ``heaviest`` has the turns at the heaviest
+    load.
+    """
     shown = [(POISSON, name, title) for name, title in (FIGURES | RESPONSES).items()]
     shown += [(AT_ONCE, name, f"{AT_ONCE}: {title}") for name, title in zip(TIMES_AT_ONCE, AT_ONCE_TITLES, strict=True)]
     made = []

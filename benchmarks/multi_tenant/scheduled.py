@@ -26,14 +26,14 @@ class Scheduled:
 
     Attributes:
         modes: the costs of executions.
-        rules: how requests may be combined.
+        rules: which requests may be combined.
     """
 
     modes: ExecutionModes
     rules: Rules
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        """Serves a trace."""
+        """Serves a trace of requests; returns the log."""
         log, scheduler, waiting, changed = Log(), LaneScheduler(self.modes.num_lanes), RequestQueue(), Condition()
         whole = load.runner(self.modes.whole)
         lanes = [load.runner(num_threads=1, number=number) for number in range(self.modes.num_lanes)]
@@ -89,10 +89,10 @@ class Scheduled:
 
 
 def to_record(costs: ExecutionCosts, rules: Rules) -> Iterator[Combination]:
-    """Yields what the pipeline records on a GPU before it serves: each model's batches, stacks, and fused models.
+    """Yields the executions of which the pipeline records graphs on a GPU before it serves.
 
-    The largest batches come first. If memory is short they are evicted first: launches are the smallest share of their
-    time.
+    First come the batches of each model, the largest first. Then come stacks, and then fused models. If memory is
+    short, the graphs of the largest batches are dropped first, because launches are the smallest share of their time.
     """
     largest = min(rules.window, rules.max_batch_size)
     for size in sorted({padded_size(count) for count in range(1, largest + 1)}, reverse=True):

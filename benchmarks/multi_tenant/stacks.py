@@ -1,4 +1,7 @@
-"""Compares three ways to run models of one architecture: as one network, as one execution, and one after another."""
+"""Compares three ways to run models of one architecture: as one network, as one execution, and one after another.
+
+One network is a stack. One execution runs a network for each model at the same time.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ CALIBRATION_IMAGES = 4
 
 @dataclass(frozen=True)
 class Alike:
-    """Models of one architecture and their contests.
+    """Models of one architecture with different weights, and their contests.
 
     Attributes:
         load: the models and their stack.
@@ -54,7 +57,7 @@ class Alike:
 
     @property
     def contests(self) -> tuple[Contest, Contest]:
-        """Both contests."""
+        """The contest of the three ways and the contest of the rivals."""
         return self.ways, self.replays.contest
 
     def rows(self, on_gpu: bool) -> Iterator[dict[str, Any]]:
@@ -74,7 +77,7 @@ def prepare_alike(
     part: float,
     requests: int,
 ) -> Alike:
-    """Loads models of one architecture and measures the costs of their executions.
+    """Loads models of one architecture, measures the costs of their executions, and makes their contests.
 
     Args:
         name: the architecture's name in the catalogue.
@@ -82,7 +85,7 @@ def prepare_alike(
         side: the side of an image, in pixels.
         device: the device that runs the models.
         sizes: the batch sizes to measure.
-        window: how many requests the scheduler looks at.
+        window: from how many waiting requests the scheduler chooses.
         part: the rate of requests divided by sequential capacity.
         requests: the number of requests in a trace.
     """
@@ -122,7 +125,7 @@ def rivals_alike(modes: ExecutionModes, window: int) -> dict[str, Serve]:
 
     Args:
         modes: the costs of executions.
-        window: how many requests the scheduler looks at.
+        window: from how many waiting requests the scheduler chooses.
     """
     used = {"": ExecutionModes(modes.whole)} | ({"lanes": modes} if modes.num_lanes else {})
     by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
@@ -134,7 +137,7 @@ def rivals_alike(modes: ExecutionModes, window: int) -> dict[str, Serve]:
 
 
 def stack_contest(load: Load, costs: ExecutionCosts, models: str) -> Contest:
-    """Returns a contest that times the same batches in all three ways. Figures are in seconds; ``figure`` names them.
+    """Returns a contest that times equal batches in all three ways. Figures are in seconds; ``figure`` names them.
 
     Args:
         load: the models and their stack.
@@ -173,14 +176,17 @@ def figure(size: int, how: str) -> str:
 
 
 def pays(costs: StackCosts, whole: ExecutionCosts, size: int) -> bool:
-    """Returns whether the scheduler uses the stack if ``size`` images of each model wait."""
+    """Returns whether the scheduler uses the stack if ``size`` images of each model wait.
+
+    It does if the stack costs less than both other ways, by a share of ``NOISE_MARGIN`` at least.
+    """
     counts = dict.fromkeys(costs.members, size)
     apart_s = sum(whole.batch_s(model, count) for model, count in counts.items())
     return (1 + NOISE_MARGIN) * costs.seconds[size] <= min(apart_s, whole.execution_s(counts))
 
 
 def stack_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[dict[str, Any]]:
-    """Yields, for each batch size, the seconds of the three ways, and whether the scheduler uses the stack."""
+    """Yields a row for each batch size: the seconds of the three ways, and whether the scheduler uses the stack."""
     for name, stack in costs.stacks.items():
         for size in stack.seconds:
             samples = {how: contest.figures[figure(size, how)] for how in (STACKED, FUSED, APART)}
@@ -203,10 +209,12 @@ def served_alike_rows(replays: Replays, load: Load, on_gpu: bool) -> Iterator[di
 
 
 def claims_alike(replays: Replays, models: str) -> list[Claim]:
-    """Returns the claim that the scheduler's throughput is no lower if it may use stacks than if it may not.
+    """Returns the claim that stacks do not lower the throughput of the scheduler.
+
+    A share of ``NOISE_MARGIN`` is allowed.
 
     Args:
-        replays: all turns at one load.
+        replays: the turns at one load.
         models: a description of the models.
     """
     with_stacks, without = (

@@ -17,7 +17,8 @@ CAMERAS = 8  # cameras of each model
 def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: int = 0) -> list[Request]:
     """Returns equally many requests of each model, in random order. The last model gets the remainder.
 
-    Each model has ``CAMERAS`` tenants. Their frames come in turn. The same seed gives the same trace.
+    The requests arrive as a Poisson process with ``per_second`` requests a second. Each model has ``CAMERAS`` tenants,
+    whose frames come in turn. Equal arguments give the same trace.
     """
     generator = random.Random(seed)
     names = [models[min(index * len(models) // count, len(models) - 1)] for index in range(count)]
@@ -30,7 +31,7 @@ def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: in
 
 
 def at_once(models: Sequence[str]) -> list[Request]:
-    """Returns one request of each model, all at the same time (Fig. 6)."""
+    """Returns one request of each model. All of them arrive at time 0 (Fig. 6)."""
     return [Request(number, model, model, arrival_s=0.0) for number, model in enumerate(models)]
 
 
@@ -48,7 +49,7 @@ class Arrivals:
         self._begin = time.perf_counter()
 
     def now(self) -> float:
-        """Returns the seconds from the start."""
+        """Returns the seconds since this object was made."""
         return time.perf_counter() - self._begin
 
     def due(self) -> list[Request]:
@@ -61,7 +62,7 @@ class Arrivals:
         return arrived
 
     def wait(self) -> bool:
-        """Sleeps until the next request arrives; returns False if there is no next one."""
+        """Sleeps until the next request arrives. Returns False at once if no request is left."""
         seconds = self.next_s
         if seconds is not None:
             time.sleep(seconds)
@@ -69,5 +70,5 @@ class Arrivals:
 
     @property
     def next_s(self) -> float | None:
-        """Seconds until the next request arrives; None if there is no next one."""
+        """Seconds until the next request arrives, at least ``SHORTEST_SLEEP_S``; None if no request is left."""
         return max(self._coming[0].arrival_s - self.now(), SHORTEST_SLEEP_S) if self._coming else None

@@ -7,9 +7,9 @@ its detections at an observer outside. The 99th percentile is taken over all fra
 
 Finally, a stretch of flood without a pause shows whether memory grows. The operating system says how much memory the
 pipeline's process holds, and the growth is the mean step from one second to the next. In the same seconds, the pipeline
-counts how many frames come for each that is published. When the cameras have stopped, no frame may be in flight: one
-that got lost would be for ever. That received frames are the sum of all others is no claim, because the pipeline counts
-both.
+counts how many frames come for each that is published. When the cameras have stopped, no frame may be in flight: a
+lost frame would stay in flight for ever. It is no claim that the received frames are the sum of all other counts,
+because the pipeline itself counts both.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ IMAGE_MB = 640 * 480 * 3 / MB
 
 
 def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
-    """Starts all processes and measures.
+    """Starts all processes, measures, and returns the report.
 
     Args:
         chosen: the arguments of the command line.
@@ -113,7 +113,7 @@ def conclude(loads: Contest, bench: Bench) -> Report:
 
 
 def claims(loads: Contest, bench: Bench) -> list[Claim]:
-    """Returns the claims."""
+    """Returns the claims about the flood, about frames that did not come back, and about ages."""
     _, held, come = zip(*bench.seconds, strict=True)
     stretch_s = len(held)
     grown = mean(np.diff(held)).times(stretch_s)  # memory drifts, so only its steps are independent samples
@@ -147,10 +147,10 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
 
 
 def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:
-    """Returns a figure that only several turns together have, with its interval over turns.
+    """Returns a figure that only several turns together have, such as a percentile, with its interval over turns.
 
     Args:
-        figure: computes the figure from the numbers of some turns.
+        figure: computes the figure from some turns, which it gets as their numbers.
         turns: how many turns there were.
     """
     return estimate(
@@ -160,12 +160,12 @@ def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate
 
 
 def together(turns: Sequence[Sequence[float]], chosen: Sequence[int]) -> np.ndarray:
-    """Returns the samples of the chosen turns."""
+    """Returns the samples of the chosen turns as one array. ``turns`` has the samples of each turn."""
     return np.concatenate([turns[turn] for turn in chosen])
 
 
 def p99(ages: Sequence[float] | np.ndarray) -> float:
-    """Returns the 99th percentile."""
+    """Returns the 99th percentile of ages, in their unit."""
     return float(np.percentile(ages, 99))
 
 

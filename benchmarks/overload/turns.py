@@ -28,15 +28,15 @@ MEMORY_PERIOD_S = 0.1  # between two readings of the memory
 
 
 class Bench:
-    """Measures a pipeline under the load of its cameras.
+    """Measures a pipeline while two cameras send images to it.
 
     Attributes:
-        reports: all reports of the pipeline.
+        reports: all reports that the pipeline has published.
         ages: the ages of the frames of each load, in seconds, turn by turn.
         usage: the usage of the pipeline's process under each load.
         capacity: how many frames per second the pipeline can process; NaN before ``find_capacity``.
-        seconds: for each second of the flood: its start, the mean memory in MB, and received frames per published
-            frame.
+        seconds: three numbers for each second of the flood. They are the seconds from the start of the flood, the mean
+            memory in MB, and the received frames per published frame.
         memory: pairs of a time since the start of the flood, in seconds, and the memory in MB.
     """
 
@@ -54,7 +54,7 @@ class Bench:
         observer.subscribe(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
 
     def find_capacity(self) -> None:
-        """Measures how many frames per second the pipeline can process, until they are steady."""
+        """Measures how many frames per second the pipeline can process, once it is steady, and sets ``capacity``."""
         rate, published = MIN_HZ, 0.0
         while True:
             self._send(rate)
@@ -66,7 +66,10 @@ class Bench:
             rate *= 2
 
     def turn(self, number: int) -> dict[str, float]:
-        """Returns the frames/s of each load in a turn, and how busy the stages were."""
+        """Sends each load in changing order.
+
+        Returns the published frames per second by load, and the share of the time in which each stage worked.
+        """
         found = {}
         for load in rotated(list(LOADS), number):
             self._send(LOADS[load] * self.capacity)
@@ -80,7 +83,10 @@ class Bench:
         return found
 
     def flood(self, seconds: int) -> None:
-        """Sends too many frames for so many seconds, then none until the last report says what is left."""
+        """Sends far more frames than the pipeline can process for ``seconds`` seconds, and records the memory.
+
+        Then it stops the cameras, and waits for the last report, which says how many frames are still in flight.
+        """
         self._send(LOADS[FLOODED] * self.capacity)
         time.sleep(REPORT_S)  # otherwise the first report would be about the previous load
         begin = time.monotonic()

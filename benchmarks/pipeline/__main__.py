@@ -2,9 +2,10 @@
 
 Both rivals get the same 640x480 images and run the same MobileNetV2 on the same machine in the same run. The model is
 untrained, which does not change its speed. torch computes in fp32 unless a program asks for something else, so there is
-one naive node. Each rival has a process of its own. A camera in a second process sends it
-images over DDS, and an observer in a third process receives its detections. The rivals take turns of about a second.
-The camera sends to one rival at a time, and the next turn begins once nothing of the last one is in flight. Each claim
+one node written the usual way: the naive node. Each rival has a process of its own. A camera in a second process sends
+images over DDS to the rival, and an observer in a third process receives the rival's detections. The rivals take turns
+of about a second. The camera sends to one rival at a time. The next turn begins once nothing of the turn before is in
+flight. Each claim
 is the median over all turns of the ratio of the two rivals in the same turn.
 
 For frames per second, the camera sends one and a half times as many frames as the rival can serve. It sends no more,
@@ -45,7 +46,7 @@ FULL_S = 300.0
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Starts all processes and measures."""
+    """Starts all processes, measures, and returns the report."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         pictures, trace = Path(folder, "pictures"), Path(folder, "trace.json")
@@ -69,7 +70,14 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> dict[str, list[int]]:
-    """Starts the rivals; returns their process ids."""
+    """Starts the rivals; returns their process ids.
+
+    Args:
+        processes: starts the nodes.
+        trace: the file to which the pipeline writes its trace.
+        source: the parameter ``source`` of the pipeline with its own camera.
+        with_camera: whether this pipeline takes part.
+    """
     model = {"model": "mobilenet_v2", "weights": "none", "score_threshold": 0.0, "max_detections": 5}
     pipeline = ["-m", "split_infer_ros", "pipeline"]
     process_ids = {

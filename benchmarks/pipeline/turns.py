@@ -32,8 +32,8 @@ class Bench:
     """Measures the rivals. One rival at a time gets images.
 
     Attributes:
-        usage: the usage of each rival's process, at saturation and at the moderate rate.
-        own_usage: the usage of this process while messages go through DDS.
+        usage: memory and processor time of each rival's process, by contest.
+        own_usage: memory and processor time of this process while messages go through DDS.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Bench:
         self.own_usage = Usage()
 
     def warm_up(self) -> None:
-        """Measures each rival's frames/s until they are steady. The camera's rates are calculated from them."""
+        """Measures each rival's frames per second, until they are steady. The camera's rates follow from these."""
         self._capacity[NAIVE] = self._frames_hz(NAIVE, WARM_UP_HZ)
         for rival in self._turns.rivals:
             if rival != NAIVE:
@@ -57,7 +57,10 @@ class Bench:
                 self._capacity[rival] = self._frames_hz(rival, PROBE * self._capacity[NAIVE])
 
     def saturate(self, turn: int) -> dict[str, float]:
-        """Returns each rival's frames/s in a turn. The camera is too fast for the rival."""
+        """Returns each rival's frames per second in a turn with a camera that is too fast for the rival.
+
+        For the pipeline, it also returns the share of the time in which each stage worked.
+        """
         found: dict[str, float] = {}
         for rival in rotated(self._turns.rivals, turn):
             rate = TOO_FAST * self._capacity[rival]
@@ -68,7 +71,11 @@ class Bench:
         return found
 
     def pace(self, turn: int) -> dict[str, float]:
-        """Returns each rival's median latency and the hop in a turn, in seconds. The camera's rate is moderate."""
+        """Returns each rival's median latency in a turn with a camera of half the naive node's rate, in seconds.
+
+        It also returns the pipeline's hop, the DDS messages in its place, and the share of the time in which each stage
+        worked.
+        """
         found: dict[str, float] = {}
         rate = MODERATE * self._capacity[NAIVE]
         self._set_batch(PIPELINE, 1)

@@ -1,13 +1,13 @@
 """Compares a trained detector in int8 and bf16 with itself in fp32, on OpenVINO: mAP and images per second.
 
-- Quality: the mAP of each precision, with the detections of fp32 as the truth, and an interval over the images.
-  The JSON file says how many boxes fp32 finds.
+- Quality: the mAP of each precision, with an interval over the images. The detections of fp32 are the truth. The JSON
+  file says how many boxes fp32 finds.
 - Speed: the network at batch 1, in turns with changing order. int8 has a goal only on processors with VNNI.
 
-You provide the model and the images. int8 is made like the command `quantise` does, from the images of `--calibration`.
-Every fourth of them is held back from the calibration, to choose which layers are quantised. The images of `--images`
-only judge the result, so they should show other things. The benchmark names precisions that the processor does not
-have.
+You provide the model and the images. The model in int8 is made from the images of `--calibration`, as by the command
+`quantise`. Every fourth image is held back from the calibration, to choose which layers are quantised. The images of
+`--images` only judge the result, so they should show other things. The benchmark says which precisions the processor
+does not have.
 
 From the source tree: `PYTHONPATH=. python benchmarks precisions --model FILE.onnx --calibration FOLDER --images
 FOLDER`.
@@ -57,7 +57,10 @@ class Quality:
 
     Args:
         samples: the images.
-        reference: the model in fp32.
+        reference: the model in fp32. Its detections above the score threshold are the truth.
+
+    Attributes:
+        num_boxes: the number of boxes of the truth.
     """
 
     def __init__(self, samples: Samples, reference: SplitModel) -> None:
@@ -70,7 +73,7 @@ class Quality:
         self.num_boxes = sum(len(labels) for _, labels in self._truth)
 
     def of(self, model: SplitModel) -> Estimate:
-        """Returns a model's mAP against fp32, with an interval over the images."""
+        """Returns the mAP of a model with the detections of fp32 as the truth, with a 95 % interval over images."""
         found = self._detect(model)
         random = np.random.default_rng(0)
         values = [self._map(found, random.integers(0, len(found), len(found)).tolist()) for _ in range(RESAMPLES)]
@@ -87,7 +90,11 @@ class Quality:
 
 
 def in_int8(images: Samples, source: SplitModel) -> SplitModel:
-    """Returns a model in int8. Some of the images calibrate it, the others choose which layers are quantised.
+    """Returns a model in int8.
+
+    Args:
+        images: most of them calibrate the model. Every fourth one helps to choose which layers are quantised.
+        source: the model in fp32.
 
     Raises:
         ConfigurationError: the model cannot be quantised.
@@ -110,7 +117,14 @@ def in_int8(images: Samples, source: SplitModel) -> SplitModel:
 def measure(
     model: SplitModel, calibration: Samples, test: Samples, seconds: float
 ) -> tuple[list[Claim], list[dict[str, Any]]]:
-    """Measures a model in all precisions that this machine has."""
+    """Measures a model in all precisions that this machine has. Returns the claims and the rows.
+
+    Args:
+        model: the model in fp32.
+        calibration: the images with which the model is quantised.
+        test: the images that judge the quality.
+        seconds: how many seconds the turns last.
+    """
     name, quantised = Path(model.entry.name).stem, partial(in_int8, calibration)
     rivals = PrecisionRivals(name, model, goals=SPEED_GOALS, quantise=quantised, group_s=0.3)
     for precision, reason in rivals.refused.items():

@@ -1,7 +1,7 @@
-"""Runs a head in a process of its own that reads slots in shared memory: the paper's second worker (§4.2, 4.3).
+"""Runs a head in a process of its own that reads slots in shared memory: the second worker of paper 000 (§4.2, 4.3).
 
-A pipe takes the place of the paper's queue. It carries handles to the head and detections back. Features stay where the
-backbone wrote them.
+A pipe takes the place of the queue in the paper. It carries handles to the head and detections back. Features stay
+where the backbone wrote them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Work:
 
     Attributes:
         name: the model's name in the catalogue.
-        limits: which detections are kept.
+        limits: the limits that decide which detections are kept.
         num_threads: how many threads the head's operations use.
         split_point: where the model is split.
         batch_size: the most images in a batch.
@@ -64,12 +64,13 @@ class Work:
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A handle in the form that crosses the pipe, with the strides of its features.
+    """What crosses the pipe for one batch: the parts of its handle, and the strides of its features.
 
     Attributes:
-        lease, segment: where the features are.
+        lease: the lease of the slot with the features.
+        segment: the name of the shared memory with the slot.
         strides: the strides of each feature tensor.
-        origins: the origins of the batch's frames, without pixels.
+        origins: header, source and size of each frame, without pixels.
     """
 
     lease: Lease
@@ -79,13 +80,13 @@ class SentBatch:
 
 
 class HeadProcess:
-    """Starts a head process. This object is the backbone's transport to it.
+    """Starts a head process. This object is also the transport with which the backbone sends batches there.
 
     Args:
         work: what the process runs.
         weights: the model's weights by name.
         deliver: called with each frame's origin and detections, on a thread of this object.
-        on_error: called with the error if the process ends by itself.
+        on_error: called with the error if the process ends although nobody has called ``close``.
     """
 
     shared = True
@@ -110,22 +111,22 @@ class HeadProcess:
         self._thread.start()
 
     def connect(self, released: Released, collect: Callable[[], None]) -> HeadProcess:
-        """Registers ``collect``; see ``Transport.connect``.
+        """Registers ``collect``, which is called after the results of a batch; see ``Transport.connect``.
 
-        The slots hold the outcomes, so ``released`` is not needed.
+        ``released`` is not used, because the slots in shared memory hold the outcomes.
         """
         self._collect = collect
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
-        """Allocates slots in shared memory."""
+        """Allocates a pool of slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place, lease_s=LEASE_S)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
         """Does nothing: the head's process prepares its partition when it starts."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Sends a handle; returns 1, because there is one head."""
+        """Sends a handle to the head's process. Returns 1, the number of heads."""
         features = pool.views(handle.lease, len(handle.origins))
         strides = tuple(map(strides_of, features))
         origins = tuple(Origin(each.header, each.source, each.height, each.width) for each in handle.origins)
@@ -162,11 +163,11 @@ class HeadProcess:
 
 
 def serve(pipe: Any, work: Work, weights: Path) -> None:
-    """Runs in the head process: takes batches from the pipe until None comes, and sends their results.
+    """Runs in the head process: receives batches from the pipe until None comes, and sends their results back.
 
     Args:
         pipe: the pipe to the backbone's process.
-        work: describes what to run.
+        work: the model and how it runs.
         weights: the file with the model's weights.
     """
     prepare_process()

@@ -1,9 +1,9 @@
-"""The rival: image classification as popular ROS 2 packages write it, with one node and one callback.
+"""A rival: image classification as popular ROS 2 packages write it, with one node and one callback.
 
-It has the usual parts in their usual order. The message becomes an array as cv_bridge does it, then an RGB picture. The
-picture goes through torchvision's own transforms and the model as built, and the best classes are published. It gets
-what its design allows: transforms and model are made once and warmed up, gradients are off, and torch has all cores.
-Its queue holds one image, so that it always works on the newest.
+The node has the usual parts in their usual order. The message becomes an array as cv_bridge does it, then an RGB
+picture. The picture goes through torchvision's own transforms and the model as built, and the best classes are
+published. The node gets the best that its design allows. Transforms and model are made once and warmed up, gradients
+are off, and torch has all cores. The queue holds one image, so that the node always works on the newest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEST_CLASSES = 5
 
 
 class NaiveNode(UsualNode):
-    """Subscribes to ``image``, publishes ``detections``."""
+    """A node that subscribes to ``image`` and publishes ``detections``: the best classes of each image."""
 
     encoding = "rgb8"
 
@@ -39,7 +39,7 @@ class NaiveNode(UsualNode):
 
     @torch.no_grad()
     def find(self, image: np.ndarray) -> Found:
-        """Returns the best classes of an (h, w, 3) RGB image, each with the whole image as its box."""
+        """Returns the best classes of an RGB image, uint8 (h, w, 3), each with the whole image as its box."""
         batch = self.transform(Picture.fromarray(image)).unsqueeze(0)
         scores, labels = torch.nn.functional.softmax(self.model(batch)[0], dim=0).topk(BEST_CLASSES)
         whole = (0.0, 0.0, float(image.shape[1]), float(image.shape[0]))

@@ -1,8 +1,8 @@
-"""Rivals that run batches of images: a whole model, or one that is split. They stay alive between their turns.
+"""Rivals that run batches of images: a whole model, or a split model. They stay alive between their turns.
 
-A turn consists of several batches in a row. The first batch is a warm-up, and the clock starts with its result. A
-rival with several batches in flight gets as many extra batches behind the last timed one. So its stages are as full
-when the clock stops as when it started, and neither filling nor draining is timed.
+A turn consists of several batches in a row. The first batch is a warm-up, and the clock starts with the result of this
+batch. A rival may have several batches in flight. It then gets as many extra batches behind the last timed batch. So
+its stages are as full when the clock stops as when the clock started, and neither filling nor draining is timed.
 
 A rival's threads end with its turn. A thread that computes on several cores keeps helper threads, and the helpers of
 waiting rivals would slow down the rival that runs.
@@ -39,7 +39,7 @@ Spans = Sequence[tuple[float, float]]
 
 
 class Rival(Protocol):
-    """A configuration of the model.
+    """One way to run the model on batches, which takes turns with other rivals.
 
     Attributes:
         feed: gives the rival its batches.
@@ -48,11 +48,11 @@ class Rival(Protocol):
     feed: ImageFeed
 
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
-        """Takes a turn and returns its figures.
+        """Runs one turn, and returns the figures of the turn by name.
 
         Args:
             num_batches: how many batches are timed.
-            usage: a context that is entered while frames flow.
+            usage: a context in which the batches run. It measures memory and processor time.
         """
 
     def close(self) -> None:
@@ -61,14 +61,14 @@ class Rival(Protocol):
 
 @dataclass
 class ImageFeed:
-    """Yields images in batches, and records their results and the times of the results.
+    """Yields images in batches, and records the results and when they came.
 
-    Each turn continues with the image at which the last turn ended.
+    Each turn begins with the image that follows the last image of the turn before.
 
     Attributes:
-        images: the images. They are repeated for ever.
+        images: the images. After the last image, the first follows again.
         batch_size: images per batch.
-        labels: the best class of each result, in order.
+        labels: the best class of each result, in order; ``NO_CLASS`` if nothing was found.
     """
 
     images: Sequence[Pixels]
@@ -81,7 +81,7 @@ class ImageFeed:
         self._endless = itertools.cycle(self.images)
 
     def batches(self, count: int) -> Batches:
-        """Yields the batches of a turn."""
+        """Yields the ``count`` batches of a turn. Forgets the times of earlier turns."""
         self._taken.clear()
         self._done.clear()
         for _ in range(count):
@@ -89,7 +89,7 @@ class ImageFeed:
             yield list(itertools.islice(self._endless, self.batch_size))
 
     def record(self, results: Sequence[Detections]) -> None:
-        """Records the results of the next batch or of a part of it."""
+        """Records the results of the next images, of a batch or of a part of a batch."""
         self.labels += [int(detections.labels[0]) if len(detections) else NO_CLASS for detections in results]
         if len(self.labels) % self.batch_size == 0:
             self._done.append(time.monotonic())
@@ -101,7 +101,8 @@ class ImageFeed:
     def figures(self, num_batches: int) -> Figures:
         """Returns the speed of the timed batches, and their median latency.
 
-        Latency begins with a batch's first image.
+        Speed is ``images_per_s``. Latency is ``latency_s``, from the moment that the rival takes a batch to its last
+        result.
         """
         start, end = self.timed_span(num_batches)
         latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
@@ -111,10 +112,11 @@ class ImageFeed:
         }
 
     def agreement(self, expected_labels: Sequence[int]) -> float:
-        """Returns the share of results whose label is the expected one.
+        """Returns the share of results with the expected label, from 0 to 1.
 
         Args:
-            expected_labels: one label for each image. Results of images without a label do not count.
+            expected_labels: the label of each image. If there are fewer labels than images, results of the other images
+                are left out.
         """
         matches = []
         for index, label in enumerate(self.labels):
@@ -128,9 +130,9 @@ class WholeModel:
     """A rival that does not split the model.
 
     Args:
-        run: runs all batches and delivers the detections of each.
+        run: runs all batches, and calls its second argument with the detections of each batch.
         feed: gives the rival its batches.
-        ahead: how many more batches are in flight when one is finished.
+        ahead: how many further batches are in flight when the result of a batch comes.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class WholeModel:
         self._ahead = ahead
 
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
-        """Takes a turn on all cores."""
+        """Runs one turn on all cores. Returns the figures of ``ImageFeed.figures``."""
         with usage:
             run_with_threads(
                 max_threads(),
@@ -160,10 +162,10 @@ class SplitPipeline:
         model: the model.
         split_point: the name of the split point.
         feed: gives the pipeline its batches.
-        limits: which detections are kept.
-        ahead: how many more batches are in flight when one is finished.
+        limits: the limits that decide which detections are kept.
+        ahead: how many further batches are in flight when the result of a batch comes.
         weights: the weights for a head in a process of its own; None for a head in this process.
-        lanes: whether a CPU may compute two batches side by side.
+        lanes: whether a CPU may compute two batches at the same time, each on half of the cores.
 
     Attributes:
         feed: gives the pipeline its batches.
@@ -204,7 +206,11 @@ class SplitPipeline:
         self.memory_policy, self.memory_reason = report.memory, report.memory_reason
 
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
-        """Takes a turn. The backbone warms up at its start, which is not timed."""
+        """Runs one turn. Warming up the backbone at its start is not timed.
+
+        Returns the figures of ``ImageFeed.figures``, and two more for each stage. One is the share of the time in which
+        the stage worked. The other is the seconds that the stage takes for a batch alone.
+        """
         self._batches.clear()
         self._pipeline.head.start()
         self._pipeline.backbone.start()

@@ -1,4 +1,4 @@
-"""A split pipeline with backbone and head in two processes, like the paper's workers (§4.2, 4.3)."""
+"""A split pipeline with backbone and head in two processes, like the workers of paper 000 (§4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from split_infer_ros.split.model import SplitModel
 
 
 class TwoProcessPipeline:
-    """Runs the backbone in this process and the head in another one. It is used like a ``LocalPipeline``.
+    """Runs the backbone in this process and the head in another process. Its methods are those of ``LocalPipeline``.
 
     Args:
         model: the model. Its backbone runs in this process.
         settings: the settings of the backbone. The drop policy must be ``block``.
         deliver: called with each frame's origin and detections.
-        limits: which detections are kept.
+        limits: the limits that decide which detections are kept.
         weights: the model's weights, for the other process.
-        watch: called with each finished batch.
+        watch: called with each batch whose results have come.
 
     Attributes:
         head: the other process.
@@ -54,11 +54,11 @@ class TwoProcessPipeline:
         self.backbone = BackboneStage(model, settings, self.head, self._hear, watch=watch)
 
     def feed(self, pictures: Iterable[Pixels]) -> None:
-        """Sends pictures as fast as the backbone takes them."""
+        """Gives pictures to the backbone, as fast as it accepts them."""
         self._feeder.feed(self.backbone, pictures)
 
     def finish(self) -> None:
-        """Waits until all pictures that were fed are settled."""
+        """Waits until each picture that was fed is published or dropped."""
         self._feeder.finish(self.backbone)
 
     def close(self) -> None:

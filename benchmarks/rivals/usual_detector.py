@@ -1,4 +1,4 @@
-"""The rival: a YOLO detector as popular ROS 2 packages write it, with one node and one callback around an engine.
+"""A rival: a YOLO detector as popular ROS 2 packages write it, with one node and one callback around an engine.
 
     python benchmarks rivals.usual_detector torch|onnxruntime|openvino FILE.onnx [--precision fp32|as_it_compiles]
 
@@ -7,7 +7,7 @@ The engine runs the network, OpenCV suppresses overlaps, and the detections are 
 its design allows. Each engine has all cores and its settings for a low latency, and everything is warmed up. Boxes
 below the threshold are left out first. The queue holds one image, so that the node always works on the newest.
 
-The precision is OpenVINO's alone: fp32 by force, or as OpenVINO compiles when the node names none.
+Only OpenVINO has the option ``--precision``: fp32 by force, or as OpenVINO compiles when the node names no precision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Infer = Callable[[np.ndarray], np.ndarray]
 
 
 def load_torch(_: Path) -> Infer:
-    """Returns the network as built, in torch."""
+    """Returns a function that runs the network as built in torch. The file is not needed."""
     import torch
 
     from benchmarks.common.yolo_sized import make_network  # only here: it imports torch
@@ -46,7 +46,10 @@ def load_torch(_: Path) -> Infer:
 
 
 def load_onnxruntime(path: Path) -> Infer:
-    """Returns a session of ONNX Runtime with all cores, whose threads spin between operators, as is its default."""
+    """Returns a function that runs the file in ONNX Runtime on all cores.
+
+    Its threads spin between operators, which is ONNX Runtime's default.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -57,7 +60,10 @@ def load_onnxruntime(path: Path) -> Infer:
 
 
 def load_openvino(path: Path, precision: str = FP32) -> Infer:
-    """Returns a request of OpenVINO with all cores, in a precision of ``PRECISIONS``, for one image at a time."""
+    """Returns a function that runs the file in OpenVINO on all cores, one image at a time.
+
+    ``precision`` is one of ``PRECISIONS``.
+    """
     request = compile_file(path, precision).create_infer_request()
     return lambda images: request.infer([images], share_inputs=True, share_outputs=True)[0]
 
@@ -67,7 +73,11 @@ ENGINES = {"torch": load_torch, "onnxruntime": load_onnxruntime, OPENVINO: load_
 
 
 class UsualDetector(UsualNode):
-    """Subscribes to ``image``, publishes ``detections``."""
+    """A node that subscribes to ``image`` and publishes ``detections``.
+
+    Args:
+        infer: maps images, float32 (1, 3, HEIGHT, WIDTH) of 0..1, to boxes and scores, float32 (1, 84, boxes).
+    """
 
     encoding = "bgr8"
 
@@ -101,13 +111,13 @@ class UsualDetector(UsualNode):
 
 
 def chosen_engine(given: Sequence[str] | None = None) -> Callable[[], Infer]:
-    """Returns what loads the engine that the arguments name. Those of ROS are left to rclpy.
+    """Returns a function that loads the engine which the arguments name. rclpy reads the arguments of ROS.
 
     Args:
-        given: the arguments; None means this process's.
+        given: the command-line arguments; None means those of this process.
 
     Raises:
-        SystemExit: they are wrong.
+        SystemExit: the arguments are wrong.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("engine", choices=ENGINES)

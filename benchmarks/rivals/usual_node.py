@@ -1,7 +1,7 @@
-"""What rivals have in common: a node as popular ROS 2 packages write it, whose one callback does everything.
+"""The base of the usual nodes: a node as popular ROS 2 packages write it, with one callback that does everything.
 
-The message becomes an array, the node's own ``find`` makes detections of it, and they are published. The queue holds
-one image, so that the node always works on the newest. ``find`` is warmed up before images come.
+The message becomes an array, the node's method ``find`` makes detections from it, and the node publishes them. The
+queue holds one image, so that the node always works on the newest. ``find`` is warmed up before images come.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 SWAPPED = {("rgb8", "bgr8"): cv2.COLOR_RGB2BGR, ("bgr8", "rgb8"): cv2.COLOR_BGR2RGB}
 
 Found = Iterable[tuple[Iterable[float], str, float]]
-"""Of each detection, its box as left, top, width and height in pixels, its class and its score."""
+"""For each detection: its box as left, top, width and height in pixels, its class, and its score."""
 
 
 class UsualNode(Node, ABC):
-    """Subscribes to ``image``, publishes ``detections``.
+    """A node that subscribes to ``image`` and publishes ``detections``. A subclass says how it finds them.
 
     Attributes:
-        encoding: of the images that ``find`` takes; of those that are sent, or with red and blue exchanged.
+        encoding: the encoding of the images that ``find`` takes: ``rgb8`` or ``bgr8``. The node swaps red and blue of
+            images that come in the other one.
     """
 
     encoding: ClassVar[str]
@@ -39,7 +40,12 @@ class UsualNode(Node, ABC):
         """Returns the detections in an image, uint8 (h, w, 3)."""
 
     def serve(self, *, warm_up: np.ndarray, times: int) -> None:
-        """Warms up with an image, then takes others."""
+        """Calls ``find`` some times to warm up, then subscribes to images.
+
+        Args:
+            warm_up: the image for the warm-up, uint8 (h, w, 3).
+            times: how often ``find`` is called with it.
+        """
         for _ in range(times):
             list(self.find(warm_up))
         self._publisher = self.create_publisher(Detection2DArray, "detections", 10)
@@ -67,7 +73,7 @@ class UsualNode(Node, ABC):
 
 
 def spin(make: Callable[[], UsualNode]) -> None:
-    """Runs a node until a signal comes."""
+    """Makes a node and runs it until a signal ends the process."""
     rclpy.init()
     node = make()
     try:

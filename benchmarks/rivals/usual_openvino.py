@@ -1,7 +1,7 @@
-"""OpenVINO as usual programs compile a network for a CPU: in fp32 by force, or as it compiles.
+"""Compiles a network with OpenVINO for a CPU as usual programs do: in fp32 by force, or without naming a precision.
 
 If a program names no precision, OpenVINO takes its own default: bf16 on processors with AVX512_BF16 or AMX_BF16. On
-others it can be fp32. Then both are the same, and a benchmark runs only the first.
+other processors, the default can be fp32. Both ways are then the same, and a benchmark runs only the first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ HINT = "INFERENCE_PRECISION_HINT"
 
 
 def compile_network(core: Any, network: Any, precision: str, *, threads: int, performance: str = "LATENCY") -> Any:
-    """Compiles a network for the CPU.
+    """Returns a network compiled for the CPU.
 
     Args:
         core: OpenVINO's ``Core``.
         network: a model of OpenVINO.
-        precision: ``FP32``, or ``AS_IT_COMPILES`` to name none.
-        threads: how many compute.
-        performance: the hint ``LATENCY`` or ``THROUGHPUT``.
+        precision: ``FP32``, or ``AS_IT_COMPILES`` to name no precision.
+        threads: how many threads compute.
+        performance: OpenVINO's performance hint, ``LATENCY`` or ``THROUGHPUT``.
     """
     hints = {"PERFORMANCE_HINT": performance, "INFERENCE_NUM_THREADS": threads}
     if precision == FP32:
@@ -35,7 +35,10 @@ def compile_network(core: Any, network: Any, precision: str, *, threads: int, pe
 
 
 def compile_file(path: Path, precision: str) -> Any:
-    """Compiles the benchmarks' detector, an ONNX file, for one image, all cores and the lowest latency."""
+    """Returns the benchmarks' detector, an ONNX file, compiled for one image, all cores and the lowest latency.
+
+    ``precision`` is one of ``PRECISIONS``.
+    """
     stop_usage_reports()
     import openvino
 
@@ -52,5 +55,5 @@ def precision_of(compiled: Any) -> str:
 
 
 def compiles_in(path: Path) -> str:
-    """Returns the precision in which OpenVINO compiles the benchmarks' detector here if none is named."""
+    """Returns the precision in which OpenVINO compiles the benchmarks' detector on this machine if none is named."""
     return precision_of(compile_file(path, AS_IT_COMPILES))

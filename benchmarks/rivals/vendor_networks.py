@@ -1,8 +1,8 @@
-"""Runs a network in fp32 with the libraries of the makers of processors and run-times.
+"""Runs a network in fp32 with the libraries of vendors: ONNX Runtime, OpenVINO and cuDNN.
 
-OpenVINO also takes part as it compiles if no precision is named, unless that is fp32 here. ``vendors_of`` gives
-callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a second with the
-settings for throughput.
+OpenVINO takes part a second time in the precision that it takes if none is named, unless that is fp32 too.
+``vendors_of`` returns functions that run one batch, with the settings for a low latency. ``throughputs_of`` returns
+functions that measure images a second, with the settings for throughput.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ OPENVINO_AS_IT_COMPILES = "OpenVINO, as it compiles"
 Made = TypeVar("Made")
 Run = Callable[[], object]
 Throughput = Callable[[int], float]
-"""Runs so many images and returns the images a second."""
+"""Runs at least the given number of images, in whole batches, and returns the images a second."""
 
 
 class SameAsFp32(Exception):
-    """OpenVINO compiles in fp32 by default, so there is nothing else to measure."""
+    """Raised if OpenVINO compiles in fp32 by default. OpenVINO as it compiles is then not measured a second time."""
 
 
 def vendors_of(
     module: nn.Module, images: Tensor, threads: int, quickly: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Run]:
-    """Those that are installed and take this network, by name.
+    """Returns functions that run a batch, by the name of the library.
 
-    On a GPU, it is cuDNN through PyTorch, channels last; cuDNN first tries its algorithms. On a CPU, it is the others.
+    A library that is not installed, or cannot run this network, is left out. On a GPU, the library is cuDNN through
+    PyTorch, in channels last. cuDNN first tries its algorithms. On a CPU, the libraries are ONNX Runtime and OpenVINO.
 
     Args:
-        module: as built.
-        images: contiguous, where the module is; that batch is what they run.
-        threads: that each may use.
-        quickly: by the exporter to ONNX that traces: in a tenth of the time. Of MobileNetV2 it gives as fast a network,
-            of ResNet-50 and SSDlite320 perhaps a slower one.
-        say: is told why another one does not take part, and in which precision OpenVINO compiles by default.
+        module: the model as built.
+        images: the batch that the functions run: contiguous, on the device of the module.
+        threads: the number of threads that each library may use on a CPU.
+        quickly: whether the model is exported to ONNX by tracing, which takes a tenth of the time. For MobileNetV2, the
+            result is as fast. For ResNet-50 and SSDlite320, it may be slower.
+        say: called with a sentence for each library that does not take part, and with the precision in which OpenVINO
+            compiles by default.
     """
     if images.is_cuda:
         return {CUDNN: _cudnn(module, images)}
@@ -67,15 +69,16 @@ def vendors_of(
 def throughputs_of(
     module: nn.Module, images: Tensor, threads: int, quickly: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Throughput]:
-    """Returns the engines that are installed and take this network on a CPU, by name.
+    """Returns functions that measure images a second on a CPU, by the name of the library.
 
-    ONNX Runtime runs one batch after another with all threads. OpenVINO gets its hint for throughput: it chooses how
-    many batches run concurrently, and all of its requests are kept busy.
+    A library that is not installed, or cannot run this network, is left out. ONNX Runtime runs one batch after another
+    with all threads. OpenVINO gets its hint for throughput: it chooses how many batches run concurrently, and all of
+    its requests are kept busy.
 
     Args:
         module: the model as built.
         images: a batch, contiguous.
-        threads: that each may use.
+        threads: the number of threads that each library may use.
         quickly, say: see ``vendors_of``.
     """
     compile_by = _OpenVinoCompiler(module, images, threads, "THROUGHPUT")

@@ -1,4 +1,4 @@
-"""The rival of the hop sends a message of the same size through DDS, between two nodes of one process."""
+"""The rival of the hop from backbone to head: a message of equal size by DDS, between two nodes of one process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ANSWER_S = 5.0
 class DdsHop:
     """Sends messages of several sizes and times them. rclpy must be initialised.
 
-    DDS is at its best here. The payload has the only type that rclpy copies as a whole. The callback is alone on its
-    executor, and one message is in flight at a time. Messages are sent as often as the pipeline sends batches: an idle
-    processor wakes up slowly, which would cost either rival time.
+    The conditions are the best for DDS. The payload has the only type that rclpy copies as a whole. The callback is
+    alone on its executor, and one message is in flight at a time. Messages are sent as often as the pipeline sends
+    batches: after a longer pause, the processor would wake up slowly.
 
     Args:
         sizes: the sizes of the messages, in bytes.
@@ -53,10 +53,12 @@ class DdsHop:
         self._receiver.destroy_node()
 
     def median(self, size: int, messages: int, period_s: float) -> float:
-        """Sends messages of ``size`` bytes every ``period_s``. Returns the median seconds from publish to callback.
+        """Sends ``messages`` messages of ``size`` bytes, one every ``period_s`` seconds.
+
+        Returns the median seconds from publish to callback.
 
         Raises:
-            RuntimeError: a message got lost.
+            RuntimeError: a message did not arrive within ``ANSWER_S`` seconds.
         """
         hops = []
         for _ in range(messages):

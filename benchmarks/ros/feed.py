@@ -28,7 +28,7 @@ DEPTH = 64  # a burst must not overwrite its own images
 
 
 class Feed(LineProcess):
-    """Starts and controls the cameras' process from the benchmark's process.
+    """Starts and controls the process of the cameras, from the process of the benchmark.
 
     Args:
         folder: the folder of pictures. They are sent in the order of their names, again and again.
@@ -42,7 +42,7 @@ class Feed(LineProcess):
         return self
 
     def rate(self, topic: str, hz: float) -> None:
-        """From now on, sends images to a topic at this rate. 0: none."""
+        """Makes a camera send ``hz`` images per second to its topic from now on; 0: none."""
         self._send_line(f"rate {topic} {hz}")
 
     def burst(self, topic: str, count: int) -> None:
@@ -51,7 +51,7 @@ class Feed(LineProcess):
 
 
 class Camera:
-    """Publishes one topic's images on a thread of its own."""
+    """Publishes pictures to one topic on a thread of its own, again and again. They are (height, width, 3) in BGR."""
 
     def __init__(self, node: Node, topic: str, pictures: Sequence[np.ndarray]) -> None:
         self._node = node
@@ -62,7 +62,7 @@ class Camera:
         threading.Thread(target=self._run, name=topic, daemon=True).start()
 
     def rate(self, hz: float) -> None:
-        """From now on, sends images at this rate."""
+        """Makes the camera send ``hz`` images per second from now on; 0: none."""
         with self._changed:
             self._rate = hz
             self._changed.notify()
@@ -101,7 +101,7 @@ class Camera:
 
 
 def to_message(picture: np.ndarray) -> Image:
-    """Returns the message of a picture, (height, width, 3) in BGR."""
+    """Returns an image message with a picture, uint8 (height, width, 3) in BGR."""
     height, width = picture.shape[:2]
     message = Image(height=height, width=width, encoding="bgr8", step=3 * width)
     message.data.frombytes(picture.tobytes())
@@ -109,7 +109,7 @@ def to_message(picture: np.ndarray) -> Image:
 
 
 def main() -> int:
-    """Follows the lines of the standard input until it ends."""
+    """Runs the cameras. Follows the lines of the standard input until it ends."""
     folder, *topics = sys.argv[1:]
     pictures = [cv2.imread(str(path)) for path in sorted(Path(folder).iterdir())]
     rclpy.init()

@@ -1,4 +1,4 @@
-"""A process that lines on its standard input control. It ends at the end of its input."""
+"""Runs a process that follows lines on its standard input, and ends when its input ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STOP_S = 5.0
 
 
 class LineProcess:
-    """Runs a Python module in a process of its own.
+    """Runs a Python module in a process of its own. Leaving the context closes the process's input, which ends it.
 
     Args:
-        command: the arguments of the Python interpreter.
+        command: the arguments of the Python interpreter: the module and its arguments.
         environment: the environment of the process. The default is the environment of this process.
-        answers: whether the module answers on its standard output. If so, that is a pipe.
+        answers: whether this process reads what the module prints. If not, the module prints where this process does.
     """
 
     def __init__(

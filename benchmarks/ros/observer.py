@@ -1,4 +1,4 @@
-"""Observes nodes from outside: a node of the benchmark's own process, and what arrives there."""
+"""Observes nodes from outside: by a node in the benchmark's own process, and by the detections that arrive there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SpinningExecutor:
 
 
 class Observer:
-    """A node of this process. It subscribes to topics, sets parameters and changes the states of nodes."""
+    """A node of this process. It subscribes to topics, sets parameters of other nodes, and changes their states."""
 
     def __init__(self) -> None:
         rclpy.init()
@@ -75,14 +75,14 @@ class Observer:
         rclpy.try_shutdown()
 
     def subscribe(self, message: type, topic: str, receive: Callable[[Any], None], raw: bool = False) -> None:
-        """Calls ``receive`` with every message, or with its serialised bytes if ``raw``."""
+        """Subscribes to a topic. ``receive`` is called with every message, or with its serialised bytes if ``raw``."""
         self._node.create_subscription(message, topic, receive, 100, raw=raw)
 
     def set(self, node: str, **values: Any) -> None:
         """Sets parameters of a node.
 
         Raises:
-            RuntimeError: the node refused them, or did not answer.
+            RuntimeError: the node refused a value, or did not answer.
         """
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
         request = SetParametersAtomically.Request(parameters=parameters)
@@ -105,7 +105,7 @@ class Observer:
         """Waits until each topic has a publisher and a subscriber.
 
         Raises:
-            RuntimeError: a topic has none after ``START_S`` seconds.
+            RuntimeError: a topic lacks one of the two after ``START_S`` seconds.
         """
         end = time.monotonic() + START_S
         for topic in topics:
@@ -137,10 +137,10 @@ class Observer:
 
 
 class Arrivals:
-    """Records when detections arrived, and how old their images were.
+    """Records when detections arrived, and how old their images were. An age is the time since the image's stamp.
 
-    It reads only the stamps of messages. rclpy needs 3 ms of a core to make objects of 48 boxes, and rivals need the
-    core.
+    It reads only the stamps of messages, because rclpy needs 3 ms of a core to make objects of 48 boxes. The rivals
+    need the cores.
     """
 
     def __init__(self, observer: Observer, topic: str) -> None:
@@ -156,17 +156,19 @@ class Arrivals:
         """Waits for ``seconds`` seconds, and then for a new arrival if there was none.
 
         Raises:
-            RuntimeError: nothing arrives.
+            RuntimeError: nothing arrives within ``ANSWER_S`` seconds.
         """
         count = len(self._arrivals)
         time.sleep(seconds)
         self._wait_for(count + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Returns the rate (1/s) and the ages (s) of arrivals in ``seconds``, or in a longer time if hardly any come.
+        """Returns the rate (1/s) and the ages (s) of the arrivals in the next ``seconds`` seconds.
+
+        If fewer than ``MIN_ARRIVALS`` come, it waits longer.
 
         Raises:
-            RuntimeError: nothing arrives.
+            RuntimeError: fewer than ``MIN_ARRIVALS`` have come after ``ANSWER_S`` more seconds.
         """
         begin, first = time.monotonic(), len(self._arrivals)
         time.sleep(seconds)
@@ -185,7 +187,7 @@ class Arrivals:
         return [age for _, age in self._arrivals[count:]]
 
     def wait_for_quiet(self) -> None:
-        """Waits until nothing has arrived for ``QUIET_S``, so that the next rival has the machine for itself."""
+        """Waits until nothing has arrived for ``QUIET_S`` seconds. The next rival then has the machine for itself."""
         while True:
             count = len(self._arrivals)
             time.sleep(QUIET_S)

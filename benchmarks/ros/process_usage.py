@@ -26,7 +26,7 @@ class ProcessUsage:
 
     @contextmanager
     def of(self, rival: str) -> Iterator[None]:
-        """Measures a rival's turn, for as long as the ``with`` block runs."""
+        """Measures the processor time of one turn of a rival, which runs inside the ``with`` block."""
         begin, cpu = time.perf_counter(), self._cpu_seconds(rival)
         yield
         seconds, cpu = time.perf_counter() - begin, self._cpu_seconds(rival) - cpu
@@ -35,8 +35,9 @@ class ProcessUsage:
     def row(self, rival: str) -> dict[str, float]:
         """Returns the figures of a rival for a row of a report.
 
-        ``peak_mb`` is the peak memory since the start, summed over the rival's processes. Shared memory counts once for
-        each process. ``cpu_busy`` is the share of all cores' time that the rival used, as the mean of its turns.
+        ``peak_mb`` is the peak memory since the start of the processes in MB, summed over the rival's processes. Shared
+        memory counts once for each process. ``cpu_busy`` is the share of all cores' time that the rival used, as the
+        mean of its turns.
         """
         peak = sum(peak_bytes(process) for process in self._processes[rival]) / MB
         return {"peak_mb": peak, "cpu_busy": statistics.mean(self._busy[rival])}

@@ -1,4 +1,4 @@
-"""Starts nodes in processes of their own, and says for how long they take turns."""
+"""Starts nodes in processes of their own, and says for how many seconds rivals take turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ ENDING_S = 3.0
 
 
 def seconds_of_turns(chosen: argparse.Namespace, full_s: float) -> float:
-    """Returns how long rivals take turns; a quick run leaves time for all processes to end."""
+    """Returns for how many seconds rivals take turns; see ``seconds_for_turns``.
+
+    In a quick run, ``ENDING_S`` seconds are left for all processes to end.
+    """
     left = seconds_for_turns(chosen, full_s)
     return max(0.0, left - ENDING_S) if chosen.quick else left
 
@@ -34,7 +37,7 @@ def set_up_middleware() -> None:
 
 
 class Processes:
-    """Starts nodes in processes of their own. The end of the ``with`` block ends them all."""
+    """Starts nodes in processes of their own. The end of the ``with`` block ends all processes."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -51,12 +54,12 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         **parameters: Any,
     ) -> int:
-        """Runs a Python command as nodes; returns its process id.
+        """Runs a Python command that starts nodes. Returns its process id.
 
         Args:
             command: the arguments of the Python interpreter.
             namespace: the namespace of the nodes.
-            name: the node's new name.
+            name: the node's new name. None: it keeps its own.
             remap: new names of topics, by their old names.
             environment: variables that are set only for this process.
             parameters: the parameters of the nodes.
@@ -71,7 +74,7 @@ class Processes:
         return self.run([sys.executable, *command, *ros], environment)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-        """Runs any command, with variables that are set only for it; returns its process id."""
+        """Runs any command, with environment variables that are set only for it. Returns its process id."""
         self._started.append(subprocess.Popen(command, env={**os.environ, **(environment or {})}))
         return self._started[-1].pid
 

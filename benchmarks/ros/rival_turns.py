@@ -1,4 +1,4 @@
-"""Measures rivals through ROS: each in turn gets images and is watched for a moment."""
+"""Measures rivals through ROS: one rival at a time gets images, and its detections are watched for a moment."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def steady(measure: Callable[[], float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The measurements of a rival in one moment.
+    """What was measured while a rival was watched.
 
     Attributes:
         frames_hz: how many detections arrived per second.
-        latency_s: the median age of their images, in seconds.
-        batches: the pipeline's batches; empty for other rivals.
+        latency_s: the median age of the detections in seconds, from the image's stamp to the arrival.
+        batches: the pipeline's batches from its trace; empty for other rivals.
         shares: the share of the time in which each of the pipeline's stages worked; empty for other rivals.
     """
 
@@ -61,11 +61,11 @@ class RivalTurns:
         observer: receives the detections.
         trace: the trace of the pipeline's batches.
         processes: the process ids of each rival.
-        set_rate: sets a rival's images per second; 0 stops its camera.
+        set_rate: sets how many images per second a rival's camera sends; 0 stops it.
 
     Attributes:
         rivals: the names of the rivals.
-        usage: the usage of each rival's process, at saturation and at the moderate rate.
+        usage: memory and processor time of each rival's processes, for the contests SATURATION and LATENCY.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class RivalTurns:
         """Sends a rival images, and watches it once it has run for ``settle_s`` seconds.
 
         Args:
-            contest: the contest that counts the rival's usage: SATURATION or LATENCY.
+            contest: the contest to which the rival's usage is added: SATURATION or LATENCY.
             rival: the rival's name.
-            rate: images per second.
+            rate: how many images per second the camera sends.
             seconds: how long the rival is watched.
             settle_s: how long the rival runs before it is watched.
         """

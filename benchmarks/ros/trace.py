@@ -1,4 +1,7 @@
-"""Reads a backbone's trace: when each stage worked on each batch, by the steady clock that all processes share."""
+"""Reads the trace file that a backbone writes: when each stage worked on each batch.
+
+Its times are those of the steady clock, which all processes of a machine share.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """When each stage worked on a batch, in seconds of the steady clock.
+    """When the stages worked on a batch, in seconds of the steady clock.
 
     Attributes:
         frames: the number of frames in the batch.
-        backbone, head: the beginning and the end of the stage's work.
+        backbone, head: when the backbone and the head began and ended their work.
         delivered: when the batch's detections were published.
     """
 
@@ -31,12 +34,12 @@ class Batch:
 
     @property
     def hop_s(self) -> float:
-        """The time from the end of the backbone to the start of the head. In it, the handle is made and sent."""
+        """The seconds from the end of the backbone to the start of the head. Meanwhile, the handle is made and sent."""
         return self.head[0] - self.backbone[1]
 
 
 class Trace:
-    """Reads a trace while it is written.
+    """Reads a trace file while a backbone writes it.
 
     Attributes:
         batches: all batches that were read so far.
@@ -50,7 +53,7 @@ class Trace:
         self._spans: dict[str, Span] = {}
 
     def read(self) -> int:
-        """Reads what was written since the last call; returns how many batches there are now."""
+        """Reads what was written since the last call. Returns how many batches ``batches`` has now."""
         with self._path.open(encoding="utf-8") as file:
             file.seek(self._offset)
             text = file.read()
@@ -62,10 +65,10 @@ class Trace:
         return len(self.batches)
 
     def wait_for(self, count: int, timeout_s: float) -> None:
-        """Waits until there are ``count`` batches.
+        """Waits until ``batches`` has ``count`` batches.
 
         Raises:
-            RuntimeError: there are fewer after ``timeout_s`` seconds.
+            RuntimeError: there are fewer batches after ``timeout_s`` seconds.
         """
         end = time.monotonic() + timeout_s
         while self.read() < count:

@@ -1,20 +1,22 @@
 """Compares how the pipeline and usual nodes start: time, processor time and memory up to the first detection.
 
 All rivals run the same ONNX file of the size of YOLOv8n, except one pipeline with the model `shapes` in torch. A camera
-sends 640x480 images from before the start. Time is from the start of the process to the arrival of the first message of
-detections at an observer. Processor time is that of the process and all that it started up to then. Memory is taken
-after five seconds in which images come slowly, and again after five more in which the camera is too fast for the
-network: a second compiled model then serves two batches at once. Shared pages count for each process. The rivals:
+sends 640x480 images already before the start. Time is from the start of the process to the arrival of the first message
+of detections at an observer. Processor time is that of the process and its child processes up to then. Memory is
+measured after five seconds in which images come slowly, and again after five more in which the camera is too fast for
+the network: a second compiled model then serves two batches at once. Shared pages are added for each process. The
+rivals:
 
 - `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process with that engine. Its cache holds the
   measurements of an earlier start.
-- `pipeline_first_start`: the same with OpenVINO and an empty cache, as after installation.
+- `pipeline_first_start`: the pipeline with OpenVINO and an empty cache, as after installation.
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
 - `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch itself counts.
 - `usual_openvino_fp32`, `usual_onnxruntime`: a node with one callback around the engine, in fp32.
-- `usual_openvino_as_it_compiles`: the node around OpenVINO as that compiles by default: in bf16 on processors with
-  AVX512_BF16 or AMX_BF16. Where the default is fp32, `usual_openvino_fp32` stands for both, and its row says so.
+- `usual_openvino_as_it_compiles`: the node around OpenVINO in the precision that OpenVINO takes by default: bf16 on
+  processors with AVX512_BF16 or AMX_BF16. Where the default is fp32, `usual_openvino_fp32` stands for both, and its row
+  says so.
 
 Rivals start in turns, in changing order, one at a time. Each has started once before. The claims compare with the nodes
 in fp32. A quick run has three starts of `pipeline_openvino` and of the nodes around OpenVINO, and takes their memory
@@ -72,7 +74,7 @@ GOALS = {START: 2.0, PROCESSOR: 2.0, ANONYMOUS: 1.7, BUSY: 1.7}  # at most so ma
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Starts the rivals again and again, and measures them."""
+    """Starts the rivals again and again, measures them, and returns the report."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder:
         pictures, model, cache = (Path(folder, name) for name in ("pictures", "yolo.onnx", "cache"))
@@ -97,9 +99,9 @@ def conclude(contest: Contest, rivals: tuple[str, ...], default: str) -> Report:
     """Returns the report: the claims, and the rows and figures behind them.
 
     Args:
-        contest: the turns.
-        rivals: their names.
-        default: the precision in which OpenVINO compiles here.
+        contest: the contest, with all its turns.
+        rivals: the names of the rivals.
+        default: the precision in which OpenVINO compiles here if none is named.
     """
     rows = [
         {

@@ -47,10 +47,10 @@ def usual(engine: str) -> str:
 
 
 def quick_rivals(default: str) -> tuple[str, ...]:
-    """Returns the names of a quick run's rivals: the pipeline with OpenVINO and the usual nodes around it.
+    """Returns the names of a quick run's rivals: the pipeline with OpenVINO and the usual nodes around OpenVINO.
 
     Args:
-        default: the precision in which OpenVINO compiles here.
+        default: the precision in which OpenVINO compiles here if none is named.
     """
     return without_twin((ours(OPENVINO), OPENVINO_FP32, OPENVINO_AS_IT_COMPILES), default)
 
@@ -59,7 +59,7 @@ def all_rivals(default: str) -> tuple[str, ...]:
     """Returns the names of all rivals that this machine can start.
 
     Args:
-        default: the precision in which OpenVINO compiles here.
+        default: the precision in which OpenVINO compiles here if none is named.
     """
     launched = [LAUNCHED] if shutil.which("ros2") else []
     nodes = OPENVINO_FP32, OPENVINO_AS_IT_COMPILES, USUAL_ONNXRUNTIME
@@ -74,8 +74,9 @@ class Starts:
         observer: receives the detections.
         feed: sends the images.
         model: the ONNX file.
-        cache: the user's cache folder for all rivals but FIRST, which always gets an empty one.
-        settle_s: how long images come slowly before memory is measured, and then fast before it is measured again.
+        cache: the cache folder of all rivals but FIRST, which has an empty folder at each start.
+        settle_s: for how many seconds images come slowly before memory is measured. Then they come fast for as long
+            before memory is measured again.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Starts:
             self._measure(rival)
 
     def turn(self, number: int) -> dict[str, float]:
-        """Starts each rival once, and returns its figures as ``RIVAL FIGURE``."""
+        """Starts each rival once. Returns its figures, named in ``START_FIGURES``, under the names ``RIVAL FIGURE``."""
         found = {}
         for rival in rotated(self.rivals, number):
             found |= {f"{rival} {name}": value for name, value in self._measure(rival).items()}

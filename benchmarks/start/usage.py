@@ -12,7 +12,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def family_of(processes: Iterable[int]) -> set[int]:
-    """Returns the ids of processes and of their running descendants."""
+    """Returns the ids of processes and of all their running child processes, children of children included."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -28,13 +28,13 @@ def family_of(processes: Iterable[int]) -> set[int]:
 def processor_seconds(processes: Iterable[int]) -> float:
     """Returns the processor time of processes since their start, in user mode and in the kernel, in seconds.
 
-    Children that have ended count too. Clock ticks, usually of 10 ms, limit the precision.
+    The time of children that have ended is included. Clock ticks, usually of 10 ms, limit the precision.
     """
     return sum(sum(map(int, _fields(process)[11:15])) for process in processes) * TICK_S
 
 
 def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
-    """Returns the resident and the anonymous memory of processes in MB. Shared pages count for each process.
+    """Returns the resident and the anonymous memory of processes in MB. Shared pages are added for each process.
 
     Anonymous memory belongs to one process. It does not include libraries, which the kernel keeps only once.
     """

@@ -4,8 +4,8 @@ A batch's features go from the backbone to the head. They stay within a process,
 process, or are copied over DDS, as to another host. Rivals take turns, and the others are quiet meanwhile. All times
 come from the backbone's own trace, on the steady clock that all processes share.
 
-For the hop, batches go one at a time, each when the last one is done. The time is from the end of the backbone to the
-start of the head. For `network` it is the time both ways, because that transport does not compare the clocks of two
+The hop is the time from the end of the backbone to the start of the head. Batches go one at a time, each when the batch
+before is done. For `network`, the hop is the time both ways, because that transport does not compare the clocks of two
 hosts. Plain DDS is a message of the same size to a callback that does nothing, sent about as often.
 
 For frames per second, the images of several batches come at once and wait in the middleware. The time is from the start
@@ -63,7 +63,7 @@ FULL_S = 600.0
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Starts all processes and measures."""
+    """Starts all processes, measures, and returns the report."""
     set_up_middleware()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -100,7 +100,7 @@ def draw_picture(folder: Path) -> None:
 
 
 def environment(profile: str) -> dict[str, str]:
-    """Returns the environment of processes with the shipped profile, or with none."""
+    """Returns a process's environment: with the shipped Fast DDS profile if ``profile`` is SHIPPED, or without."""
     without = {key: value for key, value in os.environ.items() if key not in PROFILE_VARIABLES}
     return without | {PROFILE_VARIABLES[0]: str(PROFILE)} if profile == SHIPPED else without
 

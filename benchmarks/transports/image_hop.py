@@ -1,10 +1,10 @@
-"""Sends 1080p images from one process to another, one at a time. Measures how long they take, and how many arrive.
+"""Sends 1080p images from one process to another, one at a time. Measures how long an image takes, and how many arrive.
 
     python benchmarks transports.image_hop receive NAME
 
 starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each line, it lets the sender send
-COUNT images, each one when the last has arrived or its time is over. It prints their median seconds from publish to
-callback, and the part that arrived. As for any node, the environment selects the Fast DDS profile.
+COUNT images, each when the image before has arrived or its time is over. It prints their median seconds from publish to
+callback, and the share of images that arrived. As for any node, the environment selects the Fast DDS profile.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ SEND, RECEIVE = "send", "receive"
 
 
 class ImageHop(LineProcess):
-    """Starts and controls two processes with the same profile from the benchmark's process.
+    """Starts and controls a sender and a receiver of images, from the process of the benchmark.
+
+    Both are processes of their own, with the same Fast DDS profile.
 
     Args:
-        name: the name of the pair. No other pair may have it.
+        name: the name of the pair of processes. No other pair may have the same name.
         environment: the environment of both processes.
     """
 
@@ -52,7 +54,9 @@ class ImageHop(LineProcess):
         return [self._process.pid, *map(int, self._answer())]
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Sends ``count`` images; returns their median seconds, NaN if none arrived, and the part that arrived.
+        """Sends ``count`` images one by one to a reader with this reliability.
+
+        Returns the median seconds from publish to callback (NaN if none arrived), and the share of images that arrived.
 
         Raises:
             RuntimeError: nothing arrived at a reliable reader, or a process has ended.
@@ -72,14 +76,18 @@ class ImageHop(LineProcess):
 
 
 def topic(name: str, reliability: str) -> str:
-    """Returns the topic of images for subscriptions with a reliability."""
+    """Returns the topic on which a pair of processes sends images to the reader with a reliability."""
     return f"{name}/{reliability}"
 
 
 def send(node: Node, name: str) -> None:
-    """Publishes an image for each line of input; a line names a reliability.
+    """Publishes an image for each line of the standard input. The line names the reliability of the topic.
 
-    Images hold their number and a steady time.
+    The header of an image holds the image's number, and the time of the steady clock at which it is sent.
+
+    Args:
+        node: the node that publishes.
+        name: the name of the pair of processes.
     """
     publishers = {each: node.create_publisher(Image, topic(name, each), QoSProfile(depth=5)) for each in TIMEOUT_S}
     data = array.array("B", bytes(3 * HEIGHT * WIDTH))
@@ -114,7 +122,7 @@ class ImageReceiver:
         )
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Gets ``count`` images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        """Lets the sender send ``count`` images, one by one; see ``ImageHop.measure``."""
         assert self.sender.stdin is not None
         ages = []
         for _ in range(count):
@@ -134,7 +142,7 @@ class ImageReceiver:
 
 
 def receive(node: Node, name: str) -> None:
-    """Answers the lines of the standard input until it ends."""
+    """Runs the receiver: starts the sender, and answers the lines of the standard input until it ends."""
     receiver = ImageReceiver(node, name)
     try:
         for reliability in TIMEOUT_S:
@@ -149,7 +157,7 @@ def receive(node: Node, name: str) -> None:
 
 
 def main() -> int:
-    """Runs one of the two processes."""
+    """Runs the sender or the receiver, as the first argument says."""
     role, name = sys.argv[1:]
     rclpy.init()
     node = rclpy.create_node(f"{role}_{os.getpid()}")

@@ -1,4 +1,4 @@
-"""A pipeline with one transport, for the benchmark of transports."""
+"""A pipeline with one transport, for the benchmark ``transports``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ class TransportPipeline:
             self.one_by_one(1)
 
     def one_by_one(self, batches: int) -> list[Batch]:
-        """Sends batches one by one, each when the last one is done."""
+        """Sends batches one by one, each when the batch before is done. Returns them as they are in the trace."""
         return [self.burst(1)[0] for _ in range(batches)]
 
     def burst(self, batches: int) -> Sequence[Batch]:
-        """Sends the images of several batches at once, and waits until all batches are done."""
+        """Sends the images of several batches at once, and waits until all batches are done.
+
+        Returns the batches as they are in the trace.
+        """
         before = self._trace.read()
         self._feed.burst(image_topic(self.name), batches * self._setting[1])
         self._trace.wait_for(before + batches, BATCH_TIMEOUT_S)
@@ -52,7 +55,16 @@ class TransportPipeline:
 
 
 def start(processes: Processes, name: str, trace: str) -> list[int]:
-    """Starts the nodes of a transport; returns their process ids."""
+    """Starts a pipeline with a transport: one process, or one for the head and one for the backbone.
+
+    Args:
+        processes: starts the nodes.
+        name: the name of the transport.
+        trace: the file to which the backbone writes its trace.
+
+    Returns:
+        The process ids.
+    """
     model = {"model": "shapes", "weights": "none"}
     images = {
         "image_reliability": "reliable",
@@ -70,7 +82,7 @@ def start(processes: Processes, name: str, trace: str) -> list[int]:
 
 
 def wait_for(observer: Observer, name: str) -> None:
-    """Waits until the nodes of a transport are connected."""
+    """Waits until the nodes of the pipeline with transport ``name`` are connected."""
     topics = {"shared_memory": ("features", "features/release"), "network": ("features/data", "features/release")}
     # with network, the head subscribes once the backbone has chosen it
     observer.wait_for_nodes(image_topic(name), *(f"/{name}/{topic}" for topic in topics.get(name, ())))
@@ -78,5 +90,5 @@ def wait_for(observer: Observer, name: str) -> None:
 
 
 def image_topic(name: str) -> str:
-    """Returns the topic of a transport's images."""
+    """Returns the image topic of the pipeline with a transport."""
     return f"/{name}/image"

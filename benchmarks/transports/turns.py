@@ -27,7 +27,7 @@ DDS_PERIOD_S = 0.1
 
 
 class Bench:
-    """Measures a pipeline with each transport, and a pair of processes with each profile.
+    """Measures a pipeline with each transport, and a pair of processes with each Fast DDS profile.
 
     Attributes:
         usage: the usage of the rivals' processes, by contest.
@@ -52,7 +52,7 @@ class Bench:
         self.own_usage = Usage()
 
     def hop(self, turn: int) -> dict[str, float]:
-        """Returns the median hop of each transport and of DDS in a turn, in seconds."""
+        """Returns the median hop of each transport and of plain DDS in a turn, in seconds, by rival and size."""
         found = {}
         for size, rivals in self._hops.items():
             for rival in rotated(rivals, turn):
@@ -67,7 +67,7 @@ class Bench:
         return found
 
     def frames(self, turn: int) -> dict[str, float]:
-        """Returns the frames/s of each transport in a turn, and how busy its stages were."""
+        """Returns each transport's frames per second in a turn, and the share of time in which each stage worked."""
         found = {}
         for rival in rotated(TRANSPORTS[:2] if self._is_quick else TRANSPORTS, turn):
             self._transports[rival].set(*SIZES[LARGE])
@@ -79,7 +79,7 @@ class Bench:
         return found
 
     def images(self, turn: int) -> dict[str, float]:
-        """Returns the median seconds of a 1080p image with each profile, and the part that best-effort readers get."""
+        """Returns the median seconds of a 1080p image with each profile, and the share that best-effort readers get."""
         found = {}
         for profile in rotated((SHIPPED, DEFAULT), turn):
             with self.usage["1080p"].of(profile):

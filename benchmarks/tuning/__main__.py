@@ -1,14 +1,15 @@
 """Tuning: what it gains on this machine, how it compares with vendors' libraries, and how soon it finds the best.
 
-- Each model as built, as it runs untuned, as tuned in so many seconds, and by the vendors' libraries, which take turns.
-  A turn is a short group of calls of each; all ratios are of the same turns. The paper's Table 5 compares with its own
-  untuned templates, and its Tables 1 to 3 with vendors. Vendors are ONNX Runtime and OpenVINO on a CPU, and cuDNN on a
+- A model takes turns with itself: as built, untuned, tuned, and run by the vendors' libraries. A turn is a short group
+  of calls of each; all ratios are of the same turns. Table 5 of paper 004 compares with its own untuned templates, and
+  its Tables 1 to 3 with vendors. Vendors are ONNX Runtime and OpenVINO on a CPU, and cuDNN on a
   GPU. Batch 1, fp32, all cores, the network alone. OpenVINO takes part once more as it compiles if no precision is
   named, unless that is fp32 too; the row says which. docs/paper_models.md says which models stand for the paper's.
-- A small space of one model (forms, threads, batch sizes) is measured exhaustively. Then guided and random search are
-  replayed on what was recorded, in each turn with another seed: trials and seconds until within 5 % of the best that
-  there is. Seconds are those of the trials then, and what the search itself needs now.
-- What the next start needs to read its record: once in each turn.
+- A small space of one model (execution configs and batch sizes) is measured exhaustively. Then guided and random search
+  are replayed on the recorded times, in each turn with another seed. Counted are the trials and seconds until a
+  configuration is within 5 % of the best one of the space. The seconds are those of the recorded trials, and those that
+  the search itself needs now.
+- How long the next start needs to read the record of the tuned network, once in each turn.
 
 A row's `usage` is that of this process while a network has its turns; its memory holds all networks of the model.
 A full run takes most of an hour. `--models A B` tunes only these models; `--models` without names only compares
@@ -55,12 +56,12 @@ class Extent:
     """Says how much is measured.
 
     Attributes:
-        models: the models that are tuned.
+        models: the names of the models that are tuned.
         seconds: how long each model is tuned.
         group_s: how many seconds a network is called in a turn.
-        batch_sizes: the batch sizes of the space that is searched.
-        searched: the model of that space.
-        trial_s: an uncertain measurement in that space is not repeated after this many seconds.
+        batch_sizes: the batch sizes of the space on which searches are compared.
+        searched: the name of the model of this space.
+        trial_s: an uncertain measurement in this space is not repeated after this many seconds.
         is_quick: whether vendors' networks are exported in the quick way, and all contests share the time.
     """
 
@@ -84,14 +85,14 @@ def run(
     searches: bool = True,
     before: Sequence[Row] = (),
 ) -> Report:
-    """Measures everything.
+    """Tunes and measures the models, compares searches, and returns the report.
 
     Args:
         extent: how much is measured.
         device: the device that runs the networks.
         seconds: returns how long contests may take turns from now on.
         searches: whether searches are compared.
-        before: rows of an earlier run. Rows about what is measured now are left out.
+        before: rows of an earlier run. The report repeats them, except those about models and searches of this run.
     """
     rows: list[Row] = []
     replays = Replays(record_costs(extent.searched, extent.batch_sizes, extent.trial_s, device)) if searches else None
@@ -122,6 +123,7 @@ def run(
 
 
 def subject_of(row: Row) -> str:
+    """Returns the model or the search that a row is about."""
     return str(row["model" if row["what"] == "model" else "search"])
 
 
@@ -140,7 +142,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def panels_of(rows: Sequence[Row]) -> list[Panel | Curve]:
-    """Returns the panels of the picture."""
+    """Returns the panels of the picture: one for each model, and two about searches if there are rows of them."""
     panels: list[Panel | Curve] = [Panel(row["model"], "ms", row["samples"]) for row in rows if row["what"] == "model"]
     searches = {row["search"]: row for row in rows if row["what"] == "search"}
     if searches:

@@ -52,7 +52,7 @@ Row = Mapping[str, Any]
 
 
 class Rivals:
-    """Tunes a model first, and then lets its networks take turns.
+    """Tunes a model, and then lets the ways to run its network take turns.
 
     Args:
         name: the model's name.
@@ -60,10 +60,10 @@ class Rivals:
         database: keeps the trials.
         seconds: how long the model is tuned.
         group_s: how many seconds each network is called in a turn; at least one call.
-        quick_export: whether a vendor's network is exported in the quick way.
+        quick_export: whether the network is exported for vendors in the quick way; see ``quickly`` of ``vendors_of``.
 
     Attributes:
-        contest: the contest of the networks.
+        contest: the contest of the ways to run the network.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Rivals:
                     run()
 
     def row(self) -> Row:
-        """Returns the row of this model: its figures and the tuned configuration."""
+        """Returns the row of this model: the figures of each way to run it, and the tuned configuration."""
         figures, best = self.contest.figures, self._best
         return {
             "what": "model",
@@ -132,7 +132,15 @@ class Rivals:
 def networks(
     name: str, model: SplitModel, tuned: BestKnown, quick_export: bool, say: Callable[[str], None]
 ) -> dict[str, Run]:
-    """Ways to run a network on one image; ``say`` is told what there is to say of vendors' ones."""
+    """Returns functions that run a model's network on one image, by name: as built, untuned, tuned, and by vendors.
+
+    Args:
+        name: the model's name.
+        model: the model as it runs untuned.
+        tuned: the best records of the model.
+        quick_export: whether the network is exported for vendors in the quick way; see ``quickly`` of ``vendors_of``.
+        say: called with sentences about the vendors' libraries; see ``vendors_of``.
+    """
     _, module = build_model(ModelSpec(name, "random"))
     module = module.to(model.device)
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
@@ -159,7 +167,7 @@ def networks(
 
 
 def to_its_end(call: Run, device: torch.device) -> Run:
-    """Returns the call. On a GPU, it then returns only when the GPU has finished."""
+    """Returns a function that runs ``call`` and, on a GPU, waits until the GPU has finished."""
     if device.type != "cuda":
         return call
 
@@ -190,10 +198,11 @@ def claims_of_model(row: Row) -> list[Claim]:
 
 
 def times_vendors(row: Row) -> Estimate:
-    """How many times our time the best vendor's is in fp32; NaN where none took part, or the search was too short.
+    """Returns the time of the fastest vendor's library in fp32, divided by that of the tuned network.
 
-    A short search finds another configuration each time. These differ by more than the claim's margin. So one of them
-    is not a sound sample, however many turns it has.
+    Returns NaN if no library took part, or if the search was shorter than ``MIN_SEARCH_S``. A short search finds
+    another configuration each time, and these configurations differ by more than the claim's margin. So one of them is
+    no sound sample, however many turns it has.
     """
     if row["searched_s"] < MIN_SEARCH_S:
         return NOTHING

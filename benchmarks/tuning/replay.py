@@ -1,4 +1,4 @@
-"""Replays a search against recorded costs."""
+"""Replays a search on recorded costs, without measuring."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from split_infer_ros.search.strategies import Search, Tried
 def replay(
     search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, max_trials: int | None = None
 ) -> list[Tried]:
-    """Returns the configurations that a search tries, in order. Recorded costs are the results of its trials.
+    """Returns the configurations that a search tries, in order, each with its recorded cost.
 
     Args:
         search: a search of a space in which every configuration was recorded.
-        costs: the seconds of each ``frozen`` configuration; infinite if it failed.
-        goal_s: the search ends at a cost that is at most this.
+        costs: the seconds of each configuration, by its ``frozen`` form; infinite if the configuration failed.
+        goal_s: the search ends when a configuration takes at most this many seconds.
         max_trials: the search ends after this many trials; None sets no limit.
     """
     tried: list[Tried] = []

@@ -1,4 +1,4 @@
-"""Measures a small space exhaustively, and replays searches on it, seed by seed."""
+"""Measures all configurations of a small space, and replays searches on the measured times, seed by seed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A measured space.
+    """A space in which every configuration was measured.
 
-    For each configuration: samples of the seconds per image, and the seconds that its trial took.
+    Attributes:
+        space: the space.
+        samples: the samples of the seconds per image, by the ``frozen`` form of the configuration.
+        took: the seconds that the trial took, by the ``frozen`` form of the configuration.
     """
 
     space: Space
@@ -43,13 +46,13 @@ class Recorded:
     took: Mapping[Frozen, float]
 
     def costs(self) -> dict[Frozen, float]:
-        """Returns the median cost of each configuration."""
+        """Returns the median seconds per image of each configuration."""
         return {config: statistics.median(samples) for config, samples in self.samples.items()}
 
     def drawn_costs(self, seed: int) -> dict[Frozen, float]:
         """Returns costs that another measurement might have found: medians of samples that are drawn with replacement.
 
-        Otherwise, configurations with nearly equal costs would always have the order of one measurement.
+        With the measured medians, configurations with nearly equal costs would have the same order in every replay.
         """
         random = np.random.default_rng(seed)
         return {
@@ -59,7 +62,7 @@ class Recorded:
 
 
 def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device: torch.device) -> Recorded:
-    """Tries all configurations of a space of execution configs and batch sizes, on torch.
+    """Measures all configurations of a space of execution configs and batch sizes, on engine torch.
 
     Args:
         model: the name of the model.
@@ -83,9 +86,12 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
 
 
 class Replays:
-    """Replays guided and random search on recorded costs, each until it is near the best cost.
+    """Replays guided and random search on recorded costs. A search ends at a cost near the best one; see ``WITHIN``.
 
-    Turns are independent of each other: each has a seed and drawn costs of its own.
+    Turns are independent of each other: each has its own seed and its own drawn costs.
+
+    Args:
+        recorded: the measured space.
 
     Attributes:
         contest: the contest of the two searches.
@@ -134,7 +140,10 @@ class Replays:
 
 
 def claims_of_searches(rows: Sequence[Row]) -> list[Claim]:
-    """Returns the claim about how many trials guided search needs. Without the rows of both searches, there is none."""
+    """Returns the claim about how many trials guided search needs, as a share of the trials of random search.
+
+    Returns no claim if the rows of one of the two are missing.
+    """
     by_kind = {row["search"]: row for row in rows}
     if not by_kind.keys() >= {GUIDED, RANDOM}:
         return []

@@ -1,10 +1,11 @@
 """Two pipelines share the cores, each with a camera that is too fast. Measures the age and number of their results.
 
 Each pipeline is a process of its own with a detector of the size of YOLOv8n. A camera in another process sends images
-to both, and an observer in this process receives the detections. Its clock gives their age: from the image's stamp to
-the detections' arrival. In each turn, both pipelines have one setting after the other, in changing order:
+to both, and an observer in this process receives the detections. The age of a result
+is the time from the image's stamp to the arrival of its detections. In each turn, both pipelines have one setting after
+the other, in changing order:
 
-- `defaults`: the parameters as they are.
+- `defaults`: all parameters at their defaults.
 - `latency`: `objective: latency`, so that no batch runs beside another one of its process.
 - `alone`: the defaults, with images for the first pipeline only.
 
@@ -43,7 +44,7 @@ FULL_S = 400.0
 
 
 class Bench:
-    """Measures the settings, one after another.
+    """Measures the two pipelines with each setting.
 
     Args:
         observer: receives the detections.
@@ -55,7 +56,10 @@ class Bench:
         self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in PIPELINES}
 
     def turn(self, turn: int) -> dict[str, float]:
-        """Returns, for each setting, frames per second and the 50th and 99th percentile of the age in seconds."""
+        """Runs each setting once. Returns frames per second, and the 50th and 99th percentile of the age in seconds.
+
+        If both pipelines get images, the figures are of both together.
+        """
         found: dict[str, float] = {}
         for rival in rotated(RIVALS, turn):
             fed = PIPELINES[:1] if rival == ALONE else PIPELINES
@@ -83,7 +87,10 @@ class Bench:
 
 
 def claims_of(contest: Contest) -> list[Claim]:
-    """Returns the claims that results with the defaults are not much older, and not fewer, than without lanes."""
+    """Returns the claims that compare ``defaults`` with ``latency``, where no pipeline uses lanes.
+
+    With the defaults, results are not much older, and not fewer.
+    """
     figures, turn_s = contest.figures, contest.turn_s
 
     def over(name: str) -> Any:
@@ -97,7 +104,7 @@ def claims_of(contest: Contest) -> list[Claim]:
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Starts all processes and measures."""
+    """Starts all processes, measures, and returns the report."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         pictures, model = Path(folder, "pictures"), Path(folder, "yolo.onnx")

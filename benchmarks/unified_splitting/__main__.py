@@ -1,14 +1,14 @@
-"""Compares split inference with the whole model on the GPU: the paper's table, on this machine (§6).
+"""Compares split inference with the whole model on the GPU: the table of paper 000 (§6), on this machine.
 
 Each model runs in several configurations, which get the same images, already resized:
 
 - `baseline, as built`: the whole model, one batch after another. The paper's gains are over this configuration.
-- `baseline, prepared`: the same with the preparation that the split model gets as well: folded, channels last, packed.
-  The gain over this configuration is due only to splitting.
+- `baseline, prepared`: the whole model with the preparation that the split model gets as well: folded, channels last,
+  packed. The gain over this configuration is due only to splitting.
 - `optimised`: the prepared model with page-locked memory, prefetching and CUDA graphs, all asynchronous.
 - `split, planner's split point`: our pipeline at the split point that the planner takes from a profile of the same run.
-- `split, paper's split point`: the same pipeline, split between the features and the classifier (§4.4). In a detector,
-  it is before the heads. If both split points are the same, they share a row.
+- `split, paper's split point`: our pipeline, split between the features and the classifier (§4.4), or before the heads
+  of a detector. If both split points are the same, they share a row.
 - `split, planner's split point, two processes`: backbone and head are two processes with slots in shared memory, as
   the paper's two workers are. Its memory and processor time are those of the backbone's process.
 - `split, split point ...`: the best other fixed split points, at the smallest batch size.
@@ -78,7 +78,10 @@ PROGRESS_S = 60.0  # time between two lines of progress
 def measure_quickly(
     names: Sequence[str], device: torch.device, *, extent: SplitExtent, chosen: argparse.Namespace
 ) -> list[MatchResult]:
-    """Measures all models at all batch sizes together. Most time goes to the widest interval."""
+    """Measures all models at all batch sizes together, and returns their results.
+
+    Most turns go to the contest with the widest interval.
+    """
     matches = []
     for name in names:
         subject = Subject(name, device, extent)
@@ -99,7 +102,7 @@ def measure_fully(
 ) -> list[MatchResult]:
     """Measures one batch size of one model after another, until each configuration has its samples.
 
-    The large batches of all models would not fit into memory at once.
+    Returns the results. The large batches of all models would not fit into memory at once.
     """
     results: list[MatchResult] = []
     for name in names:
@@ -119,7 +122,7 @@ def measure_fully(
 
 
 def take_all(contest: Contest, turns: int) -> None:
-    """Takes turns until there are ``turns``, and prints the progress every minute."""
+    """Runs turns of a contest until it has ``turns`` turns, and prints the progress every minute."""
     next_line = 0.0
     while contest.turns < turns:
         if time.monotonic() >= next_line:
@@ -154,7 +157,7 @@ def main() -> int:
 
 
 def default_models(on_gpu: bool, quick: bool) -> Sequence[str]:
-    """Returns as many models as there is time for. A CPU takes ten turns of one model in a minute."""
+    """Returns the names of as many models as there is time for. In a minute, a CPU runs ten turns of one model."""
     if quick:
         return MODELS[::3] if on_gpu else MODELS[:1]
     return MODELS + DETECTORS if on_gpu else MODELS

@@ -43,7 +43,7 @@ def claims_of(result: MatchResult) -> list[Claim]:
 
 
 def gains_of(result: MatchResult) -> list[Claim]:
-    """Returns the claims about the planner's split point against both baselines."""
+    """Returns the claims that compare the planner's split point with the baselines as built and prepared."""
     name, turn_s = f"{result.model}, batch {result.batch_size}: split", result.turn_s
     return [
         Claim(
@@ -74,7 +74,7 @@ def papers_gain(result: MatchResult) -> str:
 
 
 def gain(result: MatchResult, rival: str, over: str) -> Estimate:
-    """Returns a rival's throughput divided by another one's."""
+    """Returns a rival's throughput divided by that of the rival ``over``, in the same turn."""
     return ratio(result.samples(rival, "images_per_s"), result.samples(over, "images_per_s"))
 
 
@@ -117,7 +117,7 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
 
 
 def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
-    """Returns the claims that need a GPU, which runs only the backbone."""
+    """Returns the claims that are made only on a GPU: gains over the optimised rival, and overlap efficiency."""
     claims = []
     for model in dict.fromkeys(each.model for each in results):
         of_model = [each for each in results if each.model == model]
@@ -152,13 +152,17 @@ def threads_claim(result: MatchResult) -> Claim:
 
 
 def prediction_error(result: MatchResult) -> float:
-    """Returns the relative error of the profile's throughput against the median of the turns."""
+    """Returns by which share the throughput that the profile predicts differs from the median over the turns."""
     measured = float(np.median(result.samples(result.planners, "images_per_s")))
     return abs(result.predicted_images_per_s / measured - 1)
 
 
 def overlap_efficiency(result: MatchResult, rival: str) -> Samples:
-    """Returns, for each turn, the time that the slower stage alone needs for a batch, as a share of the period."""
+    """Returns the overlap efficiency of a rival in each turn.
+
+    It is the time that the slower stage alone needs for a batch, divided by the time between two batches. Its limit is
+    1.
+    """
     stages_s = [result.samples(rival, "backbone_alone_s"), result.samples(rival, "head_alone_s")]
     period_s = result.batch_size / np.asarray(result.samples(rival, "images_per_s"))
     return np.max(np.asarray(stages_s), axis=0) / period_s
@@ -167,7 +171,11 @@ def overlap_efficiency(result: MatchResult, rival: str) -> Samples:
 def jointly(combine: Statistic, parts: Sequence[tuple[Statistic, Samples]]) -> Estimate:
     """Returns a figure that combines one statistic of each contest.
 
-    All contests count with the same number of turns: that of the shortest contest.
+    Of each contest, only the last turns are used, as many as the contest with the fewest turns has.
+
+    Args:
+        combine: combines the statistics of all contests. It reduces their first axis.
+        parts: for each contest, the statistic and its samples.
     """
     turns = min(len(samples) for _, samples in parts)
 
@@ -178,7 +186,7 @@ def jointly(combine: Statistic, parts: Sequence[tuple[Statistic, Samples]]) -> E
 
 
 def rows_of(result: MatchResult) -> list[Mapping[str, Any]]:
-    """Returns one row for each configuration, with medians of the turns. A pair of values is an interval."""
+    """Returns one row for each configuration, with medians over the turns. A pair of values is a 95 % interval."""
     rows = []
     for row in result.rows:
         rival = str(row["configuration"])
@@ -218,7 +226,7 @@ def split_figures(result: MatchResult, rival: str) -> dict[str, Any]:
 
 
 def median_of(result: MatchResult, rival: str, figure: str) -> float:
-    """Returns the median of a rival's figure."""
+    """Returns the median of a rival's figure over the turns."""
     return float(np.median(result.samples(rival, figure)))
 
 

@@ -1,4 +1,4 @@
-"""Lets all configurations of one model at one batch size take turns."""
+"""Lets all configurations (rivals) of one model at one batch size take turns."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class MatchResult:
         model: the model's name.
         batch_size: images per batch.
         detects: whether the model is a detector.
-        figures: one sample per turn, by the key of rival and figure; see ``samples``.
+        figures: one sample per turn, by the rival's and the figure's name; see ``figure_key``.
         turn_s: seconds per turn.
         planners: the name of the rival at the planner's split point.
         fixed: the names of the rivals at other split points.
         predicted_images_per_s: the profile's prediction for the planner's split point.
-        agreement: the share of the planner's results that agree with the baseline's.
-        rows: a row for each rival, without figures that compare rivals.
+        agreement: the share of results at the planner's split point whose best class is the baseline's.
+        rows: a row for each rival. Figures that compare rivals are added later.
     """
 
     model: str
@@ -61,7 +61,7 @@ def figure_key(rival: str, figure: str) -> str:
 
 
 class Match:
-    """Holds all configurations of one model at one batch size.
+    """The contest of all configurations of one model at one batch size.
 
     Args:
         subject: the model.
@@ -70,7 +70,7 @@ class Match:
         conclude: returns the claims that depend only on this match.
 
     Attributes:
-        contest: takes the turns.
+        contest: the contest of the configurations.
         batches_a_turn: how many batches of each configuration are timed in a turn.
     """
 

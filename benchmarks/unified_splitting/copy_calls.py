@@ -1,10 +1,10 @@
-"""Counts the copy calls between the pre-processed images and the outputs of the head, with torch's profiler (§7.3).
+"""Counts the copy calls between the pre-processed images and the outputs of the head (§7.3), with torch's profiler.
 
-On a CPU, each ``aten::copy_`` counts. ``clone``, ``contiguous`` and ``to`` call it whenever they move data. On a GPU,
-each of CUDA's memory copies counts, and each of torch's copy kernels, also inside a recorded graph.
+On a CPU, a copy call is a call of ``aten::copy_``. ``clone``, ``contiguous`` and ``to`` call it whenever they move
+data. On a GPU, a copy call is one of CUDA's memory copies or of torch's copy kernels, also inside a recorded graph.
 
-The upload of raw images does not count, because it belongs to pre-processing. Operators that compute or join results,
-such as a sum or ``cat``, do not count, nor do reorders inside oneDNN or another library.
+The upload of raw images is not counted, because it belongs to pre-processing. Operators that compute or join results,
+such as a sum or ``cat``, are not counted, nor are reorders inside oneDNN or another library.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CopyCalls:
 
     Attributes:
         split: the copy calls of a split run.
-        own: the copy calls of the two partitions' own operators, without slots between them.
+        own: the copy calls of the partitions' own operators, if the partitions run without slots between them.
     """
 
     split: int
@@ -54,12 +54,12 @@ class CopyCalls:
 
     @property
     def added(self) -> int:
-        """The copy calls that the hand-over adds."""
+        """The copy calls that the hand-over from backbone to head adds: ``split - own``."""
         return self.split - self.own
 
 
 class NoHead:
-    """Stands for a head. It takes no handles."""
+    """Stands in for a head. It ignores all handles."""
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Does nothing."""
@@ -69,12 +69,12 @@ class NoHead:
 
 
 class SharedSlots:
-    """A connection with slots in shared memory. No other process reads them."""
+    """A connection that makes slots in shared memory, as for a head in another process. Nobody reads them."""
 
     shared = True
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
-        """Allocates slots in shared memory."""
+        """Allocates a pool of slots in shared memory."""
         return SharedSlotPool.allocate(layout, slots, place)
 
     def prepare_head(self, model: str, split_point: str, batch_size: int) -> None:
@@ -92,10 +92,10 @@ def count_copy_calls(
     pictures: Sequence[Pixels],
     connection: Connection[Any] | None = None,
 ) -> CopyCalls:
-    """Runs a batch through the steps of a plan and through the head, on this thread, and counts copy calls.
+    """Runs a batch through the backbone's plan and the head on this thread, and returns the number of copy calls.
 
     Args:
-        model: provides both partitions.
+        model: the model that is split.
         settings: the split point and the memory policy.
         pictures: the images of one batch.
         connection: makes the slots; None for slots of this process.

@@ -18,9 +18,12 @@ class Finish:
     """Turns the outputs of a batch into detections on the host, in pixels of each picture, as the head's stage does.
 
     Args:
-        entry: the model's entry. It has the decode.
-        device: the device that has the outputs.
-        limits: which detections are kept.
+        entry: the model's entry in the catalogue. It says how outputs become detections.
+        device: the device on which the outputs lie.
+        limits: the limits that decide which detections are kept.
+
+    Attributes:
+        on_device: whether outputs are decoded on ``device``. If not, they are decoded on the CPU.
     """
 
     def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
@@ -33,7 +36,10 @@ class Finish:
             self._decode = lambda outputs, limits: suppress(candidates(outputs), limits)
 
     def __call__(self, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels]) -> list[Detections]:
-        """Returns the detections of each picture. Detectors decode on the outputs' device, classifiers on the CPU."""
+        """Returns the detections of each picture.
+
+        A detector's outputs are decoded on the device where they lie, a classifier's outputs on the CPU.
+        """
         given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
         results = []
         for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):

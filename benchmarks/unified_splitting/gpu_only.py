@@ -1,7 +1,7 @@
-"""The rivals of split inference run the whole model on the GPU: as built, prepared, and optimised (§6.1).
+"""The rivals of split inference: the whole model on the GPU, as built, prepared, and optimised (§6.1).
 
-All three decode a detector's objects on the GPU. From a classifier, only the logits come to the CPU. Without a GPU, all
-three run on the CPU with the same code.
+All three rivals decode a detector's objects on the GPU. From a classifier, only the logits come to the CPU. Without a
+GPU, all three run on the CPU with the same code.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Baseline:
     """Runs the model as built, one batch after another: pre-process, upload, run, post-process, download.
 
     Args:
-        entry, module: the model. The module is copied.
+        entry: the model's entry in the catalogue.
+        module: the model as built. It is copied.
         device: the device that runs the model and decodes a detector's outputs.
-        limits: which detections are kept.
+        limits: the limits that decide which detections are kept.
     """
 
     def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device, limits: Limits) -> None:
@@ -55,7 +56,7 @@ class Baseline:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Takes batches until there are no more; ``deliver`` gets the detections of each batch."""
+        """Runs all batches. Calls ``deliver`` with the detections of each batch."""
         preprocess = self._entry.preprocess
         for pictures in batches:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
@@ -66,15 +67,15 @@ class Baseline:
 
 
 class Prepared:
-    """Runs the whole model, prepared like the split's backbone, one batch after another on one thread.
+    """Runs the whole model one batch after another on one thread, with the preparation of a split model's backbone.
 
     Batch norms are folded, convolutions are channels-last with packed weights, and on a GPU the model is recorded as a
-    CUDA graph. Images reach it in the same way as the split's backbone. Nothing overlaps.
+    CUDA graph. Images are pre-processed as for the backbone of a split model. Nothing overlaps.
 
     Args:
         model: the prepared model, on its device.
-        batch_size: the size of every batch; all are full.
-        limits: which detections are kept.
+        batch_size: the size of every batch. All batches are full.
+        limits: the limits that decide which detections are kept.
     """
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
@@ -101,7 +102,7 @@ class Prepared:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Takes batches until there are no more; ``deliver`` gets the detections of each batch."""
+        """Runs all batches. Calls ``deliver`` with the detections of each batch."""
         for pictures in batches:
             loaded = self._preprocessor.load(pictures, None if self._graphs is None else self._graphs.input)
             self._stream.wait_for(loaded.ready)
@@ -115,12 +116,13 @@ class Optimised:
     """Runs the prepared model with page-locked memory and a loader ahead of it. Everything is asynchronous.
 
     A thread gathers batches and uploads them on a stream of its own. The model, folded and channels-last, is one CUDA
-    graph. The results of a batch are decoded while the GPU computes the next one; for a detector, on a third stream.
+    graph. The results of a batch are decoded while the GPU computes the next batch. A detector decodes on a third
+    stream.
 
     Args:
         model: the prepared model, on its device.
         batch_size: the size of every batch.
-        limits: which detections are kept.
+        limits: the limits that decide which detections are kept.
     """
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
@@ -136,7 +138,7 @@ class Optimised:
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Takes batches, all full, until there are no more; ``deliver`` gets the detections of each batch."""
+        """Runs all batches, which must be full. Calls ``deliver`` with the detections of each batch."""
         free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
         loaded: queue.SimpleQueue[tuple[_Slot, Sequence[Pixels]] | None] = queue.SimpleQueue()
         for slot in self._slots:

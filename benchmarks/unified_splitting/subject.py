@@ -45,11 +45,11 @@ class SplitExtent:
     Attributes:
         batch_sizes: the batch sizes of every model.
         min_samples: at least how many images of each configuration are timed; 0 for as many as time allows.
-        turn_s: about how long a configuration's turn takes if ``min_samples`` is 0.
+        turn_s: about how many seconds a configuration's turn takes if ``min_samples`` is 0.
         profile_effort: how much the planner's profile measures.
         num_fixed: how many fixed split points compete besides the paper's, at the smallest batch size: the best ones in
             a brief trial.
-        num_tried: how many split points that trial tries, evenly spaced; 0 for all.
+        num_tried: how many split points the brief trial runs, evenly spaced; 0 for all.
     """
 
     batch_sizes: Sequence[int]
@@ -60,14 +60,30 @@ class SplitExtent:
     num_tried: int
 
     def batches_a_turn(self, choice: SplitChoice) -> int:
-        """Returns how many batches of each configuration are timed in a turn."""
+        """Returns how many batches of each configuration are timed in a turn, for the batch size of ``choice``."""
         if self.min_samples:
             return max(MIN_BATCHES, self.min_samples // (choice.batch_size * MIN_TURNS))
         return max(MIN_BATCHES, math.ceil(self.turn_s * choice.throughput / choice.batch_size))
 
 
 class Subject:
-    """One model, prepared for all its rivals, with its images and its profile."""
+    """One model, prepared for all its rivals, with its images and its profile.
+
+    Args:
+        name: the model's name in the catalogue.
+        device: the device that runs whole models and backbones.
+        extent: how much is measured.
+
+    Attributes:
+        entry: the model's entry in the catalogue.
+        extent: as given.
+        images: the images that all rivals get.
+        weights: the model's weights by name, as they are before the preparation.
+        limits: the limits that decide which detections are kept.
+        baseline: the whole model as built.
+        model: the prepared model.
+        profile: the planner's profile of all split points.
+    """
 
     def __init__(self, name: str, device: torch.device, extent: SplitExtent) -> None:
         self.entry = find_model(name)
@@ -87,9 +103,9 @@ class Subject:
 
     @property
     def papers_split_point(self) -> str:
-        """The split point between the features and the classifier (§4.4); in a detector, the one before its heads.
+        """The name of the split point between the features and the classifier (§4.4); in a detector, before its heads.
 
-        In a classifier, it is the catalogue's default. The paper has no detectors.
+        In a classifier, this is the default split point of the catalogue. The paper has no detectors.
         """
         backbone_points = [point.name for point in self.model.split_points if point.name.startswith("backbone.")]
         return backbone_points[-1] if backbone_points else self.model.split_point("default").name
@@ -119,8 +135,8 @@ class Subject:
     def fixed_split_points(self, planners: str, batch_size: int) -> list[str]:
         """Returns the best split points of a brief trial, without the planner's and the paper's.
 
-        If these two are the same, there is at least one. The turns measure all split points again, so luck in the trial
-        does not count.
+        If these two are the same, at least one other split point is returned. The turns measure all split points again,
+        so luck in the trial does not decide.
         """
         papers, extent = self.papers_split_point, self.extent
         num_fixed = extent.num_fixed or (1 if papers == planners else 0)
@@ -163,7 +179,13 @@ class Subject:
 
 @torch.inference_mode()
 def limits_for(entry: ModelEntry, module: nn.Module, images: Tensor) -> Limits:
-    """Returns limits that keep a classifier's best class, or ``CANDIDATES_PER_IMAGE`` candidates of a detector."""
+    """Returns limits that keep a classifier's best class, or about ``CANDIDATES_PER_IMAGE`` candidates of a detector.
+
+    Args:
+        entry: the model's entry in the catalogue.
+        module: the model.
+        images: a batch of inputs, (N, C, H, W). A detector's score threshold is chosen from its scores in them.
+    """
     if not isinstance(entry.decode, SuppressOverlaps):
         return TOP_1
     scores = entry.decode.candidates(module(images)).scores.flatten(1)

@@ -1,15 +1,16 @@
-"""Compares vision-specific operators with torchvision's or torch's own, and with naive ones.
+"""Compares this package's vision-specific operators with those of torchvision or torch, and with naive ones.
 
 - Suppression behind a detector's head: 3,234 boxes x 91 classes per image, 16 images, or 4 in a quick run. One call
   suppresses all classes of the batch; torchvision loops over images and classes. Boxes are spread over the
   picture, or nearly all of them lie on top of each other.
-- Each operator from 10 to 100,000 boxes per image and 1 to 64 images: is it ever slower than the library's? The rivals
-  take turns on the same values. Here box_nms has 20 classes, and its rival is batched_nms, image by image.
-- On a GPU, the kernels with which box_nms sorts and sums, against torch's own sort and sum of the same values.
-- Detectors end to end, one image, with these operators and with torchvision's loop, like the paper's Table 4. A quick
+- Each operator from 10 to 100,000 boxes per image and 1 to 64 images: is it ever slower than the library's operator?
+  The rivals take turns on equal values. Here box_nms has 20 classes, and its rival is batched_nms, image by image.
+- On a GPU, the kernels with which box_nms sorts and sums, against torch's own sort and sum of equal values.
+- Detectors end to end, one image, with these operators and with torchvision's loop, like Table 4 of paper 004. A quick
   run measures two of the three.
-- The cost for a detector of falling back to the CPU (section 3.1.2), on a GPU. Without a GPU, both devices are the CPU.
-  A row then states the cost of the copies in such a simulation, and nothing is claimed. A quick run skips it.
+- What it costs a detector on a GPU if some operators fall back to the CPU (section 3.1.2). Without a GPU, both devices
+  are the CPU. A row then states the cost of the copies in such a simulation, and nothing is claimed. A quick run
+  without a GPU skips this part.
 
 The benchmark runs on the CPU, and on a CUDA GPU if there is one. It needs only torch and torchvision. In the source
 tree, `PYTHONPATH=. python benchmarks vision_ops` runs it.
@@ -70,7 +71,7 @@ class Contests:
         self.fallbacks = [FallbackContest(name) for name in placed]
 
     def take_turns(self, seconds: float) -> None:
-        """Lets all contests take turns for this many seconds."""
+        """Runs turns of all contests for ``seconds`` seconds."""
         operators = [operator.contest for contests in self.operators.values() for operator in contests]
         others = [other.contest for other in (*self.detectors, *self.fallbacks)]
         take_turns([*operators, *others], seconds)
@@ -91,7 +92,7 @@ class Contests:
         return Report("vision_ops", claims=claims, rows=rows, panels=self.panels())
 
     def panels(self) -> list[Panel]:
-        """Returns panels of heads, and of detectors end to end."""
+        """Returns a panel for each suppression behind a detector's head, and for each detector end to end."""
         heads = [
             Panel(
                 operator.contest.name,
@@ -106,7 +107,7 @@ class Contests:
 
 
 def answers(questions: Sequence[Question], contests: Sequence[OperatorContest]) -> list[Claim]:
-    """Returns a claim for each question that concerns at least one contest."""
+    """Returns a claim for each question that is about the case of at least one contest."""
     claims = []
     for question in questions:
         concerned = [contest for contest in contests if question.concerns(contest.case)]

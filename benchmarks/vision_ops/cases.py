@@ -1,4 +1,7 @@
-"""Vision-specific operators and kernels at one size: this package's, the library's and a naive one, on equal values."""
+"""Makes cases: a vision-specific operator or kernel at one size, with its rivals, which get equal values.
+
+The rivals are this package's operator, the one of the library (torchvision or torch), and a naive one.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,17 @@ class Case:
 
 
 def boxes_of(random: torch.Generator, images: int, size: int, heavy: bool = False) -> Tensor:
-    """Returns boxes (images, size, 4) in pixels, spread over the picture or, if heavy, piled on top of each other."""
+    """Returns boxes, float32 (images, size, 4): left, top, right and bottom in pixels.
+
+    They are spread over the picture. If ``heavy``, nearly all of them lie on top of each other.
+    """
     corners = torch.rand((images, size, 2), generator=random) * (20 if heavy else 300)
     sides = torch.rand((images, size, 2), generator=random) * 60 + (200 if heavy else 10)
     return torch.cat([corners, corners + sides], dim=2)
 
 
 def head(device: torch.device, random: torch.Generator, images: int, heavy: bool) -> Case:
-    """Makes the suppression of SSDlite320's head: scores of all classes, with torchvision's own limits."""
+    """Makes the case of suppression behind SSDlite320's head: all classes at once, with torchvision's own limits."""
     boxes = boxes_of(random, images, HEAD_BOXES, heavy).to(device)
     shape = (images, HEAD_BOXES, HEAD_CLASSES)
     scores = (torch.randn(shape, generator=random) * 3).softmax(2).to(device)
@@ -120,10 +126,10 @@ def labelled(device: torch.device, random: torch.Generator, images: int, size: i
 
 
 def argsort(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes keys to be sorted in each image. All images have equally many, so the library can sort them in one go.
+    """Makes the case of sorting keys within each image. All images have equally many keys.
 
-    The rivals sort the part of the keys that differs within an image. The kernels overwrite their keys, so they get a
-    copy, whose time counts.
+    So the library can sort all images in one call. The rivals of the kernels sort only the part of the keys that
+    differs within an image. The kernels overwrite their keys, so they get a copy. The time of copying is measured too.
     """
     from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging  # Triton is optional
 
@@ -139,7 +145,7 @@ def argsort(device: torch.device, random: torch.Generator, images: int, size: in
 
 
 def sums(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes rows of counts to be summed; the naive rival adds one by one."""
+    """Makes the case of prefix sums of rows of counts. The naive rival adds one count after another."""
     from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages  # Triton is optional
 
     values = torch.randint(0, 1000, (images, size), generator=random).to(device)
@@ -152,7 +158,7 @@ def sums(device: torch.device, random: torch.Generator, images: int, size: int) 
 
 
 def decode(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes offsets to decode into boxes in the picture. The naive rival decodes one box at a time."""
+    """Makes the case of decoding offsets into boxes in the picture. The naive rival decodes one box at a time."""
     offsets = torch.randn((images, size, 4), generator=random).to(device)
     (anchors,) = boxes_of(random, 1, size).to(device)
     coder = BoxCoder(WEIGHTS)
@@ -172,7 +178,7 @@ def decode(device: torch.device, random: torch.Generator, images: int, size: int
 
 
 def align(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Makes regions of feature maps. The naive rival crops and resizes them one by one."""
+    """Makes the case of ROIAlign on regions of feature maps. The naive rival crops and resizes one region at a time."""
     features = torch.rand((images, 64, 40, 40), generator=random).to(device)
     regions = boxes_of(random, 1, size)[0].to(device)
     image_of = torch.randint(0, images, (size,), generator=random).to(device)

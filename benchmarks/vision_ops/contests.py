@@ -1,4 +1,4 @@
-"""Contests of vision-specific operators and kernels: the sizes, the questions asked of each case, and the answers."""
+"""Contests of vision-specific operators and kernels: the sizes, the questions about the cases, and the answers."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ FULL = Extent(
 
 @dataclass(frozen=True)
 class Question:
-    """A question about several cases. The worst case is the answer.
+    """A question about several cases, which a claim answers. The figure of the worst case is the answer.
 
     Attributes:
         name: the name of the claim.
         concerns: says whether the question is about a case.
-        goal: the goal of the ratio or the difference.
-        is_ratio: if true, the question asks for the library's time divided by ours, else for the microseconds that ours
-            takes more.
+        goal: the goal of the figure.
+        is_ratio: whether the figure is the library's time divided by this package's. If not, it is this package's time
+            minus the library's, in microseconds.
     """
 
     name: str
@@ -100,7 +100,16 @@ class Question:
 class OperatorContest:
     """Lets the rivals of a case take turns.
 
-    The naive rival takes only the first turns, because no claim is about it.
+    The naive rival takes part only in the first ``MIN_BLOCKS`` turns, because no claim is about it.
+
+    Args:
+        case: the case.
+        device: the device on which the rivals run.
+        questions: all questions. Those that are about the case give the contest's claims.
+
+    Attributes:
+        case, device: as given.
+        contest: the contest of the rivals.
     """
 
     def __init__(self, case: Case, device: torch.device, questions: Sequence[Question]) -> None:
@@ -121,7 +130,10 @@ class OperatorContest:
         return seconds
 
     def advantage(self, is_ratio: bool) -> Estimate:
-        """Returns the library's time divided by ours, or the microseconds that ours takes more."""
+        """Returns the library's time divided by this package's.
+
+        If not ``is_ratio``, returns this package's time minus the library's, in microseconds.
+        """
         ours, library = (self.contest.figures[name] for name in (OURS, LIBRARY))
         if is_ratio:
             return ratio(library, ours)
@@ -141,7 +153,7 @@ class OperatorContest:
 
 
 def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
-    """Returns the answer to a question, as a claim. ``contests`` are those that the question is about."""
+    """Returns the answer to a question, as a claim. ``contests`` are those whose cases the question is about."""
     advantages = [contest.advantage(question.is_ratio) for contest in contests]
     turn_s = sum(contest.contest.turn_s for contest in contests)
     if question.is_ratio:
@@ -152,7 +164,7 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns whether the operators' own kernels run on a device: a GPU, and Triton is installed."""
+    """Returns whether this package's own kernels run on a device. They need a GPU and Triton."""
     return device.type == GPU and importlib.util.find_spec("triton") is not None
 
 
@@ -206,7 +218,7 @@ def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
 
 
 def without_slow_naive(case: Case, extent: Extent) -> Case:
-    """Returns the case; without its naive rival, if that would take too long."""
+    """Returns the case. Leaves out its naive rival if the case has more than ``max_naive_values`` values."""
     if case.values <= extent.max_naive_values:
         return case
     return replace(case, rivals={name: case.rivals[name] for name in (OURS, LIBRARY)})

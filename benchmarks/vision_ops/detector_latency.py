@@ -1,9 +1,10 @@
-"""Detectors end to end, one image: the network, and what finds objects in its answers (Table 4 in form).
+"""Times detectors end to end on one image: the network, and the suppression that finds objects in its outputs.
 
-Before: as torchvision does it, image by image and class by class (``SSD.postprocess_detections``). After: the whole
-batch and all classes at once (``suppress``). Weights of no training say the same of every anchor, so the answers that
-are decoded are drawn like a trained detector's: background nearly everywhere, objects at some anchors and their
-neighbours. A turn runs the network once, and that time counts for both.
+The result has the form of Table 4 of paper 004. There are two suppressions. Before: like torchvision, image by image
+and class by class (``SSD.postprocess_detections``). After: the whole batch and all classes at once (``suppress``). An
+untrained network gives the same scores for every anchor. So the outputs that are decoded are drawn like those of a
+trained detector: background nearly everywhere, objects at some anchors and their neighbours. A turn runs the network
+once, and its time is added to that of each suppression.
 """
 
 from __future__ import annotations
@@ -45,7 +46,17 @@ Found = tuple[Tensor, Tensor, Tensor]
 
 
 class DetectorContest:
-    """A model, of one image: the network until its answers are on the CPU, and either way to go on."""
+    """Times a detector on one image: its network until the outputs are on the CPU, and each of the two suppressions.
+
+    Args:
+        name: the model's name in the catalogue.
+
+    Attributes:
+        contest: the contest of the network and the two suppressions.
+
+    Raises:
+        AssertionError: the two suppressions find different objects.
+    """
 
     def __init__(self, name: str) -> None:
         model = load_model(ModelSpec(name, "none", "auto"))
@@ -84,7 +95,7 @@ class DetectorContest:
         return taken
 
     def claims(self) -> list[Claim]:
-        """How many times faster the whole is with our suppression."""
+        """Returns the claim: how many times faster network and suppression are with this package's suppression."""
         figures = self.contest.figures
         gain = estimate(
             lambda network, before, after: np.median((network + before) / (network + after), axis=-1),
@@ -94,13 +105,13 @@ class DetectorContest:
         return [Claim(name, gain, "x", 1.0, turn_s=self.contest.turn_s, paper=PAPERS_GAINS[self._name])]
 
     def totals_ms(self) -> dict[str, list[float]]:
-        """Network and suppression in each turn, with either suppression."""
+        """Returns the milliseconds of network and suppression together in each turn, by suppression."""
         figures = {name: np.asarray(found) for name, found in self.contest.figures.items()}
         network: Samples = figures[NETWORK]
         return {name: (1e3 * (network + figures[name])).tolist() for name in (BEFORE, AFTER)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for the network, and for either suppression."""
+        """Returns a row for the network and a row for each suppression, in milliseconds."""
         what = {"what": "detector", "model": self._name, "device": str(self._device)}
         return [
             {**what, "rival": name, **measured(ms=in_ms(found)), **self._usage.row(name)}
@@ -109,7 +120,10 @@ class DetectorContest:
 
 
 def drawn_like(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Answers of these shapes: logits and offsets of an SSD, or predictions of YOLOv3."""
+    """Returns random outputs like those of a trained detector, with the shapes of ``outputs``.
+
+    They are logits and offsets of an SSD, or predictions of YOLOv3. There are ``OBJECTS`` objects.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def normal(like: Tensor) -> Tensor:
@@ -132,7 +146,11 @@ def drawn_like(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def class_by_class(candidates: Candidates, limits: Limits) -> list[Found]:
-    """What ``suppress`` gives, as torchvision's SSD comes to it. It stays on the candidates' device."""
+    """Suppresses overlaps like torchvision's SSD: image by image and class by class.
+
+    The results equal those of ``suppress``. The tensors stay on the device of the candidates. ``limits`` decide which
+    detections are kept.
+    """
     found: list[Found] = []
     for boxes, scores in zip(candidates.boxes, candidates.scores, strict=True):
         chosen: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -149,10 +167,10 @@ def class_by_class(candidates: Candidates, limits: Limits) -> list[Found]:
 
 
 def same(found: list[Detections], expected: list[Found]) -> None:
-    """Both ways find the same.
+    """Checks that both suppressions find the same boxes, scores and labels, bit for bit.
 
     Raises:
-        AssertionError: they do not.
+        AssertionError: they differ.
     """
     for one, other in zip(found, expected, strict=True):
         for mine, theirs in zip((one.boxes, one.scores, one.labels), other, strict=True):

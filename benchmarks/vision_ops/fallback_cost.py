@@ -1,7 +1,9 @@
-"""Measures what falling back costs (section 3.1.2): a detector placed by the list, with its copies, against one device.
+"""Measures what falling back to the CPU costs (section 3.1.2 of paper 004).
 
-Without a GPU, both devices are the CPU. Then the copies move nothing to another device, and the benchmark measures only
-what the copy operators cost by themselves. That is a simulation. It says nothing about falling back on a GPU.
+A placed model runs each operator on the processor that the package's list of operators names, with copies in between.
+It takes turns with the model on one device. Without a GPU, both devices are the CPU. The copies then move nothing to
+another device, and only the cost of the copy operators is measured. Such a simulation says nothing about falling back
+on a GPU.
 """
 
 from __future__ import annotations
@@ -36,10 +38,17 @@ WARM_UP = 2  # convolutions are laid out for speed at the second call
 
 
 class FallbackContest:
-    """Compares a placed model with the same model on one device. If both devices are the CPU, with its copies alone.
+    """Compares a placed model with the model on one device; without a GPU, with the copy operators alone.
 
-    Without a GPU, the two models would differ only by the copy operators, and that is far less than chance. So the copy
-    operators are timed by themselves.
+    Without a GPU, the two models would differ only by the copy operators. That difference is far smaller than the noise
+    of the times. So the copy operators are timed by themselves.
+
+    Args:
+        name: the model's name in the catalogue.
+
+    Attributes:
+        is_simulated: whether there is no GPU, so that both devices are the CPU.
+        contest: the contest of the two.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,7 +93,10 @@ class FallbackContest:
         return taken
 
     def overhead(self) -> Estimate:
-        """Returns how much longer the placed model takes than the model on one device, in percent of the latter."""
+        """Returns by how many percent the placed model takes longer than the model on one device.
+
+        In a simulation, the time on one device is the placed model's time without the copies.
+        """
         figures = self.contest.figures
         if self.is_simulated:
             alone = estimate(
@@ -115,7 +127,7 @@ class FallbackContest:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each rival, and a row for the overhead."""
+        """Returns a row for each rival in milliseconds, and a row for the overhead in percent."""
         what = {
             "what": "simulated fallback: both devices are the CPU" if self.is_simulated else "fallback",
             "model": self._name,
@@ -130,18 +142,23 @@ class FallbackContest:
 
 
 class Copies(fx.Interpreter):
-    """Runs a placed graph and remembers the arguments of its copy operators."""
+    """Runs a placed graph and records the arguments of its copy operators, so that they can run alone.
+
+    Attributes:
+        given: the arguments of each copy operator, in order.
+    """
 
     def __init__(self, placed: fx.GraphModule) -> None:
         super().__init__(placed)
         self.given: list[tuple[Any, ...]] = []
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a function of the graph. If it is a copy operator, records its arguments."""
         if target is copy_to:
             self.given.append(args)
         return super().call_function(target, args, kwargs)
 
     def again(self) -> None:
-        """Makes all copies once more."""
+        """Runs all recorded copy operators once more, and nothing else."""
         for args in self.given:
             copy_to(*args)

@@ -1,6 +1,6 @@
 """Finds the best configuration that tuning recorded for a model on this machine.
 
-Pipelines take their settings from it.
+Pipelines take their settings from this configuration.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BestKnown:
 
     @property
     def execution_config(self) -> ExecutionConfig:
-        """How to run the network. If it was not tuned, the default execution config in ``precision``."""
+        """The execution config of the network. If the network was not tuned, the default one in ``precision``."""
         if self.network is None:
             return ExecutionConfig(precision=self.precision)
         return ExecutionConfig.from_json(self.network.config)
@@ -73,7 +73,8 @@ class BestKnown:
     def backbone_threads(self, settings: StageSettings) -> int:
         """Returns the number of threads for the backbone of a pipeline with these settings.
 
-        It is 0, which means all, unless the settings have the tuned split point and batch size.
+        The tuned number is returned only if the settings have the tuned split point and batch size. Otherwise 0 is
+        returned, which means all threads.
         """
         config = self._pipeline_config
         if not config or (settings.split_point, settings.batch_size) != (config["split_point"], config["batch_size"]):
@@ -125,15 +126,16 @@ def find_best_known(
     batch_size: int = 0,
     engines: Sequence[str] = (),
 ) -> BestKnown:
-    """Finds the best records of a model on this machine. It reads the database once.
+    """Finds the best records of a model on this machine. The function reads the database once.
 
-    Records outside the declared spaces are not used.
+    Records with configurations outside ``network_space`` and ``pipeline_space`` are not used.
 
     Args:
         model: the model on its device, with the execution config in which it runs untuned.
         database: holds the records.
         precision: the precision of the network.
-        batch_size: images per batch, 0 for a single image. If it was not tuned, the nearest tuned batch size is used.
+        batch_size: images per batch, 0 for a single image. Without records of it, those of the nearest batch size are
+            used.
         engines: the engines that may run the network. By default, all that are installed and run on the model's device.
     """
     begin = time.perf_counter()

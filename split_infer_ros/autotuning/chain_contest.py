@@ -1,5 +1,6 @@
-"""Decides whether a chain of segments is used: only if, as a whole, it was faster than the best uniform configuration.
+"""Decides whether a chain of segments is used: only if it was faster than the best uniform configuration.
 
+A uniform configuration has the same kind of convolutions in all segments.
 Sums of the segments' times do not decide. Neighbours share caches, and a time from minutes ago says little about a
 machine that others use as well. So the chain and the uniform configuration run in one process, in turns.
 """
@@ -23,12 +24,12 @@ SHARE = "share_of_uniform"  # fact of a record: the chain's share of the uniform
 
 @dataclass(frozen=True, slots=True)
 class ChainContest:
-    """Lets a chain take turns with the best uniform configuration. Measurements are stored and not repeated.
+    """Times a chain in turns with the best uniform configuration. What the database holds is not measured again.
 
     Attributes:
         runner: runs the trial.
         database: stores the record.
-        key: the key of the record.
+        key: the machine and versions for which the record holds.
         task: the task of running the whole network.
     """
 
@@ -38,16 +39,17 @@ class ChainContest:
     task: Mapping[str, Any]
 
     def record(self, chain: Mapping[str, Any], uniform: Record, about: Mapping[str, Any], *, limit_s: float) -> Record:
-        """Returns the record of a chain. It is measured now unless it is stored.
+        """Returns the record of a chain. The chain is measured now unless the database holds its record.
 
-        If the interval leaves open which of the two is faster, the record is marked uncertain, and so never preferred.
-        The record's costs are the chain's shares of the uniform configuration's time in the same turn, multiplied by
-        that configuration's recorded time. So the two compare as if the machine had not changed since that record.
+        In each turn, the chain's time is divided by the time of the uniform configuration. If the median's interval
+        includes 1, the record is marked uncertain, and so never preferred. The record's costs are these shares,
+        multiplied by the recorded time of the uniform configuration. So both records compare as if the machine had not
+        changed in between.
 
         Args:
             chain: the chain's configuration.
             uniform: the record of the best uniform configuration.
-            about: the batch size.
+            about: what the trial needs to know: ``batch_size``.
             limit_s: the time limit of the trial, in seconds.
         """
         for known in self.database.find(self.key, self.task):
@@ -68,7 +70,10 @@ class ChainContest:
 
 
 def is_proven(record: Record) -> bool:
-    """Returns whether a record of the whole network has no segments, an error, or the result of turns with a chain."""
+    """Returns whether a record of the whole network may be used.
+
+    A record of a chain may be used only if it has an error, or the result of turns with a uniform configuration.
+    """
     return "segments" not in record.config or record.error is not None or SHARE in record.facts
 
 

@@ -1,4 +1,4 @@
-"""Compares the engines once for a model, a precision and a batch size. So engine ``auto`` is fast without tuning."""
+"""Compares the engines once for a model, a precision and a batch size, so that engine ``auto`` needs no tuning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compare_engines_once(
         database: keeps the results.
         precision: the precision of the backbone.
         batch_size: images per batch.
-        say: called with a line before the comparison and with a line that tells the results.
+        say: called with a line before the comparison and with another line that tells the results.
         seconds: how long the comparison may take after the process has loaded the model.
         open_runner: makes the trial process.
 
@@ -78,7 +78,7 @@ def compare_engines_once(
 def describe_comparison(records: Sequence[Record]) -> str:
     """Says in words how long a batch takes with each engine, the fastest first, and why an engine cannot be used.
 
-    If results differ from those of the model as built, it says by how much.
+    If an engine's results differ from those of the model as built, the text says by how much.
     """
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
     parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms{_difference(record)}" for record in timed]

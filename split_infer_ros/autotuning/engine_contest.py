@@ -1,7 +1,7 @@
 """Times a network in several configurations: first each one alone, then all of them in turns.
 
-A machine that others use as well may be a tenth slower a second later. So if two configurations are close, times that
-were taken one after the other do not tell which is faster.
+A machine that other programs use as well may be a tenth slower a second later. So if two configurations are close,
+times that were measured one after the other do not tell which one is faster.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class EngineContest:
 
     Attributes:
         runner: runs the trials.
-        key: the key of the records.
-        task: the task of running the whole network.
-        about: the batch size, for the trials.
+        key: the machine and versions for which the records hold.
+        task: the task in the records: running the whole network on a batch.
+        about: what ``TrialRunner.run`` needs to know besides the configuration: ``batch_size``.
         traits: the model features. Each record repeats them.
         clock: returns the time in seconds.
     """
@@ -40,15 +40,16 @@ class EngineContest:
     clock: Callable[[], float]
 
     def records(self, configs: Mapping[str, Config], end: float, turns_share: float = 1.0) -> list[Record]:
-        """Tries configurations until the clock shows ``end``, or soon after.
+        """Times configurations until the clock shows ``end``, or soon after: each one alone, then all in turns.
 
-        Returns a record for each one that was tried.
+        Returns a record for each configuration that was tried.
 
         Args:
             configs: the configurations, by name. If time is short, only the first ones are tried.
-            end: when the trials end. A trial that runs at that time is ended and gets an error, like a configuration
-                that cannot run the model. No other trial follows, because it would need a new process.
-            turns_share: the turns may take this share of the time that is left after the single trials.
+            end: when the trials end, as a time of ``clock``. A trial that still runs then is stopped, and its record
+                has an error, like that of a configuration that cannot run the model. No other trial follows, because
+                it would need a new process.
+            turns_share: the share of the time left after the single trials that the turns may take, from 0 to 1.
         """
         outcomes: dict[str, TrialOutcome] = {}
         for name in configs:

@@ -29,11 +29,11 @@ LAYOUT = "layout"  # fact of a record: the memory format of a segment's results
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """The times of all segments, in order, with one kind of convolutions. Uncertain times are infinite.
+    """The times of all segments of a network, in order, with one kind of convolutions. Uncertain times are infinite.
 
     Attributes:
-        work: the seconds that each segment takes if its inputs have the memory format of that kind.
-        conversion: the seconds that it takes to convert each segment's inputs from the other format to that one.
+        work: the seconds that each segment takes if its inputs have the memory format of this kind.
+        conversion: the seconds of converting each segment's inputs from the other memory format to that of this kind.
         formats: the memory format of each segment's results.
     """
 
@@ -57,18 +57,18 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class GraphTuner:
-    """Finds the best kind of convolutions for each segment. Its measurements are stored and not repeated.
+    """Finds the best kind of convolutions for each segment. Times that the database holds are not measured again.
 
     An uncertain time counts as unknown: the segment does not get this kind, or the conversion is avoided. With blocks
-    of channels, the time of a segment includes laying out its inputs and results. Inside a run of such segments this
-    does not happen, so the sum overrates the cost of the run.
+    of channels (``blocked``), the time of a segment includes converting its inputs and results. Between neighbouring
+    segments of this kind nothing is converted, so the sum of their times is too large.
 
     Attributes:
         model: the model. Its segments lie between neighbouring split points.
         runner: times the segments, once for each kind of convolutions.
         database: stores the records.
-        key: the key of the records.
-        task: the task of the records.
+        key: the machine and versions for which the records hold.
+        task: the task in the records: timing the segments of this network.
     """
 
     model: SplitModel
@@ -85,13 +85,13 @@ class GraphTuner:
         end: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> Chain:
-        """Returns the chain with the least sum of the times of segments and conversions.
+        """Returns the chain with the least sum of the times of segments and conversions, or why there is none to try.
 
         Args:
             kinds: kinds of convolutions, the most promising first. If time runs out, the last ones are left out.
             config: the network's configuration for everything but the convolutions. Segments are never compiled.
-            about: the batch size.
-            end: when the measurements end, by the clock. Each segment gets at least ``MIN_PIECE_S``.
+            about: what the trials need to know: ``batch_size``.
+            end: when the measurements end, as a time of ``clock``. Each segment gets at least ``MIN_PIECE_S``.
             clock: returns the time in seconds.
         """
         plain = {**config, "compiler": Compiler.NONE.value, "folding": True}
@@ -180,6 +180,14 @@ class GraphTuner:
 
 
 def conversion_s(times: Mapping[str, SegmentTimes], index: int, before: str, after: str) -> float:
-    """Returns the seconds of a conversion between two segments. Neighbours of one kind run as one part, without one."""
+    """Returns the seconds of the conversion between two neighbouring segments; 0 if none is needed.
+
+    Neighbours with the same kind of convolutions run as one part, without a conversion.
+
+    Args:
+        times: the times of all segments, by kind of convolutions.
+        index: the index of the later segment.
+        before, after: the kinds of convolutions of the earlier and of the later segment.
+    """
     given, taken = times[before].formats[index - 1], format_of(Convolutions(after))
     return times[after].conversion[index] if before != after and needs_conversion(given, taken) else 0.0

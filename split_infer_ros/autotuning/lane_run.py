@@ -1,4 +1,4 @@
-"""Calls a network as a node does while frames come fast: on all lanes at the same time."""
+"""Calls a network as a node does while frames come fast: on all lanes at once, with one batch on each."""
 
 from __future__ import annotations
 

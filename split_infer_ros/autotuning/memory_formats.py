@@ -25,7 +25,8 @@ class MemoryFormat(Enum):
 def format_of(convolutions: Convolutions) -> MemoryFormat:
     """Returns the memory format in which a kind of convolutions takes features.
 
-    Convolutions in blocks of channels take and return plain maps too: oneDNN lays them out inside a segment.
+    Also convolutions in blocks of channels take and return features in channels last. Inside a segment, oneDNN converts
+    the features to its blocks and back.
     """
     return MemoryFormat.CONTIGUOUS if convolutions is Convolutions.CONTIGUOUS else MemoryFormat.CHANNELS_LAST
 

@@ -11,7 +11,8 @@ from split_infer_ros.split.model import SplitModel
 def model_features(model: SplitModel) -> dict[str, float]:
     """Returns a model's sizes as logarithms to base 10, and the shares of kinds of convolutions, from 0 to 1.
 
-    An ONNX model has only sizes. In all numbers, a difference of 1 is large.
+    The sizes are parameters, pixels of an image, and convolutions. An ONNX model has only parameters and pixels. In all
+    numbers, a difference of 1 between two models is large.
     """
     _, height, width = model.entry.image_shape
     sizes = {"parameters": math.log10(max(1, model.network.num_parameters())), "pixels": math.log10(height * width)}

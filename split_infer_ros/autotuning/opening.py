@@ -1,4 +1,4 @@
-"""Opens a model as it runs best on this machine: with the engine, precision and settings that were measured."""
+"""Opens a model as it runs best on this machine: with the engine, precision and settings that measured fastest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model as it runs best, and what is known about it.
+    """A loaded model, with the measurements by which its engine and settings were chosen.
 
     Attributes:
         model: the model, loaded with its engine.
@@ -79,10 +79,11 @@ def open_model(
         precision: the precision's name, as ``parse_precision`` reads it.
         batch_size: images per batch, 0 for a single image.
         measuring: what may be measured first. None: nothing.
-        accepts: returns the precisions that a model may use, best first. If None, these are the ones in ``precision``.
+        accepts: returns the precisions that a model may use, best first. None: those that ``precision`` names.
 
     Raises:
-        ConfigurationError: as for ``load_model``, or the model cannot run in that precision or with that engine.
+        ConfigurationError: as for ``load_model``, or the model cannot run in the named precision or with the named
+            engine.
     """
     model = load_streamable(_by_named_engine(spec, engine), weights)
     wanted = parse_precision(precision) if accepts is None else accepts(model)
@@ -130,8 +131,9 @@ def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
 def tenant_opener(database: Database, say: Callable[[str], object] = lambda line: None) -> OpenModel:
     """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
-    Each model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
-    only with the tuned split point and batch size.
+    The model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
+    only with the tuned split point and batch size. The function takes a tenant and the settings that all tenants share.
+    It raises ConfigurationError like ``open_model``.
 
     Args:
         database: holds the measurements.

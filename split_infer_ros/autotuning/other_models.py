@@ -18,6 +18,9 @@ MAX_SAMPLES = 150
 def samples_of_other_models(database: Database, key: Key, *, fingerprint: str, space: Space) -> list[Sample]:
     """Returns the latest samples of other models' networks, at most ``MAX_SAMPLES``.
 
+    A sample is a configuration, its time relative to that of the model's default configuration, and the model's
+    features.
+
     Args:
         database: holds the records.
         key: the key of this machine.

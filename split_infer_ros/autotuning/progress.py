@@ -13,8 +13,8 @@ class Progress:
 
     Attributes:
         stage: ``network`` or ``pipeline``.
-        num_trials: the number of trials, made in this search or before.
-        space_size: how many configurations there are.
+        num_trials: the number of trials so far, those of earlier searches included.
+        space_size: how many configurations the space has.
         record: the record of the trial just made; None at the end of the search.
         best: the best record so far; None while there is none.
         default: the record of the configuration that runs untuned; None while there is none.

@@ -1,4 +1,4 @@
-"""The record schema says what an imported record may hold, by kind of task. Other records of a file are refused."""
+"""The record schema: what an imported record may hold, for each kind of task. ``tune import`` refuses other records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAME = re.compile(r"[\w.+-]{1,200}")  # a split point or a node of a graph
 
 
 def objection_of(record: Record) -> str | None:
-    """Says in a sentence why the schema does not allow a record; None if it allows it.
+    """Says in a sentence why the schema does not allow a record; None if the schema allows the record.
 
     Whether the model has the record's split point is checked only when the record is used.
     """

@@ -1,4 +1,4 @@
-"""Checks that a configuration gives the same results on the same images as the model as built."""
+"""Checks that a tuned configuration of a model gives the same results as the model as built, on the same images."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ResultCheck:
     """Compares the results of configurations with those of the model as built.
 
     Args:
-        as_built: the model as built: a module or an ONNX graph.
-        source: the model on the CPU, with its native engine.
+        as_built: the model as built, without any change for speed: a torch module or an ONNX graph.
+        source: the model on the CPU, with its native engine: the one that runs it as built.
     """
 
     def __init__(self, as_built: Built, source: SplitModel) -> None:
@@ -40,7 +40,7 @@ class ResultCheck:
         self._expected: dict[tuple[int, int], list[tuple[Values, ...]]] = {}  # by batch size and threads
 
     def batches(self, batch_size: int) -> list[Floats]:
-        """Returns drawn scenes in batches, float32 (batch_size, 3, h, w) each. They are drawn once per batch size."""
+        """Returns drawn scenes in batches, float32 (batch_size, 3, h, w) each. They are the same at each call."""
         if batch_size not in self._samples:
             count = math.ceil(NUM_SAMPLES / batch_size) * batch_size
             samples = sample_images(self._source.entry, count)
@@ -52,7 +52,8 @@ class ResultCheck:
     ) -> ResultDifference:
         """Returns how far the results of a configuration are from those of the model as built.
 
-        In float32, the results must agree. In other precisions, any finite difference is accepted.
+        In fp32, the results must agree; see ``ResultDifference.agrees``. In other precisions, any finite difference is
+        accepted.
 
         Args:
             model: the model with the configuration.
@@ -60,7 +61,7 @@ class ResultCheck:
             compute: runs the model's backbone up to ``output`` on a batch, and returns values on the host.
 
         Raises:
-            ConfigurationError: the results differ too much.
+            ConfigurationError: the results differ by more than is accepted.
         """
         expected, head = self._outputs_as_built(batch_size), model.head(OUTPUT)
         specs = model.split_point(OUTPUT).head_inputs

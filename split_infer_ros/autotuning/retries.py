@@ -12,7 +12,11 @@ MAX_REPEATS = 3  # how often a configuration that is uncertain and would be the 
 
 
 def uncertain_best(records: Sequence[Record]) -> Config | None:
-    """Returns the fastest uncertain configuration that would be the best, unless it was measured often enough."""
+    """Returns the configuration to measure once more; None if there is none.
+
+    It is the fastest of those that are faster than the best certain record, but uncertain in all their measurements.
+    Configurations that were measured ``MAX_REPEATS`` times are left out.
+    """
     best = best_of(records)
     found: dict[Frozen, list[Record]] = {}
     for record in records:

@@ -25,7 +25,9 @@ FORMATS = {MemoryFormat.CONTIGUOUS: torch.contiguous_format, MemoryFormat.CHANNE
 
 
 def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions, end: float) -> dict[str, Any]:
-    """Times each segment with one kind of convolutions. The segment's inputs have the memory format of that kind.
+    """Times each segment of a network with one kind of convolutions.
+
+    A segment's inputs have the memory format of that kind.
 
     Args:
         model: the model with that kind of convolutions.
@@ -34,9 +36,10 @@ def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions,
         end: an uncertain measurement is not repeated after this time of ``time.monotonic``.
 
     Returns:
-        Three lists with an entry for each segment. ``work`` is about the segment itself. ``conversion`` is about its
-        inputs, which are converted from the other format to this one. Their entries have ``costs`` and whether these
-        are ``uncertain``. ``layouts`` has the memory format of the segment's results.
+        Three lists with an entry for each segment. ``work`` has the times of the segment itself. ``conversion`` has the
+        times of converting its inputs from the other memory format to that of ``convolutions``. An entry of these two
+        lists has ``costs``, in seconds, and whether they are ``uncertain``. ``layouts`` has the memory format of the
+        segment's results. ``costs`` is empty.
     """
     pieces, _ = model.segments()
     own = format_of(convolutions)
@@ -67,7 +70,10 @@ def in_format(tensors: tuple[Tensor, ...], memory_format: MemoryFormat) -> tuple
 
 
 def found_format(tensors: tuple[Tensor, ...]) -> MemoryFormat:
-    """Returns the memory format of all tensors of four dimensions; ``ANY`` if they have both, or if there are none."""
+    """Returns the memory format of the tensors with four dimensions.
+
+    It is ``ANY`` if all of them have both formats, or if there are none; ``MIXED`` if they have no format in common.
+    """
     maps = [tensor for tensor in tensors if tensor.dim() == 4]
     found = [
         kind

@@ -1,4 +1,4 @@
-"""The spaces in which a model is tuned. A record is not used if its configuration lies outside them."""
+"""The spaces of configurations in which a model is tuned. A record with a configuration outside them is not used."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def network_space(
     Args:
         num_cores: the number of cores that this process may use.
         precisions: the precisions that the user allows.
-        device: ``cpu`` or ``cuda`` limits the space to what can be tried there. None gives all that a record may hold.
-        compilers: whether torch.compile is tried. None: if there is a C++ compiler, which it needs.
+        device: ``cpu`` or ``cuda``; the space then has only what can be tried there. None: the space has all values
+            that a record may hold.
+        compilers: whether torch.compile is tried. None: it is tried if there is a C++ compiler, which it needs.
         engines: the engines that may run the network. The first one runs it untuned; see ``engines_for``.
         falls_back: whether some operators of the network may run on the CPU while the others run on a GPU.
         micro_batches: numbers of images that engines other than torch may compute at once, 0 first; see
@@ -140,7 +141,14 @@ def pipeline_space(model: SplitModel, num_cores: int) -> Space:
 
 
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:
-    """Says why a network's configuration, with or without segments, lies outside the space; None if it lies inside."""
+    """Says in a sentence why a network's configuration lies outside the space; None if it lies inside.
+
+    Args:
+        config: the configuration. It may also have ``segments``, which the space does not list. Each is a kind of
+            convolutions with the split point up to which it is used.
+        space: the space of the network.
+        model: the model, for the names of its split points.
+    """
     plain = {name: value for name, value in config.items() if name != "segments"}
     segments = config.get("segments", [])
     ends = [split_point.name for split_point in model.split_points]
@@ -161,7 +169,7 @@ def _is_segment(value: object, ends: Sequence[str]) -> bool:
 def micro_batches_of(batch_size: int, device: str) -> tuple[int, ...]:
     """Returns the micro-batches that can be tried for batches of this size.
 
-    On a GPU, it is only the whole batch (0).
+    On a GPU, only the whole batch (0) is tried.
     """
     return tuple(size for size in MICRO_BATCHES if not size or (size < batch_size and device == "cpu"))
 

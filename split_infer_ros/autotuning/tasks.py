@@ -20,7 +20,7 @@ def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
 
 
 def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task of running the pipeline with that configuration of the network, as records hold it."""
+    """Returns the task of running the pipeline, as records hold it. ``network`` is the configuration of the network."""
     return {
         "model": model.entry.name,
         "fingerprint": model.network.fingerprint,

@@ -1,4 +1,4 @@
-"""Runs trials in a process of their own. So a crash costs one trial and not the whole search."""
+"""Runs trials in a process of their own, so that a crash costs one trial and not the whole search."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class TrialOutcome:
     """The result of a trial.
 
     Attributes:
-        costs: the samples, in seconds.
-        error: why there are no samples.
-        facts: other observations, such as ``uncertain``, ``difference``, and the ``limit_s`` that a trial exceeded.
-        is_process_gone: whether the trial crashed or was ended. Then its process has lost what it kept of other trials.
+        costs: the measured times, in seconds.
+        error: a sentence that says why there are no times; None if there are.
+        facts: other observations: ``uncertain``, ``difference``, or the ``limit_s`` that a trial exceeded.
+        is_process_gone: whether the trial crashed, or was stopped at its limit. The process has then ended, and with it
+            the configurations that it had built in earlier trials.
     """
 
     costs: tuple[float, ...] = ()
@@ -39,37 +40,47 @@ class TrialOutcome:
     is_process_gone: bool = False
 
     def as_record(self, key: Key, task: Mapping[str, Any], config: Mapping[str, Any], **facts: Any) -> Record:
-        """Returns a record of the trial, made now.
+        """Returns a record of the trial, with the current time.
 
         Args:
-            key: the machine's key.
+            key: the machine and versions, which the record holds.
             task: the task that was tried.
             config: the configuration that was tried.
-            facts: facts in addition to the trial's own.
+            facts: facts that are added to those of the trial.
         """
         return key.record(task, config, self.costs, time=time.time(), error=self.error, facts={**self.facts, **facts})
 
 
 def is_cut_short(trial: TrialOutcome | Record) -> bool:
-    """Returns whether a trial was ended at its time limit."""
+    """Returns whether a trial was stopped at its time limit."""
     return "limit_s" in trial.facts
 
 
 def had_too_little_time(record: Record, limit_s: float) -> bool:
-    """Returns whether a trial was ended by a limit of less than half of ``limit_s``."""
+    """Returns whether a trial was stopped at a limit of less than half of ``limit_s`` seconds.
+
+    With the new limit, the trial may then succeed.
+    """
     old_limit_s = record.facts.get("limit_s")
     return record.error is not None and isinstance(old_limit_s, (int, float)) and old_limit_s < limit_s / 2
 
 
 class TrialRunner(Protocol):
-    """Runs trials."""
+    """Runs trials of one model."""
 
     def start(self) -> None:
-        """Gets ready for trials. Without this call, the first trial does it."""
+        """Gets ready for trials. Without this call, the first trial includes the preparation."""
         ...
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
-        """Runs one trial."""
+        """Runs one trial: builds a configuration, and times it.
+
+        Args:
+            stage: what is timed; see ``Trials.run``.
+            config: the configuration.
+            about: what else the stage needs, such as ``batch_size``; see ``Trials.run``.
+            limit_s: the time limit of the trial, in seconds.
+        """
         ...
 
 
@@ -113,7 +124,7 @@ class TrialProcess:
             raise ConfigurationError(f"The model cannot be tuned: {error}.") from error
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
-        """Runs one trial. A crash or a hang is an outcome too.
+        """Runs one trial, with the arguments of ``TrialRunner.run``. After a crash or a hang, the outcome has an error.
 
         Raises:
             ConfigurationError: the process cannot be started, or cannot load this model.

@@ -1,4 +1,4 @@
-"""Builds and times one configuration at a time. It runs in a process of its own; see worker and trial_process."""
+"""Builds and times one configuration at a time, in a process of its own; see worker and trial_process."""
 
 from __future__ import annotations
 
@@ -77,16 +77,21 @@ class Trials:
             seconds: an uncertain measurement is not repeated after this many seconds.
 
         Returns:
-            For the network, ``costs`` in seconds per batch, and ``uncertain``. It also has the ``difference`` of its
-            results from those of the model as built, as a share of the largest value. ``differs`` is the same in words:
-            in pixels and scores, if the model detects enough in the compared images. For the pipeline, ``costs`` in
-            seconds per image, and ``uncertain``. For segments, see ``time_segments``. For a chain, ``costs`` and
-            ``uniform``: the seconds per batch of both in each turn, and the chain's differences. For a rival, ``costs``
-            of a few batches, and its differences. For rivals, ``turns``: the seconds per batch of each rival in each
-            turn. Rivals whose weights are too large to be kept several times are missing there.
+            Facts by name, which depend on the stage:
+
+            - For the network, ``costs`` in seconds per batch, and whether they are ``uncertain``. ``difference`` says
+              how far its results are from those of the model as built, as a share of the largest value. ``differs``
+              says it in words: in pixels and scores, if the model detects enough in the compared images.
+            - For the pipeline, ``costs`` in seconds per image, and whether they are ``uncertain``.
+            - For segments, see ``time_segments``.
+            - For a chain, ``costs`` and ``uniform``: the seconds per batch of the chain and of the uniform
+              configuration in each turn. The chain also has ``difference`` and ``differs``.
+            - For a rival, ``costs`` of a few batches, ``difference`` and ``differs``.
+            - For rivals, ``turns``: the seconds per batch of each rival in each turn. Rivals with weights that are too
+              large to be kept several times are missing there.
 
         Raises:
-            ConfigurationError: the results differ too much from the model as built.
+            ConfigurationError: the results differ too much from those of the model as built.
         """
         end = time.monotonic() + seconds
         trials = {
@@ -100,7 +105,7 @@ class Trials:
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
     def model(self, execution_config: ExecutionConfig) -> SplitModel:
-        """Returns the model with an execution config. Models with equal folding share their weights."""
+        """Returns the model with an execution config. Models share their weights if ``folding`` is the same in both."""
         if isinstance(self._as_built, OnnxGraph):  # the file may crash another engine
             inspect_files(replace(self._spec, execution_config=execution_config))
         source = self._source(execution_config.folding)

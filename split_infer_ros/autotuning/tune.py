@@ -56,15 +56,15 @@ class Tuner:
 
     Args:
         model: the model on its device, with the execution config in which it runs untuned.
-        runner: runs the trials.
+        runner: runs the trials, in a process that loads the same model.
         database: stores the records of the trials.
         strategy: how the spaces are searched.
         precisions: the precisions that the user allows. Nodes may ask for any of them, so the pipeline is tuned for
             each.
         batch_size: images per batch while the network alone is tuned.
         seed: the seed of the search.
-        report: called with the progress after each trial.
-        say: called with a sentence about the graph tuner's result.
+        report: called with the progress after each trial and at the end of a search.
+        say: called with a sentence that says whether a chain of segments is used, and why.
         clock: returns the time in seconds.
         engines: the engines that may run the network. By default, all that are installed and run on the model's device.
     """
@@ -107,10 +107,11 @@ class Tuner:
         self._features = model_features(model)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
-        """Searches for ``seconds`` seconds, or until every configuration was tried.
+        """Tunes the network, then the pipeline, for ``seconds`` seconds or until every configuration was tried.
 
         Returns:
-            The best records of network and pipeline in the first precision. Each is None if there is none.
+            The best record of the network and the best record of the pipeline, both in the first precision. A record is
+            None if no configuration could run.
 
         Raises:
             ConfigurationError: no trial can run at all.
@@ -169,10 +170,12 @@ class Tuner:
         return [replace(record, costs=tuple(cost / slower for cost in record.costs)) for record in found[1:]]
 
     def tune_network(self, end: float) -> Record | None:
-        """Tunes the execution config until the clock shows ``end``; returns the best record.
+        """Tunes the execution config of the network until the clock shows ``end``.
 
-        First all segments share one execution config. Then the graph tuner chooses convolutions for each segment of a
-        torch model.
+        Returns the best record, or None if there is none.
+
+        At first, all segments of the network share one execution config. Then the graph tuner chooses convolutions
+        for each segment of a torch model.
         """
         space, task = self._network_space, network_task(self._model, self._batch_size)
         about = {"batch_size": self._batch_size}
@@ -206,7 +209,8 @@ class Tuner:
     def tune_pipeline(self, precision: Precision, end: float) -> Record | None:
         """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
 
-        The network runs with the execution config that is best in this precision.
+        On a GPU, it also tunes CUDA graphs and the memory policy. The network runs with the execution config that is
+        best in this precision. Returns the best record, or None if there is none.
         """
         network = self._best_network(precision)
         config = self._untuned(precision) if network is None else network.config

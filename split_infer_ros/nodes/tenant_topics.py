@@ -80,7 +80,7 @@ class TenantTopics:
             labels: the class names of the model that found the detections, by index. After a change of models, that may
                 still be the model before.
         """
-        assert self._results is not None, "the head is in this process"
+        assert self._results is not None, "the head is in another process"
         self._results.publish(origin, detections, labels)
 
     def close(self) -> None:

@@ -29,7 +29,9 @@ OpenPartition = Callable[[MemoryPlan], StreamedPartition]
 def choose_memory(
     spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition, openers: Mapping[bool, OpenPartition]
 ) -> MemoryPlan:
-    """Returns the plan with the least memory that still runs a pass as fast as resident weights do.
+    """Returns the plan with the least memory that delays a pass by no more than the settings allow.
+
+    The delay is measured against the fastest pass that never waits for weights.
 
     Args:
         spec: the partition.

@@ -34,7 +34,7 @@ class BlockedLayout:
     """The layout of one convolution's weights. It must come from this process, because oneDNN trusts the descriptor.
 
     Attributes:
-        shape: shape of the weights, (C', C / groups, kh, kw).
+        shape: shape of the weights: (output channels, input channels / groups, kernel height, kernel width).
         nbytes: bytes of the weights, including the padding of channels.
         digest: text that identifies the layout.
         descriptor: oneDNN's own description of the layout.
@@ -46,7 +46,9 @@ class BlockedLayout:
     descriptor: bytes
 
     def view(self, address: int) -> Tensor:
-        """Returns the float32 weights at an address. The memory must stay mapped while the result is in use.
+        """Returns the memory at an address as a float32 tensor of this layout. Nothing is copied.
+
+        The memory must stay mapped while the tensor is in use.
 
         Raises:
             RuntimeError: torch refused to create the tensor.
@@ -92,13 +94,20 @@ def is_supported() -> bool:
 
 
 def to_blocked(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) -> Tensor:
-    """Converts weights to an opaque tensor, in the layout that is fastest for the input shape and torch's threads."""
+    """Converts a convolution's weights to an opaque tensor: its memory has one of oneDNN's own layouts.
+
+    Args:
+        weights: float32 (output channels, input channels / groups, kernel height, kernel width).
+        geometry: padding, stride, dilation and groups of the convolution.
+        input_shape: the shape of the convolution's input, (N, C, H, W). oneDNN chooses the layout that is fastest
+            for this shape and for torch's current number of threads.
+    """
     blocked: Tensor = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(input_shape))
     return blocked
 
 
 def layout_of(blocked: Tensor) -> BlockedLayout:
-    """Returns the layout of an opaque tensor."""
+    """Returns the layout of a tensor that ``to_blocked`` made."""
     descriptor = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(blocked).numpy())
     fields = bytearray(descriptor)
     if len(fields) == DESCRIPTOR_BYTES:
@@ -109,9 +118,9 @@ def layout_of(blocked: Tensor) -> BlockedLayout:
 
 
 def layout_for(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
-    """Returns the layout that this machine gives to weights of a shape. The function converts zeros to find out.
+    """Returns the layout that ``to_blocked`` gives to weights of a shape on this machine.
 
-    The zeros take no memory, because nothing writes to their pages.
+    The function converts zeros to find out. The zeros take no memory, because nothing writes to their pages.
     """
     pages = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     zeros = torch.frombuffer(pages, dtype=torch.float32)
@@ -119,7 +128,7 @@ def layout_for(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[i
 
 
 def bytes_of(blocked: Tensor) -> bytes:
-    """Returns a copy of an opaque tensor's memory."""
+    """Returns a copy of the memory of a tensor that ``to_blocked`` made."""
     return ctypes.string_at(torch.ops.mkldnn.data_ptr(blocked), int(torch.ops.mkldnn._nbytes(blocked)))
 
 

@@ -13,7 +13,7 @@ class ChunkReader:
     """Reads the chunks of a plan from a file. The prefetcher's thread calls it.
 
     In the first pass, and after a failure, the reader compares every block with its checksums. In any other pass it
-    compares one block, each time the next one.
+    compares a single block, in each pass the next one.
 
     Args:
         file: the weights' file. The reader closes it.
@@ -65,7 +65,7 @@ class ChunkReader:
         return [piece for piece in block.pieces if piece.offset <= block.offset + chunk.start][-1].layer
 
     def end_pass(self, failed: bool) -> None:
-        """Notes that a pass is over."""
+        """Notes that a pass has ended. If it failed, every block is compared with its checksums in the next pass."""
         self._is_verified = not failed
         self.passes += 1
 

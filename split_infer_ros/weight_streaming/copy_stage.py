@@ -1,4 +1,4 @@
-"""The asynchronous pipeline of the paper: a thread copies blocks from a ring on the host to a ring on the device."""
+"""The asynchronous pipeline of paper 002: a thread copies blocks from a ring on the host to a ring on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CopyStage(DeviceSupply):
-    """Supplies weights in a ring on the device. Its thread copies each block once it was read and the ring has room.
+    """Supplies weights in a ring on the device. A thread copies each block once it was read and the ring has room.
 
     Args:
         weight_stream: fills the ring on the host. Each of its steps is one block.

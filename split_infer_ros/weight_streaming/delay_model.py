@@ -1,9 +1,9 @@
 """Predicts how long a pass takes with a memory plan, by simulating passes from the layers' sizes and times.
 
 A chunk is read as soon as its part of the ring is free. With three stages, a block is then copied as soon as its place
-on the device is free. A layer runs as soon as its weights are there (paper: asynchronous and two-stage pipelines). In
-lockstep, all stages begin their next block together (paper: synchronous pipeline). The module is pure: numbers in,
-seconds out.
+on the device is free. A layer runs as soon as its weights are there (paper 002: asynchronous and two-stage pipelines).
+In lockstep, all stages begin their next block together (paper 002: synchronous pipeline). The module is pure: numbers
+in, seconds out.
 """
 
 from __future__ import annotations

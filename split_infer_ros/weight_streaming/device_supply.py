@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DeviceSupply(abc.ABC):
-    """Supplies weights in buffers on a device. A thread copies blocks there in the order of a pipeline.
+    """Supplies weights in buffers on a device. A thread copies blocks there. A subclass says in which order.
 
     Blocks are counted over all passes. ``_blocks_ready`` counts the blocks that layers may use. ``_blocks_freed``
     counts the blocks that the device no longer needs. ``_pass_start`` is the first block of the current pass.

@@ -1,4 +1,4 @@
-"""The synchronous pipeline of the paper: reading, copying and running advance together, with two buffers on each side.
+"""The synchronous pipeline of paper 002: reading, copying and running advance together, with two buffers on each side.
 
 In each cycle, layers run on one block, the next block is copied to the device, and the one after it is read. The next
 cycle begins when all three are done.

@@ -1,4 +1,4 @@
-"""The two-stage pipeline of the paper: the device reads weights directly from the ring into which the disk writes."""
+"""The two-stage pipeline of paper 002: the device reads weights directly from the ring into which the disk writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MappedStage:
         self._stream.open()
 
     def expect_next(self) -> None:
-        """Announces that this partition runs the next pass in the ring."""
+        """Tells the thread that reads ahead that this partition runs the next pass in the ring."""
         self._stream.expect_next()
 
     def begin_pass(self) -> None:

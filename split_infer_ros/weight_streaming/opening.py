@@ -1,4 +1,4 @@
-"""Opens a packed partition with memory that suits its device: a ring on the CPU, on the GPU, or a shared one."""
+"""Opens a packed partition with a ring that suits its device: on the CPU, on the GPU, or shared by several models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def open_in_shared_ring(
 
 
 def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
-    """Opens a partition on the CPU with a ring of its own. ``auto`` times the layers first.
+    """Opens a partition on the CPU with a ring of its own.
+
+    With ``weights_residency`` ``auto``, it times the layers first, and chooses the ring from the times.
 
     Raises:
         ConfigurationError: the budget is too small.
@@ -53,9 +55,11 @@ def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
 
 
 def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
-    """Opens a partition on the GPU. Falls back from two stages to three, with a note, if two are not possible here.
+    """Opens a partition on the GPU with a ring of its own.
 
-    ``auto`` times the layers first, in two stages and in three.
+    With two stages, the GPU reads the ring into which the disk writes. With three, a thread copies blocks from the host
+    to the GPU. If two stages are not possible here, three are used, and the partition's ``note`` says so. With
+    ``weights_residency`` ``auto``, the function times the layers with both first.
 
     Raises:
         ConfigurationError: the budget is too small.

@@ -27,12 +27,13 @@ _START = struct.Struct("<8sIQQ32s")  # magic, version, the header's offset, byte
 
 
 def write_packed(path: Path, header: PackedHeader, contents: Iterable[tuple[Piece, bytes]]) -> PackedHeader:
-    """Writes a file completely, or leaves nothing behind.
+    """Writes a file of packed weights. If that fails, ``path`` is as it was before.
 
     Args:
-        path: the file to write.
+        path: the file to write. Its folder is made if it is missing.
         header: the header without pieces.
-        contents: pieces with their bytes, taken one by one. The pieces' offsets, sizes and checksums are ignored.
+        contents: each piece with its bytes. The function takes the next piece when it has written the one before. It
+            sets the piece's offset, size and checksum itself.
 
     Returns:
         The header as written, with its pieces.
@@ -86,7 +87,7 @@ def parse_header(start: bytes, text: bytes, source: str) -> PackedHeader:
 
     Args:
         start: the first bytes of the file.
-        text: the bytes at the place of the header that ``start`` names.
+        text: the header's bytes. ``start`` names their place in the file.
         source: the file's name, for messages.
 
     Raises:

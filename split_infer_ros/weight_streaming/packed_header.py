@@ -1,7 +1,7 @@
-"""The header of a file of packed weights: it says what lies where. Checks make a header from a file safe to use.
+"""The header of a file of packed weights. It says which weights lie where.
 
-A piece holds a layer's parameters and buffers, or some of its rows. Every offset and size is checked before it is used
-to read anything.
+A piece of the file holds a layer's parameters and buffers, or some of their rows. ``decode_header`` checks every offset
+and size before anything is read with them, because the file may be damaged.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PackedTensor:
         dtype: the name of the stored values' dtype, one of ``DTYPES``.
         offset: offset in the piece, in bytes.
         nbytes: size in the piece, in bytes.
-        layout: ``plain``, ``channels_last`` or the digest of a blocked layout.
-        input_shape: the input shape for which a blocked layout was made; else empty.
+        layout: ``plain``, ``channels_last`` or the digest of a blocked layout, which is one of oneDNN's own layouts.
+        input_shape: the shape of the layer's input, (N, C, H, W), for which a blocked layout was made; else empty.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Piece:
 
     Attributes:
         layer: path of the module, or the tensor's name if no module owns it.
-        row: the first row that the piece holds.
+        row: the index of the first row of the weights that the piece holds. 0 if it holds whole weights.
         offset: offset in the file, in bytes.
         nbytes: size in bytes, a multiple of ``PAGE``.
-        crc32: checksum of all bytes.
+        crc32: CRC-32 of all bytes of the piece.
         tensors: the piece's tensors, in the order in which they lie.
     """
 
@@ -74,7 +74,8 @@ class PackedHeader:
         values: digest of the weights as they were before packing.
         machine: the machine for which convolutions were laid out, in words.
         pieces: the pieces, in the order in which they lie in the file and layers run.
-        source: where the weights come from; see ``weights_source``. Empty if only ``values`` identifies them.
+        source: text that says where the weights come from; see ``weights_source``. Empty if only ``values`` identifies
+            the weights.
     """
 
     model: str
@@ -86,7 +87,7 @@ class PackedHeader:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all pieces."""
+        """The size of all pieces in bytes."""
         return sum(piece.nbytes for piece in self.pieces)
 
 

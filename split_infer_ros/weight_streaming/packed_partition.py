@@ -1,4 +1,4 @@
-"""A partition with its weights in a packed file: its graph, and the pieces of the file that each step reads."""
+"""A partition with its weights in a packed file: its graph, and the piece of the file that each step reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ MIN_BLOCK_BYTES = 1 << 20  # smaller layers are read together with their neighbo
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """A node that uses a layer. It has one step for each piece of the layer."""
+    """A node of a partition's graph that uses a layer's weights. It runs in one step for each piece of the layer.
+
+    Attributes:
+        node: the node.
+        layer: the layer.
+        steps: the numbers of the node's steps, counted over the whole partition.
+    """
 
     node: fx.Node
     layer: Layer
@@ -50,9 +56,9 @@ class PackedPartition:
         header: the file's header.
         graph: the partition's graph.
         calls: the nodes that use layers, in the order of execution.
-        pieces: layer names and each layer's pieces.
-        layouts: layouts of convolution weights, by layer and first row.
-        kept: pieces of tensors that the graph reads directly. They always stay in memory.
+        pieces: the pieces of each layer in ``calls``, by the layer's name.
+        layouts: the blocked layouts of convolution weights, by the name of the layer and the first row of the piece.
+        kept: pieces of tensors that the graph reads directly, not through a layer. They always stay in memory.
         blocks: groups of pieces that are read together, in the order of first use.
         step_blocks: the index of each step's block.
     """
@@ -74,7 +80,7 @@ class PackedPartition:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that stay in memory beside the ring."""
+        """Bytes of the pieces in ``kept``, which stay in memory beside the ring."""
         return sum(piece.nbytes for piece in self.kept)
 
 

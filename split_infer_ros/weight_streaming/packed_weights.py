@@ -1,4 +1,4 @@
-"""Finds the file of a model's packed weights, creates it if it is missing, and reads released weights back."""
+"""Finds the file of a model's packed weights, creates it if it is missing, and reads weights back from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def streamable(model: SplitModel) -> TorchNetwork:
     """Returns the network of a torch model, so that its weights can be streamed.
 
     Raises:
-        ConfigurationError: its weights cannot be streamed, because it is no torch model or runs on another engine.
+        ConfigurationError: the weights cannot be streamed, because the model is no torch model or runs on another
+            engine than torch.
     """
     streamed = torch_network(
         model,
@@ -50,7 +51,9 @@ def packed_folder() -> Path:
 
 
 def read_from_file(network: TorchNetwork, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
-    """Connects a network without weights to a packed file. It reads weights there when a partition needs them.
+    """Connects a network without weights to a packed file.
+
+    When a partition needs weights in memory, the network reads them from the file.
 
     Args:
         network: the network. The file holds its weights.
@@ -70,7 +73,7 @@ def read_from_file(network: TorchNetwork, path: Path, header: PackedHeader, *, n
 def find_packed(network: TorchNetwork, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
     """Returns the path of a model's packed weights: the user's file, or one in the cache folder.
 
-    The file in the cache folder is created if it is missing or does not fit.
+    The file in the cache folder is created if it is missing, or if it is for other weights or another machine.
 
     Args:
         network: the network that has the weights.
@@ -117,7 +120,13 @@ def _find(network: TorchNetwork, weights_file: str, num_threads: int | None, bat
 def fetch_weights(
     network: TorchNetwork, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> Mapping[str, Tensor]:
-    """Reads released weights back from their file. Returns them by name.
+    """Reads weights that were released from memory back from a packed file. Returns them by name.
+
+    Args:
+        network: the network. The file holds its weights.
+        path: the packed file.
+        num_threads: number of CPU threads for which the weights were packed; None for a GPU.
+        names: names of the wanted tensors in the network's state.
 
     Raises:
         WeightsError: the weights cannot be read.

@@ -42,15 +42,21 @@ class PartitionSpec:
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The partition's graph, with the weights that were not released."""
+        """The partition's graph. Stand-ins without memory replace the weights that were released from memory."""
         return self.extract(self.network.graph.module, self.split_point)
 
     def open_packed(self, path: Path) -> PackedPartition:
-        """Finds the partition's weights in a file. The result serves one streamed partition, which changes it."""
+        """Finds the partition's weights in a packed file, without reading them.
+
+        The result serves only one streamed partition, because that partition changes the graph in it.
+        """
         return open_packed(self.network, self.graph, path, num_threads=self.num_threads)
 
     def zeros(self, batch_size: int) -> list[Tensor]:
-        """Returns inputs of zeros for ``batch_size`` images, on the partition's device."""
+        """Returns the partition's inputs for ``batch_size`` images, (batch_size, ...) each, filled with zeros.
+
+        They lie on the partition's device, those with four dimensions in channels last.
+        """
         device = CPU if self.num_threads else self.model.device
         inputs = []
         for spec in self.inputs:

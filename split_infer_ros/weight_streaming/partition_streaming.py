@@ -1,4 +1,4 @@
-"""Opens a partition on streamed weights, and releases the model's weights in memory. It works for torch models only."""
+"""Opens a partition of a torch model on streamed weights, and frees the memory that these weights took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stream_partition(
 ) -> StreamedPartition | None:
     """Returns a partition on streamed weights, or None if it has no weights.
 
-    Packs the weights first if there is no packed file yet.
+    Packs the weights first if there is no packed file yet. Then frees the memory of the partition's weights.
 
     Args:
         spec: the partition.
@@ -28,7 +28,7 @@ def stream_partition(
         ring_memory: a ring on the CPU that partitions of several models share. None: the partition gets its own ring.
 
     Raises:
-        ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
+        ConfigurationError: the file, budget or device does not allow it. The model's weights then stay in memory.
     """
     path = find_packed(spec.network, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
     try:

@@ -25,7 +25,10 @@ def profile_partition(
     passes: int,
     is_copied: bool = False,
 ) -> StreamingProfile:
-    """Times layers with a roomy ring, and derives the latency of a read from waits with the smallest ring.
+    """Times the steps of a partition, its reads and its copies, in two runs.
+
+    The first run has a ring of twice the smallest size, and gives all but the latency of a read. The second run has the
+    smallest ring. Its waits for weights give the latency.
 
     Args:
         open_partition: opens the partition with a memory plan. This function closes it.
@@ -53,7 +56,7 @@ def profile_partition(
 
 
 def profile_layers(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> StreamingProfile:
-    """Runs passes. Returns the shortest time of each layer and the median bandwidths; the read latency is 0.
+    """Runs passes. Returns the shortest time of each step and the median bandwidths; the read latency is 0.
 
     The shortest time excludes delays by other programs. Comparing weights with their checksums counts as reading.
 

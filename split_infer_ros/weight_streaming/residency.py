@@ -1,4 +1,4 @@
-"""Where weights are while a model runs: the paper's pipelines, and how much memory each of them takes."""
+"""Where weights are while a model runs: the pipelines of paper 002, and how much memory each of them takes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Residency(enum.Enum):
     """Where a partition's weights are while it runs, as the parameter ``weights_residency`` names it.
 
     - ``RESIDENT``: all weights stay in memory.
-    - ``SYNCHRONOUS``: weights pass through two buffers on each side, in lockstep with the layers.
-    - ``ASYNCHRONOUS``: weights pass through a ring buffer on each side, which grows with the budget.
-    - ``TWO_STAGE``: weights are read into the smallest ring buffer. A GPU reads it where it is.
+    - ``SYNCHRONOUS``: weights pass through two buffers, in lockstep with the layers. A GPU has two buffers of its own.
+    - ``ASYNCHRONOUS``: weights pass through a ring buffer as large as the budget allows. A GPU has a ring of its own.
+    - ``TWO_STAGE``: weights are read into the smallest ring buffer. A GPU reads them there, in the host's memory.
     - ``AUTO``: measurements decide the size of the ring and which layers stay in memory.
     """
 
@@ -52,7 +52,7 @@ def plan_memory(
     kept_bytes: int = 0,
     is_copied: bool = False,
 ) -> MemoryPlan:
-    """Plans the memory of a pipeline.
+    """Plans the memory of a pipeline: its rings or buffers. All blocks pass through them.
 
     Args:
         residency: ``SYNCHRONOUS`` takes two buffers, each of the size of the largest block. ``ASYNCHRONOUS`` takes a
@@ -61,12 +61,13 @@ def plan_memory(
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
         budget_bytes: the most bytes that weights may take.
-        kept_bytes: the part of the budget that weights take which always stay in memory.
+        kept_bytes: bytes of further weights, which always stay in memory. They count against the budget.
         is_copied: whether whole blocks are read to the host and then copied to the device. Both sides then have memory
             of the same size for them.
 
     Raises:
-        ConfigurationError: the budget is too small, or the model needs more than one block at a time.
+        ConfigurationError: the budget is too small; or ``SYNCHRONOUS`` is wanted, and the model needs several blocks at
+            once.
     """
     smallest = min_capacity(block_sizes, step_blocks)
     sides = 2 if is_copied else 1
@@ -167,5 +168,5 @@ def plan_resident_blocks(
 
 
 def blocks_in_ring(step_blocks: Sequence[int], resident_blocks: int) -> list[int]:
-    """Returns the index of each step's block among the blocks in the ring; ``NO_BLOCK`` if it is resident."""
+    """Returns the index of each step's block among the blocks in the ring; ``NO_BLOCK`` if the block is resident."""
     return [block - resident_blocks if block >= resident_blocks else NO_BLOCK for block in step_blocks]

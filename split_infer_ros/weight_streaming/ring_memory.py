@@ -32,7 +32,7 @@ HUGE_PAGE = 2 << 20  # bytes
 
 
 def page_aligned(nbytes: int) -> Tensor:
-    """Allocates page-aligned memory, uint8 (n,), for reads with O_DIRECT. It is freed with its last view.
+    """Allocates page-aligned memory, uint8 (nbytes,), for reads with O_DIRECT. The memory is freed with its last view.
 
     The memory lies in huge pages if the kernel has any. A disk reaches only a third of its bandwidth if it writes to
     scattered small pages.
@@ -61,7 +61,7 @@ def byte_view(memory: Tensor) -> memoryview:
 
 
 class RingMemory:
-    """A ring buffer on the host, with its prefetcher. Partitions that share it take turns.
+    """A ring buffer on the host, with its prefetcher. Partitions that share the ring take turns.
 
     Args:
         ring: the memory from which layers read, uint8 (capacity,).
@@ -81,7 +81,7 @@ class RingMemory:
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> WeightSupply:
-        """Returns the supply of a partition's weights through this ring. It is not opened yet.
+        """Returns the supply of a partition's weights through this ring. The supply is not open yet.
 
         Args:
             file: the weights' file. The supply closes it.
@@ -115,7 +115,7 @@ class MappedRingMemory(RingMemory):
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> MappedStage:
-        """Returns the supply of a partition's weights through this ring. It is not opened yet."""
+        """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
         return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
 
 
@@ -140,7 +140,7 @@ class CopiedRingMemory(RingMemory):
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> CopyStage | LockstepStage:
-        """Returns the supply of a partition's weights through these rings. It is not opened yet.
+        """Returns the supply of a partition's weights through these rings. The supply is not open yet.
 
         Args:
             file: the weights' file. The supply closes it.

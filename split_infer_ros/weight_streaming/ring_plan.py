@@ -1,4 +1,4 @@
-"""Plans where weights lie in a ring buffer. One plan serves every pass (paper: asynchronous pipeline).
+"""Plans where weights lie in a ring buffer. One plan serves every pass (paper 002: asynchronous pipeline).
 
 Each pass runs the same layers in the same order, so the plan is periodic. A layer's weights have the same address in
 every pass, and their tensors are created once. Weights are read in chunks. A chunk is read once no layer needs the
@@ -20,7 +20,14 @@ NO_BLOCK = -1  # stands for the block of a step that reads resident weights
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a block that one read fetches: bytes ``start`` to ``start + nbytes``."""
+    """A part of a block that one read fetches.
+
+    Attributes:
+        block: the index of the block.
+        start: offset of the part in the block, in bytes.
+        nbytes: size of the part, in bytes.
+        is_last: whether the block ends with this chunk.
+    """
 
     block: int
     start: int
@@ -69,6 +76,9 @@ def plan_ring(
         step_blocks: for each step the block that it reads, or ``NO_BLOCK``.
         capacity: bytes of the ring; at least the largest block.
         chunk_bytes: the most bytes of one read.
+
+    Returns:
+        The plan. A step may wait forever with it; see ``RingPlan.is_feasible``.
     """
     offsets, end = [], 0
     for size in map(round_up_to_pages, block_sizes):
@@ -100,7 +110,7 @@ def runs_block_by_block(step_blocks: Sequence[int]) -> bool:
 
 
 def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
-    """Returns ``plan``'s window for a pass that follows a pass with the plan ``previous`` in the same ring."""
+    """Returns ``RingPlan.window`` of ``plan`` for a pass that follows a pass with ``previous`` in the same ring."""
     if previous is plan:
         return plan.window
     return tuple(_windows(_places(previous.offsets, previous.chunks), _places(plan.offsets, plan.chunks)))
@@ -109,8 +119,8 @@ def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
 def min_capacity(block_sizes: Sequence[int], step_blocks: Sequence[int]) -> int:
     """Returns the bytes of the smallest ring with a feasible plan.
 
-    That is the size of the largest block, unless steps share blocks. The search grows the ring by a fiftieth each time.
-    It ends at the latest when the ring has room for all blocks.
+    That is the size of the largest block if ``runs_block_by_block``. Otherwise, the search makes the ring a fiftieth
+    larger each time. The search ends at the latest when the ring has room for all blocks.
     """
     capacity = round_up_to_pages(max(block_sizes, default=0))
     while not plan_ring(block_sizes, step_blocks, capacity).is_feasible:

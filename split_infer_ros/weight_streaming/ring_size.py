@@ -1,4 +1,4 @@
-"""Chooses how much memory weights get: more as long as it shortens a pass (paper: memory-delay tradeoff).
+"""Chooses how much memory weights get: more as long as it shortens a pass (paper 002: memory-delay tradeoff).
 
 More memory hides reading behind computing. If reading takes longer than computing, computing cannot hide all of it.
 More memory then saves reads: the first layers stay in memory. The module is pure, but its callers may measure delays.

@@ -13,7 +13,9 @@ from split_infer_ros.weight_streaming.ring_size import AllowedDelay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSettings:
-    """Where the weights of a partition are. The names give the units. Infinite bytes mean no limit.
+    """Says where the weights of a partition are: in memory, or in a file that is read while the partition runs.
+
+    A name gives its unit: bytes, or seconds (``_s``). Infinite bytes mean no limit.
 
     Raises:
         ConfigurationError: a value is not accepted.
@@ -59,5 +61,5 @@ class WeightsSettings:
 
     @property
     def allowed_delay(self) -> AllowedDelay:
-        """The delay that ``auto`` may add to a pass with resident weights."""
+        """How much longer a pass may take with ``weights_residency`` ``auto`` than with resident weights."""
         return AllowedDelay(self.weights_delay_s, self.weights_delay_share)

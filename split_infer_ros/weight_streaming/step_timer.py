@@ -15,7 +15,7 @@ class PassTimes:
     """Seconds of one pass.
 
     Attributes:
-        step_s: seconds of each step without waits. A step includes all that ran since the previous one.
+        step_s: seconds of each step without waits. A step includes all that ran since the end of the step before.
         tail_s: seconds after the last step.
         stalled_s: seconds of all waits for weights.
     """

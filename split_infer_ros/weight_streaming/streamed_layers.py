@@ -1,4 +1,4 @@
-"""Layers that wait for their weights before they run, and say when they no longer need them."""
+"""Layers that wait for their weights before they run, and tell the supply when they no longer need them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ class StepHooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A layer's weights, or some rows of them. They are valid only from ``begin_step`` to ``end_step`` of the step."""
+    """A layer's weights, or some rows of them. They are valid only from ``begin_step`` to ``end_step`` of the step.
+
+    Attributes:
+        step: the number of the step that computes with the tile.
+        row: the index of the tile's first row in the layer's weights.
+        weight, bias: these rows of the weights and of the bias. ``bias`` is None if the layer has none.
+    """
 
     step: int
     row: int

@@ -1,4 +1,4 @@
-"""A partition of a model that reads its weights while its layers run (paper: demand layering)."""
+"""A partition of a model that reads its weights while its layers run (paper 002: demand layering)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:  # the server imports this class in processes without torch to
 
 
 class StreamedPartition:
-    """Maps (N, C, H, W) images, or a split point's tensors, to a tuple of tensors, as with resident weights.
+    """A partition that waits for the weights of each layer before the layer runs. Use ``open`` to create one.
 
-    Use ``open`` to create one.
+    It maps images, (N, C, H, W), or the tensors of a split point to a tuple of tensors, like a partition with resident
+    weights.
 
     Attributes:
         note: a sentence if weights are streamed in another way than the user asked for, else empty.
-        weight_bytes: bytes of memory that hold weights.
+        weight_bytes: bytes of all memory for weights, rings on host and device included.
         ring_memory: the ring's memory, which other partitions may share.
     """
 
@@ -115,7 +116,7 @@ class StreamedPartition:
         """Runs a pass.
 
         Raises:
-            StreamError: weights did not come. The next pass reads all weights again.
+            StreamError: weights could not be read, or did not come in time. The next pass reads all weights again.
         """
         with self._pass_lock:
             self._supply.begin_pass()
@@ -130,20 +131,23 @@ class StreamedPartition:
             return results
 
     def expect_next(self) -> None:
-        """Announces that this partition runs next in a shared ring. The ring can then read its first weights."""
+        """Tells a ring that several partitions share that this partition runs the next pass.
+
+        The ring's prefetcher can then read this partition's first weights while another partition still runs.
+        """
         self._supply.expect_next()
 
     @property
     def times(self) -> PassTimes | None:
-        """The times of the last pass that ended without an error."""
+        """The times of the last pass that ended without an error; None before there is one."""
         return self._times
 
     def stats(self) -> PrefetchStats:
-        """Returns how much was read, and how long passes waited."""
+        """Returns how much was read since ``open``, and how long passes waited for weights."""
         return self._supply.stats()
 
     def close(self) -> None:
-        """Ends reading, and releases the layers. The partition cannot run any more."""
+        """Ends reading, closes the file, and drops the layers. A later call raises ``RuntimeError``."""
         self._supply.close()
         self._graph = _closed
 

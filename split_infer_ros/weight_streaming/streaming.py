@@ -1,7 +1,7 @@
-"""Streams the weights of a partition: makes a partition from the settings, which reads its weights while it runs.
+"""Makes partitions that read their weights while they run, if the settings say so.
 
-The model releases its weights in memory once the partition streams them. Each function looks at the settings first. It
-imports the streaming code only if they ask for it, because that code needs torch.
+Once a partition streams its weights, the model frees their memory. Each function looks at the settings first. It
+imports the streaming code only if the settings ask for streaming, because that code needs torch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def stream_backbone(
     ring_memory: RingMemory | None = None,
     num_threads: int = 0,
 ) -> StreamedPartition | None:
-    """Returns the backbone partition on streamed weights, or None if it is resident or has no weights.
+    """Returns the backbone partition on streamed weights.
 
-    Packs the weights first if there is no packed file yet. Then releases the model's weights in memory.
+    Returns None if its weights stay in memory, or it has none. Packs the weights first if there is no packed file yet.
+    Then frees the memory of the partition's weights.
 
     Args:
         model: the model that has the backbone.
@@ -45,7 +46,7 @@ def stream_backbone(
         num_threads: number of threads that run the backbone on a CPU; 0: one for each core.
 
     Raises:
-        ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
+        ConfigurationError: the file, budget or device does not allow it. The model's weights then stay in memory.
     """
     if settings.weights_residency is Residency.RESIDENT:
         return None
@@ -70,9 +71,10 @@ def stream_backbone(
 def stream_head(
     model: SplitModel, split_point: SplitPoint, settings: WeightsSettings, *, num_threads: int, batch_size: int
 ) -> StreamedPartition | None:
-    """Returns the head partition on streamed weights on the CPU, or None if it is resident or has no weights.
+    """Returns the head partition on streamed weights on the CPU.
 
-    Packs the weights first if there is no packed file yet. Then releases the model's weights in memory.
+    Returns None if its weights stay in memory, or it has none. Packs the weights first if there is no packed file yet.
+    Then frees the memory of the partition's weights.
 
     Args:
         model: the model that has the head.
@@ -82,7 +84,7 @@ def stream_head(
         batch_size: the batch size for which weights are laid out.
 
     Raises:
-        ConfigurationError: the file or budget does not allow it. Nothing has changed.
+        ConfigurationError: the file or budget does not allow it. The model's weights then stay in memory.
     """
     if settings.weights_residency is Residency.RESIDENT:
         return None

@@ -1,4 +1,4 @@
-"""Supplies weights to a partition. Its passes and steps call the supply to wait for weights and to free them."""
+"""Supplies weights to a partition. The partition tells the supply when its passes and steps begin and end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PrefetchStats:
 
     @classmethod
     def of(cls, reader: ChunkReader, stalled_s: float) -> PrefetchStats:
-        """Returns a reader's totals, with the seconds that passes waited. Nothing counts as copied."""
+        """Returns a reader's totals, with the seconds that passes waited. Copied bytes and seconds are 0."""
         return cls(reader.passes, reader.bytes_read, reader.reading_s, stalled_s, checking_s=reader.checking_s)
 
     @property
@@ -50,7 +50,7 @@ class WeightSupply(Protocol):
         """Begins to read weights."""
 
     def expect_next(self) -> None:
-        """Announces that this partition runs the next pass in the ring."""
+        """Tells the thread that reads ahead that this partition runs the next pass in the ring."""
 
     def begin_pass(self) -> None:
         """Waits until no other partition runs a pass in the ring, then begins a pass."""
@@ -63,10 +63,10 @@ class WeightSupply(Protocol):
         """
 
     def end_step(self, step: int) -> None:
-        """Notes that a step has run, or was queued on the device."""
+        """Notes that a step has run or was queued on the device. Its weights may be overwritten once it has run."""
 
     def end_pass(self, failed: bool) -> None:
-        """Ends a pass."""
+        """Ends a pass, which raised an error if ``failed``."""
 
     def stats(self) -> PrefetchStats:
         """Returns totals since the start."""
@@ -95,7 +95,7 @@ class WeightStream:
         self._prefetcher.add(self.reader)
 
     def expect_next(self) -> None:
-        """Announces that this partition runs the next pass in the ring."""
+        """Tells the thread that reads ahead that this partition runs the next pass in the ring."""
         self._prefetcher.expect_next(self.reader)
 
     def begin_pass(self) -> None:
@@ -128,7 +128,7 @@ class WeightStream:
         self._prefetcher.free(self.reader.plan.chunks_freed[step])
 
     def end_pass(self, failed: bool) -> None:
-        """Ends a pass."""
+        """Ends a pass, which raised an error if ``failed``."""
         self.reader.end_pass(failed)
         self._prefetcher.end_pass(self.reader, failed)
 

@@ -1,4 +1,4 @@
-"""Makes networks without weights in memory. A packed file has their weights."""
+"""Makes networks without weights in memory. A packed file holds the weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 def make_weightless(weights_file: str, spec: ModelSpec) -> TorchNetwork | None:
-    """Returns the network of a model without weights, or None if no packed file fits or it cannot be built so."""
+    """Returns a model's network without weights in memory. It reads them from a packed file when it needs them.
+
+    Returns None if no packed file fits, or if the model cannot be built without weights.
+
+    Args:
+        weights_file: the path of the user's packed file. Empty: the files in the cache folder are searched.
+        spec: says which model, with which weights.
+    """
     tell_torch()  # this thread may be the first that imports torch
     source = weights_source(spec.name, spec.weights)
     packed = list(_files_of(source, weights_file)) if source else []

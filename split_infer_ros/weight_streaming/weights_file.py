@@ -17,13 +17,13 @@ from split_infer_ros.weight_streaming.packed_header import PAGE, Piece
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces that follow each other in the file. They are read into one place."""
+    """Pieces that follow each other in a packed file. They are read together, into one place of memory."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def offset(self) -> int:
-        """Offset in the file, in bytes."""
+        """Offset of the first piece in the file, in bytes."""
         return self.pieces[0].offset
 
     @property
@@ -96,10 +96,14 @@ class WeightsFile:
             os.posix_fadvise(self._descriptor, offset, len(memory), os.POSIX_FADV_DONTNEED)
 
     def check(self, block: Block, memory: memoryview) -> None:
-        """Compares a block in memory with its checksums.
+        """Compares a block in memory with the checksums of its pieces.
+
+        Args:
+            block: the block.
+            memory: the bytes that were read for the block.
 
         Raises:
-            StreamError: a layer differs from what was written.
+            StreamError: a layer's bytes differ from those that were written to the file.
         """
         for piece in block.pieces:
             start = piece.offset - block.offset
@@ -111,6 +115,10 @@ class WeightsFile:
 
     def load(self, blocks: Iterable[Block], memory: memoryview) -> None:
         """Reads blocks into memory, one behind the other, and compares them with their checksums.
+
+        Args:
+            blocks: the blocks.
+            memory: page-aligned memory with room for all blocks.
 
         Raises:
             StreamError: blocks cannot be read, or differ from what was written.
@@ -128,7 +136,7 @@ class WeightsFile:
 
 
 def _open(path: Path, direct: bool) -> tuple[int, bool]:
-    """Returns a descriptor, and whether it reads past the page cache.
+    """Returns a file descriptor, and whether reads with it go past the page cache.
 
     Some file systems refuse O_DIRECT when a file is opened, others when it is read.
     """
