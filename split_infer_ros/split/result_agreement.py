@@ -54,7 +54,7 @@ class ResultDifference:
     def allowed_text(self, allowed: Callable[[], float]) -> str:
         """Returns words that say which difference ``agrees`` allows, such as ``0.0001 is allowed``."""
         if not math.isfinite(self.largest):
-            return "no such difference is allowed"
+            return "any finite difference is allowed"
         return f"{self.decoded.ALLOWED if self.decoded else f'{allowed():g}'} is allowed"
 
     def __str__(self) -> str:
