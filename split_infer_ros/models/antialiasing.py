@@ -1,4 +1,4 @@
-"""Smooth resizing of images on the host: by torch in a process that has it, else by Pillow."""
+"""Resizes images on the host and smooths images that shrink. torch does so in a process that has it, else Pillow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MODES = {1: "L", 3: "RGB", 4: "RGBX"}  # Pillow's modes by channels; the X of RG
 
 
 def resize_smoothly(image: NDArray[np.uint8], height: int, width: int, interpolation: str) -> NDArray[np.uint8]:
-    """Resizes an image as image libraries do: shrinking smooths, and the result is rounded to whole grey values.
+    """Resizes an image as image libraries do: an image that shrinks is smoothed, and grey values are rounded.
 
-    OpenCV has no such resizing. torch takes a tenth of Pillow's time, but is not imported for this. With ``bilinear``,
-    the two differ by one grey value at most. With ``bicubic``, they differ by a few at hard edges.
+    OpenCV has no such resizing. If the process has already imported torch, torch resizes, in a tenth of Pillow's time.
+    Otherwise Pillow resizes, so that torch is not imported for this. With ``bilinear``, the results of torch and Pillow
+    differ by one grey value at most. With ``bicubic``, they differ by a few grey values at hard edges.
 
     Args:
         image: uint8 (H, W, channels), of 1, 3 or 4 channels.

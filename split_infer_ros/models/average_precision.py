@@ -1,4 +1,4 @@
-"""The mean average precision of detections against known truth, as COCO defines it."""
+"""The mean average precision (mAP) of detections against the true objects, as COCO defines it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ IOUS = tuple(0.5 + 0.05 * step for step in range(10))
 NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read
 
 Truth = tuple[Floats, Integers]
-"""The objects of one image: boxes float32 (n, 4), left, top, right, bottom in pixels; labels int64 (n,)."""
+"""The n objects of one image: boxes float32 (n, 4), left, top, right, bottom in pixels; labels int64 (n,)."""
 
 
 def mean_average_precision(
     found: Sequence[Detections], truth: Sequence[Truth], ious: Sequence[float] = IOUS
 ) -> float | None:
-    """Returns the mean of average precision over classes and overlaps, 0..1; None if the truth has no objects.
+    """Returns the mean average precision (mAP) of detections, 0..1; None if the truth has no objects.
 
-    A class counts if the truth has an object of it. Detections of other classes are not looked at.
+    The result is the mean of the average precision over all classes and all ``ious``. Classes without an object in the
+    truth are left out, and detections of these classes are ignored.
 
     Args:
-        found: the detections of each image. They should reach down to low scores, so that recall is complete.
+        found: the detections of each image. Detections with low scores should be among them. Otherwise the recall is
+            incomplete, and the result too low.
         truth: the objects of each image.
-        ious: the smallest overlaps with which a detection finds its object.
+        ious: thresholds for the intersection over union (IoU). A detection finds an object of its class if their IoU is
+            at least the threshold. The default is COCO's 0.5, 0.55, ... 0.95.
 
     Raises:
         ValueError: ``found`` and ``truth`` differ in their number of images.
@@ -40,7 +43,7 @@ def mean_average_precision(
 
 
 def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], label: int, iou: float) -> float:
-    """Returns the average precision of one class at one overlap."""
+    """Returns the average precision of one class at one threshold of the IoU."""
     scores, hits, num_objects = [np.zeros(0, np.float32)], [np.zeros(0, bool)], 0
     for detections, (boxes, labels) in zip(found, truth, strict=True):
         chosen = detections.labels == label
@@ -61,7 +64,7 @@ def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], labe
 
 
 def _hits(boxes: Floats, objects: Floats, iou: float) -> Flags:
-    """Returns for each box of an image, best score first, whether it finds an object that no better one has found."""
+    """Returns which boxes of an image find an object that no better box has found. The best box comes first."""
     hits = np.zeros(len(boxes), bool)
     if not len(boxes) or not len(objects):
         return hits

@@ -1,4 +1,4 @@
-"""The selection of detections from the candidates of a detector in torch."""
+"""Selects detections among the candidates of a detector in torch. Candidates are its boxes before suppression."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from split_infer_ros.vision_ops.box_nms import box_nms
 
 
 class Candidates(NamedTuple):
-    """Possible objects in a batch of images, before suppression: ``n`` boxes per image, all inside the input.
+    """Possible objects in N images, before overlapping ones are suppressed. Each image has n boxes inside the input.
 
     Attributes:
-        boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
+        boxes: float32 (N, n, 4), left, top, right, bottom in pixels of the model's input.
         scores: (N, n), 0..1, or (N, n, C) if each box has a score for each of C classes.
         labels: int64 (N, n), the class of each box; None if ``scores`` has all classes.
-        max_per_class: how many candidates of each class take part, the best ones; None for all.
+        max_per_class: how many candidates of each class suppression looks at: those with the best scores. None for all.
     """
 
     boxes: Tensor
@@ -31,7 +31,10 @@ class Candidates(NamedTuple):
 
 
 def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
-    """Returns each image's candidates above the threshold that overlap no better one of their class.
+    """Returns the detections of each image: the candidates that suppression keeps.
+
+    A candidate is kept if its score lies above the threshold, and no better kept candidate of its class overlaps it too
+    much. ``limits`` has the thresholds of score and overlap, and the largest number of detections.
 
     The whole batch is processed at once, on the candidates' device. The host waits for the number of detections, and
     then for the detections of all images together.
@@ -59,11 +62,12 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
 
 
 class SuppressOverlaps:
-    """Decodes the outputs of a detector: makes candidates of them, and then calls ``suppress``.
+    """Decodes the outputs of a detector: makes ``Candidates`` of the outputs, and then calls ``suppress``.
 
     Args:
-        make: returns the function that maps the outputs of a batch to its candidates. ``make`` is called when the
-            function is first needed. The function must not depend on values of tensors, so that it can be traced.
+        make: returns a function that maps the outputs of a batch to ``Candidates``. ``make`` is called when that
+            function is first needed. The function's steps must not depend on values of tensors, so that torch can trace
+            it.
     """
 
     def __init__(self, make: Callable[[], Callable[[tuple[Tensor, ...]], Candidates]]) -> None:
@@ -71,7 +75,7 @@ class SuppressOverlaps:
 
     @cached_property
     def candidates(self) -> Callable[[tuple[Tensor, ...]], Candidates]:
-        """The function that maps the outputs of a batch to its candidates."""
+        """The function that maps the outputs of a batch to ``Candidates``."""
         return self._make()
 
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
@@ -80,7 +84,11 @@ class SuppressOverlaps:
 
 
 def unpack_candidates(outputs: tuple[Tensor, ...]) -> Candidates:
-    """Returns the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
+    """Returns the candidates of a network that decodes boxes itself.
+
+    Args:
+        outputs: the network's scores (N, n), boxes (N, n, 4) and labels int64 (N, n), for n boxes in each of N images.
+    """
     scores, boxes, labels = outputs
     return Candidates(boxes, scores, labels)
 

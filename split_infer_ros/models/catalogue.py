@@ -33,9 +33,10 @@ _MODULES = {
     ),
 }
 CATALOGUE = {name: module for module, names in _MODULES.items() for name in names}
-"""The module of each model, in this folder. It is imported when one of its models is first asked for.
+"""For each model's name, the module in this folder that defines the model.
 
-Most networks come from torchvision, and importing that takes seconds.
+A module is imported when somebody first asks for one of its models. Most networks come from torchvision, and importing
+torchvision takes seconds.
 """
 
 
@@ -45,15 +46,16 @@ def find_model(
     allow_user_code: bool = False,
     onnx_options: OnnxOptions | None = None,
 ) -> ModelEntry:
-    """Returns the entry of a model.
+    """Returns the entry of a model, which says how the model is built, fed and decoded.
 
     Args:
         name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
-            ``FILE.pt2``. For a model that is downloaded, it is the path of its file; see ``split.located_spec``.
-        allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
-            runs none.
-        onnx_options: what the user says about an ONNX file. No trial is run: the names and shapes of its outputs decide
-            how they are read.
+            ``FILE.pt2``. For a model that is downloaded, it is the path of the downloaded file; see
+            ``split.located_spec``.
+        allow_user_code: whether a factory or an exported program may be loaded. Loading one may run any code. Loading
+            an ONNX file runs none.
+        onnx_options: what the user says about an ONNX file; None for the defaults. The file is not run to find out
+            more: options, names and shapes alone decide how its outputs are read.
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.

@@ -1,4 +1,4 @@
-"""Weights in Darknet's own files, such as yolov4.weights: a header, and then all numbers, layer after layer."""
+"""Reads Darknet's own files of weights, such as yolov4.weights: a header, then float32 numbers, layer after layer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ MAX_VERSION = 1000  # for either number; Darknet reads greater ones as an older 
 
 
 def read_darknet_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    """Reads a file of Darknet's into a state dict of a network.
+    """Reads Darknet's file of a network's weights into a state dict.
 
-    The file has the layers in the order in which they run. For each convolution, it has the bias or the numbers of the
-    batch norm, and then the weights.
+    The file has the layers in the order in which they run. A convolution with a batch norm has the norm's bias, weight,
+    mean and variance, and then its own weights. Any other convolution has its bias, and then its weights.
 
     Args:
-        model: the network. Its only layers with weights are convolutions, and batch norms directly after one.
+        model: the network. Its only layers with weights are convolutions, and batch norms directly behind a
+            convolution.
         path: the path of the file.
+
+    Returns:
+        The tensors, float32 on the CPU, by their names in the network's state dict.
 
     Raises:
         WeightsError: the file does not have as many bytes as this network needs.
@@ -49,7 +53,7 @@ def read_darknet_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
 
 
 def _header_bytes(header: bytes) -> int:
-    """Returns the length of the header in bytes, which the version at its beginning tells."""
+    """Returns the length of a file's header in bytes. It follows from the version at the beginning of the header."""
     major, minor = np.frombuffer(header[:8].ljust(8, b"\0"), "<i4").tolist()
     is_new = 10 * major + minor >= BIG_COUNT_VERSION and max(major, minor) < MAX_VERSION
     return HEADER_BYTES if is_new else OLD_HEADER_BYTES

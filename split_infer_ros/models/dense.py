@@ -33,12 +33,13 @@ MAX_CANDIDATES = 1000  # of each level, before suppression
 
 
 class DenseDetector(nn.Module):
-    """The backbone and head of a torchvision detector. The network selects its best boxes itself.
+    """The backbone and head of a torchvision detector, as a network that selects its best boxes itself.
 
-    Parameters have the names of torchvision's model, so weights of that model load unchanged.
+    Subclasses say how the head's outputs become scores and boxes. Parameters have the names of torchvision's model, so
+    weights of that model load unchanged.
 
     Args:
-        whole: torchvision's model.
+        whole: torchvision's model, which gives the backbone and the head.
         height, width: the size of the input in pixels, multiples of 32.
     """
 
@@ -57,7 +58,15 @@ class DenseDetector(nn.Module):
         self.register_buffer("anchors", anchors, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Converts images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        """Returns the best candidates of each image, before suppression.
+
+        Args:
+            images: (N, 3, height, width).
+
+        Returns:
+            Scores (N, M), boxes (N, M, 4) in pixels of the input, and labels int64 (N, M). M is the number of
+            candidates of an image: up to ``MAX_CANDIDATES`` for each level of the pyramid.
+        """
         outputs = self.head(list(self.backbone(images).values()))
         ranks, offsets = self.ranks(outputs), outputs["bbox_regression"]
         best, start = [], 0
@@ -69,7 +78,13 @@ class DenseDetector(nn.Module):
         return scores, boxes, labels
 
     def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns numbers (N, anchors, classes) that sort as the scores do, but are cheaper to compute."""
+        """Returns a number for each anchor and class, (N, anchors, classes).
+
+        The numbers have the same order as the scores, and are cheaper to compute.
+
+        Args:
+            outputs: the outputs of the head, by torchvision's names.
+        """
         raise NotImplementedError
 
     def scores(self, ranks: Tensor) -> Tensor:
@@ -77,7 +92,10 @@ class DenseDetector(nn.Module):
         raise NotImplementedError
 
     def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
-        """Converts offsets (n, 4) and their anchors (n, 4) to boxes (n, 4)."""
+        """Converts the head's offsets (n, 4) from n anchors (n, 4) to boxes (n, 4).
+
+        Anchors and boxes are left, top, right, bottom in pixels of the input.
+        """
         raise NotImplementedError
 
     def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, num_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,7 +110,11 @@ class DenseDetector(nn.Module):
 
 
 class RetinaNet(DenseDetector):
-    """torchvision's RetinaNet with ResNet-50."""
+    """torchvision's RetinaNet with ResNet-50, untrained.
+
+    Args:
+        height, width: the size of the input in pixels, multiples of 32.
+    """
 
     def __init__(self, height: int = HEIGHT, width: int = WIDTH) -> None:
         whole = retinanet_resnet50_fpn(weights=None, weights_backbone=None)
@@ -113,7 +135,11 @@ class RetinaNet(DenseDetector):
 
 
 class Fcos(DenseDetector):
-    """torchvision's FCOS with ResNet-50."""
+    """torchvision's FCOS with ResNet-50, untrained.
+
+    Args:
+        height, width: the size of the input in pixels, multiples of 32.
+    """
 
     def __init__(self, height: int = HEIGHT, width: int = WIDTH) -> None:
         whole = fcos_resnet50_fpn(weights=None, weights_backbone=None)
@@ -131,7 +157,16 @@ class Fcos(DenseDetector):
 
 
 def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tuple[int, int]]) -> Tensor:
-    """Returns all anchors (n, 4) of an input of size (height, width), level by level."""
+    """Returns the anchors of all levels of a feature pyramid, one level after the other.
+
+    Args:
+        generator: torchvision's generator of the detector's anchors.
+        size: height and width of the input in pixels.
+        grids: rows and columns of the map of each level.
+
+    Returns:
+        float32 (n, 4) for n anchors: left, top, right, bottom in pixels of the input.
+    """
     image = ImageList(torch.empty((1, 1, *size)), [size])
     anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
     return anchors

@@ -13,9 +13,9 @@ from split_infer_ros.setting import setting
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What post-processing keeps. Limits may change between two batches.
+    """Which detections post-processing keeps. Limits may change between two batches.
 
-    A detector also drops scores that equal the threshold, like torchvision.
+    A detector also drops a detection with a score that equals the threshold, like torchvision. A classifier keeps it.
     """
 
     PURPOSE: ClassVar[str] = "Detections"
@@ -34,12 +34,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
-    """The objects found in one image, best score first.
+    """The n objects found in one image, the one with the best score first.
 
-    Tensors become arrays that share their memory. Tensors on a GPU are copied to the host.
+    Tensors may be given for all attributes, and become arrays. The array of a tensor on the CPU shares the tensor's
+    memory. Tensors on a GPU are copied to the host.
 
     Attributes:
-        boxes: float32 (n, 4), left, top, right, bottom in pixels.
+        boxes: float32 (n, 4), left, top, right, bottom in pixels. A decoder gives pixels of the model's input.
+            ``ModelEntry.in_source`` converts them to pixels of the source image.
         scores: float32 (n,), 0..1, descending.
         labels: int64 (n,), indices into the model's labels.
     """

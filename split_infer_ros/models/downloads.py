@@ -56,15 +56,17 @@ class Download:
         return cache_folder() / "models" / f"{self.name}.onnx"
 
     def as_file(self, weights: str, options: OnnxOptions) -> tuple[str, OnnxOptions]:
-        """Returns the path and the options with which the file is loaded, like any ONNX file.
+        """Returns the path of the model file, and the options with which it is loaded like any ONNX file.
+
+        Without a local copy, the file is downloaded first, unless an earlier download is still there.
 
         Args:
-            weights: the path of a local copy, or any value of ``NamedWeights``, which means the download.
+            weights: the path of a local copy, or any value of ``NamedWeights``. All of these values mean the download.
             options: what the user says about the file. All must be defaults.
 
         Raises:
-            ConfigurationError: the user gave an option, the local copy is missing or another file, or the download
-                fails.
+            ConfigurationError: the user gave an option, the local copy is missing or has another length or digest, or
+                the download fails.
         """
         refuse_options(self.name, options)
         path = self._find() if weights in {named.value for named in NamedWeights} else self._check(weights)
@@ -104,10 +106,10 @@ class Download:
             return False
 
     def _fetch(self) -> bytes:
-        """Downloads the file's content. Stops reading if more than its length comes.
+        """Downloads the file's content. Stops reading if more bytes come than the file has.
 
         Raises:
-            WeightsError: the file cannot be downloaded, or another file comes.
+            WeightsError: the file cannot be downloaded, or what comes has another length or digest.
         """
         import urllib.request  # only here: most starts download nothing
         from http.client import HTTPException
@@ -138,10 +140,14 @@ class Download:
 
 
 def refuse_options(name: str, options: OnnxOptions) -> None:
-    """Refuses options of a user for a model that the catalogue describes completely.
+    """Refuses options for ONNX files if the model is no ONNX file of the user. Other models need no such options.
+
+    Args:
+        name: the model's name, for the error message.
+        options: what the user says about an ONNX file.
 
     Raises:
-        ConfigurationError: an option is not at its default. The message names the first one.
+        ConfigurationError: an option is not at its default. The message names the first such option.
     """
     if options.given:
         given = options.given[0]

@@ -1,4 +1,4 @@
-"""Drawing of detections into pictures."""
+"""Draws detections into pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114
 
 
 def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str]) -> np.ndarray:
-    """Draws a captioned box for each detection into a copy of the image.
+    """Draws a captioned box for each detection into a copy of an image.
+
+    Args:
+        pixels: the image, which is not changed.
+        detections: the detections, with boxes in pixels of the image.
+        labels: the class names. A detection's label is an index of this list.
 
     Returns:
         uint8 (height, width, 3), red first; a new array.
@@ -38,7 +43,7 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
 def _draw_caption(
     picture: np.ndarray, text: str, *, left: int, top: int, colour: tuple[int, int, int], scale: float
 ) -> None:
-    """Writes dark text on the box's colour: above the box, or inside it at the top of the image."""
+    """Writes dark text on the box's colour: above the box, or inside the box if there is no room above it."""
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(left, picture.shape[1] - width))
     base = top - below if top > height + below else top + height + below

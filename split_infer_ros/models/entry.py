@@ -1,4 +1,4 @@
-"""The description of a model: how to build it, feed it and decode it."""
+"""The description of a model: how it is built, how it is fed, and how its outputs are decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Decode = Callable[[tuple[Any, ...], Limits], list[Detections]]
-"""Takes the outputs of a batch, all tensors or all arrays, and limits. Returns the detections of each image."""
+"""A decode function. It takes the outputs of a batch and limits, and returns the detections of each image.
+
+The outputs are all tensors or all arrays, as ``ModelEntry.decodes_arrays`` says.
+"""
 
 
 def outputs_of(results: Any) -> tuple[Any, ...]:
@@ -26,13 +29,15 @@ def outputs_of(results: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The source of a model's trained weights: a path, a URL or a function. Without one, there are no trained weights.
+    """The source of a model's trained weights: a path, a URL, a function or a file of Darknet's.
+
+    With no attribute set, the model has no published weights.
 
     Attributes:
         path: a file in this package.
         url: a file that is downloaded once.
         file_name: the name of the download in torch.hub's folder of checkpoints.
-        fetch: returns a state dict, by another library's own means.
+        fetch: a function of another library, which returns a state dict.
         darknet_file: the name of Darknet's own file of weights, which the user has to fetch.
     """
 
@@ -45,17 +50,18 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model as the package knows it.
+    """What the package knows about one model: how it is built, how it is fed, and how its outputs are decoded.
 
     Attributes:
         name: the name by which users choose the model.
         summary: one line for people.
-        build: makes the untrained module, or the ONNX graph with its weights. Either takes float32 (N, 3, h, w). A
-            module gives a tensor, or a tuple or list of tensors.
+        build: makes the untrained module, or the ONNX graph with its weights. Both take float32 (N, 3, h, w). A module
+            gives a tensor, or a tuple or list of tensors.
         weights: the source of the trained weights; None if ``build`` makes the model with its weights.
-        preprocess: how images become its input.
-        labels: the name of each label index.
-        default_split_point: the split point if the user chooses none; None for the last one before ``output``.
+        preprocess: how images become the model's input.
+        labels: the class names. A label is an index of this tuple.
+        default_split_point: the split point if the user chooses none; None for the last one before ``output``, the end
+            of the model.
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
         decodes_arrays: whether ``decode`` takes NumPy arrays. Otherwise it takes tensors.
@@ -75,23 +81,31 @@ class ModelEntry:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the model's input."""
+        """The shape of one input image: (3, height, width)."""
         return 3, self.preprocess.height, self.preprocess.width
 
     def in_source(self, detections: Detections, height: int, width: int) -> Detections:
-        """Returns detections with boxes in pixels of a source image of this height and width."""
+        """Converts the boxes of detections from pixels of the model's input to pixels of the source image.
+
+        Args:
+            detections: the detections, as ``decode`` returns them.
+            height, width: the size of the source image in pixels.
+        """
         boxes = self.preprocess.to_source(detections.boxes, height, width)
         return Detections(boxes, detections.scores, detections.labels)
 
     def detections_of(self, outputs: Sequence[Values], limits: Limits) -> list[Detections]:
-        """Converts outputs to what ``decode`` takes, tensors or arrays, and calls it. On the host, nothing is copied.
+        """Calls ``decode`` on outputs of either kind, tensors or arrays.
+
+        Outputs of the other kind than ``decode`` takes are converted first. Outputs on the host are not copied, except
+        that arrays of 16-bit floats become float32.
 
         Args:
             outputs: the outputs of a batch, tensors or arrays.
             limits: decide which detections are kept.
 
         Returns:
-            The detections of each image, with boxes in pixels of the input.
+            The detections of each image, with boxes in pixels of the model's input.
         """
         take = to_host if self.decodes_arrays else as_tensor
         return self.decode(tuple(map(take, outputs)), limits)

@@ -1,4 +1,4 @@
-"""The quality of detections against known truth: precision, recall and F1."""
+"""The quality of detections against the true objects: precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from split_infer_ros.vision_ops.box_iou import box_iou
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Counts over some images. A ratio without any cases is 0."""
+    """How many detections were right and wrong over some images, and the ratios that follow.
+
+    A ratio with a denominator of 0 is 0.
+
+    Attributes:
+        true_positives: the number of detections that found an object.
+        false_positives: the number of detections that found none.
+        false_negatives: the number of objects that no detection found.
+    """
 
     true_positives: int
     false_positives: int
@@ -40,11 +48,11 @@ class Score:
 class Matcher:
     """Counts right and wrong detections, image by image.
 
-    The detection with the best score chooses first. It takes the unmatched object of its class that it overlaps most,
-    if their overlap is at least ``iou``.
+    In an image, the detection with the best score chooses first. It finds the object of its class that it overlaps
+    most, among objects that no earlier detection has found. Their overlap must be at least ``iou``.
 
     Attributes:
-        iou: the smallest overlap of a detection with its object, above 0 and up to 1.
+        iou: the smallest intersection over union of a detection and its object, above 0 and up to 1.
     """
 
     iou: float = 0.5
@@ -53,12 +61,12 @@ class Matcher:
     _objects: int = field(default=0, init=False)
 
     def add(self, found: Detections, boxes: Floats, labels: Integers) -> None:
-        """Counts one image.
+        """Counts the detections and the objects of one image.
 
         Args:
             found: the image's detections.
-            boxes: the true boxes, float32 (n, 4), left, top, right, bottom in the pixels of ``found``.
-            labels: the true labels, int64 (n,).
+            boxes: the boxes of the n true objects, float32 (n, 4), left, top, right, bottom in the pixels of ``found``.
+            labels: the classes of the true objects, int64 (n,).
         """
         self._found += len(found)
         self._objects += len(labels)
@@ -73,7 +81,7 @@ class Matcher:
                 overlap[:, best] = 0
 
     def score(self) -> Score:
-        """Returns the counts so far."""
+        """Returns the counts over all images that were added so far."""
         return Score(
             true_positives=self._true_positives,
             false_positives=self._found - self._true_positives,
@@ -82,12 +90,12 @@ class Matcher:
 
 
 def f1(found: Sequence[Detections], truth: Sequence[tuple[Floats, Integers]], iou: float = 0.5) -> Score:
-    """Scores the detections of several images at once.
+    """Returns the counts over several images at once. The result's property ``f1`` is their F1 score.
 
     Args:
         found: the detections of each image.
-        truth: boxes (n, 4) and labels (n,) of each image.
-        iou: as in ``Matcher``.
+        truth: the true objects of each image: boxes (n, 4) and labels (n,), as in ``Matcher.add``.
+        iou: the smallest overlap of a detection with its object, as in ``Matcher``.
 
     Raises:
         ValueError: ``found`` and ``truth`` differ in their number of images.

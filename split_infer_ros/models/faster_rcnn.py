@@ -1,7 +1,7 @@
 """Faster R-CNN as a network that can be split, between backbone and heads or within the backbone.
 
-Suppression leaves a number of proposals that depends on the data. They are padded to a fixed number, so that all other
-shapes are fixed. The part that depends on data is one operation of the graph, ``distinct``, which is never split.
+How many proposals suppression leaves depends on the image. Proposals are therefore padded to a fixed number, so that
+all other shapes are fixed. Suppression and padding are one operation of the graph, ``distinct``, which is never split.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ MIN_PROPOSAL_SIDE, MIN_BOX_SIDE = 1e-3, 1e-2  # in pixels, as in torchvision
 def distinct(
     boxes: Tensor, scores: Tensor, levels: Tensor, min_score: float, iou_threshold: float, count: int
 ) -> Tensor:
-    """Returns the best proposals that overlap no better one of their level.
+    """Returns the best proposals of each image, without those that overlap a better kept one of their level.
+
+    A proposal is a box that may hold an object of any class. N images have n boxes each.
 
     Args:
-        boxes: (N, n, 4).
+        boxes: (N, n, 4), left, top, right, bottom in pixels.
         scores: (N, n), 0..1.
-        levels: int64 (n,), the level of each box.
+        levels: int64 (n,), the level of the feature pyramid from which each box comes.
         min_score: boxes with a lower score are no proposals.
-        iou_threshold: the later of two boxes of a level is dropped if their IoU lies above it.
-        count: the number of boxes to return.
+        iou_threshold: of two boxes of a level, the one with the lower score is dropped if their IoU lies above this.
+        count: the number of boxes to return for each image.
 
     Returns:
         (N, count, 4), best first, padded with empty boxes.
@@ -60,7 +62,16 @@ def distinct(
 
 @fx.wrap
 def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
-    """Returns features (N * n, C, 7, 7) of proposals (N, n, 4) in pixels, taken from features (N, C, h, w)."""
+    """Returns the features of each proposal, resampled to 7x7 cells by ROIAlign.
+
+    Args:
+        features: one map of the feature pyramid, (N, C, h, w).
+        proposals: n boxes for each image, (N, n, 4), left, top, right, bottom in pixels of the input.
+        stride: pixels of the input for each cell of the map.
+
+    Returns:
+        (N * n, C, 7, 7).
+    """
     images = torch.arange(len(proposals), device=proposals.device).repeat_interleave(proposals.shape[1])
     return roi_align(
         features,
@@ -73,7 +84,7 @@ def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
 
 
 class FasterRcnn(nn.Module):
-    """torchvision's Faster R-CNN with MobileNetV3-Large for small inputs.
+    """torchvision's Faster R-CNN with MobileNetV3-Large for small inputs, untrained.
 
     Parameters have the names of torchvision's model, so weights of that model load unchanged.
 
@@ -104,7 +115,15 @@ class FasterRcnn(nn.Module):
         self.register_buffer("levels", levels, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Converts images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        """Returns the candidates of each image, before suppression.
+
+        Args:
+            images: (N, 3, height, width).
+
+        Returns:
+            Scores (N, M), boxes (N, M, 4) in pixels of the input, and labels int64 (N, M). M is the number of
+            candidates of an image: one for each proposal and class.
+        """
         features = list(self.backbone(images).values())
         proposals = self._propose(*self.rpn["head"](features))
         # Both levels have the same stride, and torchvision then pools from the first one.
@@ -124,7 +143,7 @@ class FasterRcnn(nn.Module):
         return scores, boxes, labels
 
     def _propose(self, objectness: list[Tensor], offsets: list[Tensor]) -> Tensor:
-        """Converts the outputs of the region proposal network, a tensor per level, to boxes (N, n, 4)."""
+        """Converts the outputs of the region proposal network, a tensor for each level, to n proposals (N, n, 4)."""
         ranks, offset = concat_box_prediction_layers(objectness, offsets)
         total = sum(self._counts)
         boxes = self._proposal_coder.decode_single(

@@ -12,10 +12,10 @@ class Fitting:
     """Which part of an image becomes which part of a model's input.
 
     Attributes:
-        used: the part of the image that is resized.
-        size: the height and width to which it is resized, in pixels.
-        shown: the part of the resized image that the input shows.
-        place: the part of the input that shows it. The rest of the input is padding.
+        used: the rows and columns of the image that are resized.
+        size: the height and width in pixels to which they are resized.
+        shown: the rows and columns of the resized image that appear in the input.
+        place: the rows and columns of the input where they appear. The rest of the input is padding.
     """
 
     used: Window

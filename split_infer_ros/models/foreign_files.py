@@ -48,10 +48,11 @@ _KINDS = {
 
 
 def refuse_foreign_file(name: str) -> None:
-    """Refuses a name that cannot be a model here, such as a file of another framework. The error says what to do.
+    """Refuses a name that cannot name a model, such as a file of another framework. Does nothing for other names.
 
     Raises:
-        ConfigurationError: the name is an address, has blanks around it, or names a folder or a file of another kind.
+        UnknownModelError: the name is an address, has blanks around it, or names a folder or a kind of file that the
+            package cannot load. The error says what to do instead.
     """
     if name != name.strip():
         raise UnknownModelError(f"model {name!r} has blanks around it; take '{name.strip()}'.")

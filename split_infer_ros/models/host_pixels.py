@@ -28,19 +28,28 @@ _CONVERSIONS = {
 
 
 def resize(image: NDArray[Any], height: int, width: int, interpolation: str) -> NDArray[Any]:
-    """Resizes an image without smoothing it, as OpenCV does.
+    """Resizes an image as OpenCV does: an image that shrinks is not smoothed.
 
     Args:
         image: uint8 or float32 (H, W, channels). For uint8, the result is rounded to whole grey values.
         height, width: the size of the result in pixels.
         interpolation: ``bilinear`` or ``bicubic``.
+
+    Returns:
+        (height, width, channels), of the image's dtype.
     """
     resized = cv2.resize(image, (width, height), interpolation=_INTERPOLATIONS[interpolation])
     return np.asarray(resized).reshape(height, width, -1)
 
 
 def write_reordered(image: NDArray[Any], order: tuple[int, int, int], target: NDArray[Any]) -> None:
-    """Writes the channels of an image (h, w, channels), in ``order``, to ``target`` (h, w, 3) of the same dtype."""
+    """Writes three channels of an image into a buffer.
+
+    Args:
+        image: (h, w, channels), of 1, 3 or 4 channels.
+        order: for each channel of the buffer, the index of the image's channel that is written there.
+        target: the buffer, (h, w, 3) of the image's dtype.
+    """
     channels = image.shape[2]
     conversion = _CONVERSIONS.get((channels, order))
     if conversion is not None:
@@ -50,7 +59,13 @@ def write_reordered(image: NDArray[Any], order: tuple[int, int, int], target: ND
 
 
 def fill_outside(target: NDArray[Any], place: Window, colour: Colour) -> None:
-    """Fills ``target`` (h, w, 3) outside a window with a colour, 0..255. A colour of three equal values is faster."""
+    """Fills a buffer outside a window with a colour.
+
+    Args:
+        target: the buffer, (h, w, 3).
+        place: the rows and columns of the window, which are left as they are.
+        colour: a number of 0..255 for each channel. Three equal numbers are faster.
+    """
     rows, columns = place
     value = colour[0] if len(set(colour)) == 1 else colour
     target[: rows.start] = value

@@ -8,7 +8,7 @@ SAFETENSORS_SUFFIX = ".safetensors"
 
 
 class NamedWeights(str, Enum):
-    """A name that the user gives in place of a file of weights."""
+    """A name that the user gives in place of the path of a file of weights."""
 
     DEFAULT = "default"  # shipped with the package, or downloaded once
     RANDOM = "random"  # seeded; the model's outputs depend on its images

@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
     """Reads the class names in a file's metadata: a dictionary or a list as JSON or Python writes it.
 
-    Unreadable metadata does not stop a model: its classes are then numbers, and the log says so once.
+    Unreadable metadata does not stop a model: its classes are then named by their numbers, and the log says so once.
 
     Args:
         model: the model's name, for messages.
         text: the value of the metadata's key ``names``.
 
     Returns:
-        the names by number; empty if there are none.
+        The names in the order of the classes' numbers; empty if there are none.
 
     Raises:
         ConfigurationError: the text has more than ``MAX_CHARACTERS`` characters.
@@ -60,6 +60,9 @@ def labels_of_metadata(model: str, text: str) -> tuple[str, ...]:
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """Reads a file of class names: JSON in ``FILE.json``, YAML in ``FILE.yaml``, else text with one name a line.
+
+    Returns:
+        The names in the order of the classes' numbers.
 
     Raises:
         ConfigurationError: the file is missing, cannot be read, or holds no names.

@@ -1,4 +1,7 @@
-"""Makes a ``ModelEntry`` of an ONNX file, from the file, its metadata and a trial. No code is run."""
+"""Makes a ``ModelEntry`` of an ONNX file. What the file does not say is found by running it once on an image.
+
+No code in the file is run: an ONNX file holds operators and weights.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ NEUTRAL = "stretch"  # the recipe that is used until the outputs are recognised
 
 
 def is_onnx_file(name: str) -> bool:
-    """Whether a model's name is that of an ONNX file."""
+    """Returns whether a model's name ends in ``.onnx``, in upper or lower case. The file need not exist."""
     return name.lower().endswith(SUFFIX)
 
 
 def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
-    """Reads ``FILE.onnx``, and ``FILE.yaml`` if it lies beside it.
+    """Reads the model ``FILE.onnx``, and its side file ``FILE.yaml`` if there is one.
 
     Args:
-        name: the path of the file; ``~`` is the user's home.
-        options: what the user says about the file. This overrides ``FILE.yaml``.
+        name: the path of the model; ``~`` is the user's home.
+        options: what the user says about the model. The options override the side file.
 
     Raises:
-        ConfigurationError: a file cannot be read, or its inputs are no image.
+        ConfigurationError: one of the files cannot be read, or no input of the model takes images.
     """
     from split_infer_ros.onnx.file import read_onnx  # here, because onnx is optional
 
@@ -56,10 +59,15 @@ def read_onnx_file(name: str, options: OnnxOptions) -> OnnxFile:
 
 
 def description_files(name: str, options: OnnxOptions) -> list[Path]:
-    """Returns the files that say how the model ``FILE.onnx`` is read: ``FILE.yaml``, and its labels and anchors.
+    """Returns the paths of all files that say how the model ``FILE.onnx`` is read, apart from that file.
 
-    Files that do not exist are listed too, because they may appear later. A ``FILE.yaml`` that cannot be read adds no
-    others.
+    These are the possible side files, and the files of labels and of anchors that the user or the side file names.
+    Files that do not exist are listed too, because they may appear later. If the side file cannot be read, only the
+    user's options name further files.
+
+    Args:
+        name: the path of the model.
+        options: what the user says about the model.
     """
     path = user_path(name)
     found = [path.with_suffix(suffix) for suffix in SUFFIXES]
@@ -74,27 +82,29 @@ def description_files(name: str, options: OnnxOptions) -> list[Path]:
 
 
 def _labels_path(options: OnnxOptions, side: SideFile, folder: Path) -> Path | None:
-    """Returns the file of class names that the user or else ``FILE.yaml`` names; None if neither names one."""
+    """Returns the path of the file of class names that the user or else the side file names; None if neither does."""
     if options.labels:
         return user_path(options.labels)
     return folder / user_path(side.labels) if isinstance(side.labels, str) and side.labels else None
 
 
 class OnnxFile:
-    """A model in an ONNX file. How its outputs are read is not known yet.
+    """A model in an ONNX file, while it is not known yet how its outputs are read.
+
+    ``recognise`` finds out how the outputs are read. ``entry`` then makes the model's entry.
 
     Args:
         name: the name by which the user chose the model.
         graph: the whole model.
         options: what the user says about the file.
-        side: what ``FILE.yaml`` says.
-        folder: the folder of the files that ``side`` names.
+        side: the contents of the side file; None without one.
+        folder: the folder in which the files lie that ``side`` names.
 
     Attributes:
-        input: the model's image input, with a graph that takes nothing else.
+        input: how the model takes images, with a graph that takes nothing but images.
 
     Raises:
-        ConfigurationError: the inputs are no image, or the labels cannot be read.
+        ConfigurationError: no input takes images, or the labels cannot be read.
     """
 
     def __init__(
@@ -118,20 +128,21 @@ class OnnxFile:
 
     @property
     def graph(self) -> OnnxGraph:
-        """The model, which takes one image input."""
+        """The model's graph. The package has changed it if necessary, so that it takes nothing but images."""
         return self.input.graph
 
     @property
     def first_recipe(self) -> Recipe:
-        """The user's pre-processing, or else a neutral one for the first trial."""
+        """The pre-processing until the outputs are recognised: the user's choice, or else ``stretch``."""
         chosen = self._options.preprocessing
         return self._recipe(NEUTRAL if chosen == AUTO else chosen)
 
     def recognise(self, trial: Mapping[str, npt.NDArray[Any]] | None = None) -> OutputReading:
-        """Returns how the outputs are read.
+        """Finds out how the outputs are read, and which pre-processing suits the model.
 
         Args:
-            trial: the outputs for one image like a photograph, by name. Without a trial, names and shapes decide alone.
+            trial: the model's outputs for one image that looks like a photograph, by name. None if the model was not
+                run: metadata, names and shapes then decide alone.
 
         Raises:
             ConfigurationError: the outputs are not recognised, or cannot be read as the user says.
@@ -148,10 +159,10 @@ class OnnxFile:
         return OutputReading(found.layout, str(self._recipe(recipe)))
 
     def describe(self, reading: OutputReading) -> dict[str, Any]:
-        """Describes the model's entry in values that can be written as JSON. ``entry_of`` makes the entry of them.
+        """Returns a description of the model's entry that can be written as JSON. ``entry_of`` makes the entry from it.
 
         Args:
-            reading: how the outputs are read.
+            reading: how the outputs are read, as ``recognise`` returns it.
 
         Raises:
             ConfigurationError: the labels do not fit the outputs.
@@ -174,7 +185,10 @@ class OnnxFile:
         }
 
     def entry(self, reading: OutputReading) -> ModelEntry:
-        """Returns the entry of the model. Its decoder reads the outputs in this way.
+        """Returns the model's entry, with a decoder for the outputs.
+
+        Args:
+            reading: how the outputs are read, as ``recognise`` returns it.
 
         Raises:
             ConfigurationError: the labels do not fit the outputs.
@@ -185,7 +199,7 @@ class OnnxFile:
         return fit_recipe(Recipe.parse(text), self.input, is_chosen=self._options.preprocessing != AUTO)
 
     def _with_anchors(self, layout: OutputLayout) -> OutputLayout:
-        """Returns the layout with the whole path of its file of anchors. It names the path from the model's folder."""
+        """Returns the layout with the whole path of its file of anchors, which it names from the model's folder."""
         if not layout.grid.anchors:
             return layout
         path = self._folder / user_path(layout.grid.anchors)
@@ -205,7 +219,7 @@ class OnnxFile:
             )
 
     def _read_names(self) -> tuple[str, ...]:
-        """Returns the names of the classes: the user's, those of ``FILE.yaml``, or those of the metadata."""
+        """Returns the names of the classes: the user's, those of the side file, or those of the metadata."""
         path = _labels_path(self._options, self._side, self._folder)
         if path is not None:
             return read_labels(path)
@@ -236,6 +250,10 @@ class OnnxFile:
 def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
     """Returns the entry that ``OnnxFile.describe`` described.
 
+    Args:
+        described: the description.
+        graph: the model's graph, as ``OnnxFile.graph`` returns it.
+
     Raises:
         ConfigurationError: a file of anchors cannot be read.
     """
@@ -256,12 +274,16 @@ def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
 
 
 def write_reading(reading: OutputReading) -> dict[str, Any]:
-    """Returns a reading in a form that can be written as JSON."""
+    """Returns an ``OutputReading`` as values that can be written as JSON. ``parse_reading`` reads them."""
     return {"layout": write_declaration(reading.layout), "recipe": reading.recipe}
 
 
 def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> OutputReading:
-    """Returns the reading that ``write_reading`` wrote.
+    """Returns the ``OutputReading`` that ``write_reading`` wrote.
+
+    Args:
+        file: the model with the outputs.
+        written: the result of ``write_reading``.
 
     Raises:
         ConfigurationError: the reading names outputs that the model does not have.

@@ -19,10 +19,10 @@ DECODERS = (AUTO, *FAMILIES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions:
-    """Options that override what an ONNX file says, or what follows from its outputs.
+    """A user's options for an ONNX file. They override what the file says, or what follows from its outputs.
 
     Raises:
-        ConfigurationError: a value is unknown.
+        ConfigurationError: a value is unknown, or does not have the form that the option takes.
     """
 
     PURPOSE: ClassVar[str] = "The model"

@@ -11,15 +11,20 @@ from split_infer_ros.onnx.image_input import OnnxImageInput
 
 
 def fit_recipe(recipe: Recipe, taken: OnnxImageInput, *, is_chosen: bool) -> Recipe:
-    """Adapts a recipe to an input: 0..255 for whole numbers, and red first if grey is made of the colours.
+    """Returns a recipe that suits the input of an ONNX file.
+
+    If the file takes whole numbers, the input's values become 0..255. If the file takes grey images, the channels
+    become red first, because the graph makes grey of red, green and blue.
 
     Args:
-        recipe: the pre-processing.
+        recipe: the recipe of pre-processing to adapt.
         taken: how the file takes images.
-        is_chosen: whether the user chose the recipe. Otherwise it may change to stretching, or lose its mean and std.
+        is_chosen: whether the user chose the recipe. Otherwise the recipe may change further. It stretches images if
+            ``taken.is_stretched``. It loses its mean and std if the file takes whole numbers.
 
     Raises:
-        ConfigurationError: the user chose values that whole numbers cannot hold.
+        ConfigurationError: the file takes whole numbers, and the user chose a mean, std or range that gives other
+            values than 0..255.
     """
     if taken.is_stretched and not is_chosen:
         recipe = replace(recipe, geometry=Geometry.STRETCH, resizing=Resizing.SMOOTH, fill=GREY)

@@ -48,7 +48,7 @@ class _PlainLoader(yaml.BaseLoader):  # type: ignore[misc]
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuses a key that comes twice, because only the last one would count."""
+        """Refuses a key that comes twice, because YAML would keep only its last value."""
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         twice = next((key for key, count in counts.items() if count > 1), None)
         if twice is not None:

@@ -1,4 +1,7 @@
-"""Drops detections that no model can mean, and counts them by reason. Errors of rounding are mended."""
+"""Drops impossible detections, such as boxes with a negative size, and counts them by reason.
+
+Detections that rounding alone made impossible are corrected and kept.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ class ImpossibleDetection(Enum):
 
 
 def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Sequence[Detections], Counter[str]]:
-    """Drops the impossible detections of a batch, and mends those that rounding made impossible.
+    """Drops the impossible detections of a batch. Those that rounding alone made impossible are corrected and kept.
 
     Args:
         found: the detections of each image.
         num_labels: the number of the model's labels.
 
     Returns:
-        The possible detections in their order, and how many were impossible, by the value of ``ImpossibleDetection``.
-        A detection with several reasons counts under the first of them.
+        The remaining detections of each image, in the same order. Also the number of dropped detections, by the value
+        of ``ImpossibleDetection``. If several reasons apply to a detection, it is counted under the first of them.
     """
     counts = [len(detections) for detections in found]
     if not sum(counts):

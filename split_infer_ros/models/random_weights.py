@@ -1,6 +1,7 @@
 """Gives a model untrained weights with which its outputs depend on its images.
 
-A network as built gives nearly the same output for every image, so two ways to run it would agree even if one is wrong.
+A network as built gives nearly the same output for every image. Two executions of it would then agree even if one of
+them is wrong.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
     """Gives a model seeded weights with which its outputs vary over images.
 
     Convolutions and linear layers are initialised again. Batch norms take the statistics of the images. The last layer
-    of a classifier is centred on the images, so that each image gets a class of its own.
+    of a classifier is scaled and shifted, so that each class has the mean logit 0 over the images. Different images
+    then get different classes.
 
     One thread computes the weights, because sums depend on the number of threads. So all processes of a machine get the
-    same bits, and find each other's exports.
+    same bits, and each can use the graphs that another process has exported.
 
     Args:
         model: changed in place, and in eval mode afterwards.

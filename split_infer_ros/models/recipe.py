@@ -18,7 +18,7 @@ _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How images become a model's input. ``parse`` reads one, and ``str`` writes it so that ``parse`` can read it.
+    """How images become a model's input. ``parse`` makes a recipe of a text, and ``str`` makes such a text of a recipe.
 
     Attributes:
         geometry: where the image lies in the input.
@@ -26,8 +26,8 @@ class Recipe:
         order: the order of the input's channels.
         range: the range of the values before ``mean`` and ``std`` are applied.
         mean, std: a number for each channel of the input, on the scale of ``range``. The input is (value - mean) / std.
-        fill: the colour around a letterbox, 0..255, in the order of the input's channels. None is the mean colour:
-            ``mean`` itself, or ImageNet's mean if ``mean`` is 0.
+        fill: the colour of the padding in a letterbox, 0..255, in the order of the input's channels. None is the mean
+            colour: ``mean`` itself, or ImageNet's mean if ``mean`` is 0.
     """
 
     geometry: Geometry = Geometry.LETTERBOX
@@ -40,12 +40,13 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """Reads a recipe: words in any order, with commas between them.
+        """Reads a recipe: words in any order, with commas between them, such as ``letterbox_corner,bgr,0..255``.
 
-        What no word says follows from the short form, or else from the geometry.
+        A short form, such as ``yolox``, is one word that stands for several. What no other word says follows from the
+        short form. Without a short form, it follows from the word for the geometry. There are two exceptions:
 
-        There are two exceptions. A word for the range drops the short form's mean and std. A mean or std without a word
-        for the range is on the scale 0..1, even if the short form has another range.
+        - A word for the range drops the short form's mean and std.
+        - A mean or std without a word for the range is on the scale 0..1, even if the short form has another range.
 
         Raises:
             ConfigurationError: a word is unknown, two words contradict each other, no word names the geometry, or a
@@ -60,11 +61,14 @@ class Recipe:
         return ",".join(words)
 
     def as_levels(self) -> Recipe:
-        """Returns the same recipe for an input that takes the grey values 0..255 as they are."""
+        """Returns this recipe with the range 0..255 and without a mean and std.
+
+        It suits an input that takes grey values as they are.
+        """
         return replace(self, range=Range.LEVELS, mean=_ZERO, std=_ONE)
 
     def preprocess(self, height: int, width: int) -> Preprocess:
-        """Makes the pre-processing for an input of this size in pixels."""
+        """Makes the pre-processing of this recipe for an input of this height and width in pixels."""
         longer, (factor, offset) = max(height, width), self.range.line
         mean = _triple((mean - offset) / factor for mean in self.mean)
         rounds = self.resizing is not Resizing.UNROUNDED
@@ -170,9 +174,9 @@ def _with_values(recipe: Recipe, words: Words) -> Recipe:
 
 
 def _within(words: Words, key: str, range: Range, least: float, most: float) -> Colour:
-    """Returns a mean or std.
+    """Returns the numbers of a mean or std.
 
-    One that is impossible in the range is refused. With it, all images would be nearly the same.
+    Refuses numbers that are impossible in the range. With them, all images would be nearly the same.
     """
     numbers = words.numbers(key)
     if not all(least <= number <= most for number in numbers):

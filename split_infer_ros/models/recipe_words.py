@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,9}(\.\d{0,24})?|\.\d{1,24})(e[+-]?\d{1,3})?")
 
 
 class ShortForm(str, Enum):
-    """A name that stands for several words."""
+    """A word of a recipe that stands for several words."""
 
     STRETCH_SMOOTH = "stretch_smooth"  # like RT-DETR of Hugging Face
     STRETCH_IMAGENET = "stretch_imagenet"  # like RF-DETR
@@ -34,12 +34,12 @@ class Geometry(str, Enum):
 
     @property
     def is_letterbox(self) -> bool:
-        """Whether padding surrounds the image."""
+        """Whether the whole image is fitted into the input, so that padding surrounds it."""
         return self in (Geometry.LETTERBOX, Geometry.LETTERBOX_CORNER)
 
 
 class Resizing(str, Enum):
-    """How pixels are interpolated: bilinear, except by ``bicubic``."""
+    """How pixels are interpolated when an image is resized. All but ``bicubic`` are bilinear."""
 
     OPENCV = "opencv"  # as by OpenCV's INTER_LINEAR: not smoothed, rounded to whole grey values
     SMOOTH = "smooth"  # smoothed where the image shrinks, and rounded, as by image libraries
@@ -55,7 +55,7 @@ class Order(str, Enum):
 
 
 class Range(str, Enum):
-    """The values of black and white, before a mean is subtracted."""
+    """The range of the input's values, from black to white, before a mean is subtracted."""
 
     UNIT = "0..1"
     LEVELS = "0..255"
@@ -63,12 +63,12 @@ class Range(str, Enum):
 
     @property
     def line(self) -> tuple[float, float]:
-        """Factor and offset that bring 0..1 to this range."""
+        """Factor and offset of this range: a value v on the scale 0..1 becomes v * factor + offset."""
         return {Range.UNIT: (1.0, 0.0), Range.LEVELS: (255.0, 0.0), Range.SIGNED: (2.0, -1.0)}[self]
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values of black and white."""
+        """The value of black and the value of white."""
         factor, offset = self.line
         return offset, offset + factor
 
@@ -92,11 +92,13 @@ GRAMMAR = (
     f"{_listed(Order)}; {_listed(Range)}|{IMAGENET}; mean=NUMBER and std=NUMBER, or three numbers with / between them; "
     "fill=NUMBER, three of them, or fill=mean"
 )
-"""What a recipe may say, for messages and pages."""
+"""What a recipe may say, for error messages and reference pages."""
 
 
 class Words:
-    """The words of a recipe. Each has the key that it decides, such as ``geometry``, ``short form`` or ``mean``.
+    """The words of a recipe, by key. A key is what a word decides, such as ``geometry``, ``short form`` or ``mean``.
+
+    ``words[key]`` is the word that decides a key. ``key in words`` is true if there is such a word.
 
     Args:
         text: words with commas between them, in any order.
@@ -127,10 +129,10 @@ class Words:
         return self._found.get(key, "")
 
     def numbers(self, key: str) -> tuple[float, float, float]:
-        """Returns the three numbers of ``mean``, ``std`` or ``fill``. A single one stands for all three.
+        """Returns the three numbers of ``mean``, ``std`` or ``fill``. A single number in the word stands for all three.
 
         Raises:
-            ConfigurationError: the word has no such numbers, or they are out of range.
+            ConfigurationError: the word does not have one or three numbers, or a number is out of range.
         """
         least, most = _NUMBERS[key]
         texts = self._found[key].partition("=")[2].split("/")
@@ -148,7 +150,11 @@ class Words:
         return self.refusal(f"says '{one}' and '{other}', of which only one is possible")
 
     def refusal(self, what: str) -> ConfigurationError:
-        """Returns the error for a text that cannot be used. In its sentence, ``what`` follows the text."""
+        """Returns the error for a recipe that cannot be used.
+
+        Args:
+            what: what is wrong, such as "has an empty word". It follows the recipe's text in the error's sentence.
+        """
         return ConfigurationError(f"preprocessing '{self._text}' {what}; it takes auto, or {GRAMMAR}.")
 
     def _key(self, word: str) -> str:

@@ -27,19 +27,25 @@ def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.
 
 
 class Residual(nn.Module):
-    """Computes x + relu(norm(conv(x)))."""
+    """Computes x + relu(norm(conv(x))) on maps with ``channels`` channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.body = nn.Sequential(*_conv(channels, channels), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keeps the shape of ``x``."""
+        """Returns the sum for ``x``, (N, channels, H, W), in the same shape."""
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
 class Neck(nn.Module):
-    """Joins the features of stride 8 and 16 into a few channels of stride 8."""
+    """Joins features of stride 8 and of stride 16 into a few channels of stride 8.
+
+    Args:
+        fine: channels of the features of stride 8.
+        coarse: channels of the features of stride 16.
+        outputs: channels of the result.
+    """
 
     def __init__(self, fine: int, coarse: int, outputs: int) -> None:
         super().__init__()
@@ -47,12 +53,17 @@ class Neck(nn.Module):
         self.join = nn.Sequential(nn.ReLU(), *_conv(fine, fine), nn.ReLU(), *_conv(fine, outputs, 1))
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        """Converts (N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
+        """Converts features (N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
         return self.join(fine + F.interpolate(self.reduce(coarse), scale_factor=2.0))  # type: ignore[no-any-return]
 
 
 class Head(nn.Module):
-    """Computes class logits (N, 3, H, W) and boxes (N, 4, H, W); see ``boxes_of``."""
+    """The last layers. They compute class logits and raw boxes of all cells.
+
+    Args:
+        inputs: channels of the features.
+        hidden: channels between the layers.
+    """
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -65,13 +76,13 @@ class Head(nn.Module):
             self.boxes.bias.copy_(torch.tensor([0.0, 0.0, 1.5, 1.5]))  # type: ignore[union-attr]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the raw outputs for features (N, inputs, H, W)."""
+        """Converts features (N, inputs, H, W) to class logits (N, 3, H, W) and boxes (N, 4, H, W); see ``boxes_of``."""
         x = self.hidden(x)
         return self.classes(x), self.boxes(x)
 
 
 class ShapesNet(nn.Module):
-    """The network. Its children run in their order, and it can be split after each of them."""
+    """The network of the detector. Its children run in their order, and it can be split after each of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,8 +116,8 @@ def boxes_of(raw: Tensor) -> Tensor:
     """Decodes the boxes of all cells.
 
     Args:
-        raw: (N, 4, h, w), in cells: a box's centre relative to its cell's centre, then the logarithms of its width and
-            height.
+        raw: (N, 4, h, w), four numbers for each cell, in cells. The first two are the distances of the box's centre
+            from the cell's centre. The others are the logarithms of the box's width and height.
 
     Returns:
         (N, h, w, 4), left, top, right, bottom in pixels of the network's input.

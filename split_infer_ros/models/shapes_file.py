@@ -1,6 +1,6 @@
 """What is known of the ``shapes`` detector without torch: its labels, its sizes, and its ONNX file.
 
-``models.shapes`` has the network. scripts/export_shapes.py makes the file of it.
+The network is in ``models.shapes``. scripts/export_shapes.py exports it to the ONNX file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ OPTIONS = OnnxOptions(
     decoder=f"boxes={BOXES},scores={CLASSES},rows=maps,encoding=cells,strides={STRIDE},offset=0.5,activation=sigmoid",
     preprocessing="stretch,smooth,mean=0.5,std=0.25",
 )
-"""How the file is read."""
+"""How the outputs of the ONNX file are decoded, and how images become its input."""
 
 
 def is_shapes_file(name: str) -> bool:
-    """Whether a model's name is the path of the file."""
+    """Whether a model's name is the path of the ONNX file of ``shapes``."""
     return name == str(FILE)
 
 
 def as_shapes(entry: ModelEntry) -> ModelEntry:
-    """Returns the file's entry under the network's name, so that its partitions fit those of torch."""
+    """Returns the entry of the ONNX file with the name, summary and default split point of torch's network.
+
+    Partitions made of the file then fit together with partitions made of the network.
+    """
     return replace(entry, name=NAME, summary=SUMMARY, default_split_point=DEFAULT_SPLIT_POINT)

@@ -41,6 +41,9 @@ class SsdNet(nn.Module):
     """Backbone and head of torchvision's SSD, without the parts that depend on values of tensors.
 
     Parameters have the names of torchvision's model, so weights of that model load unchanged.
+
+    Args:
+        build: makes torchvision's model.
     """
 
     def __init__(self, build: Build) -> None:
@@ -56,7 +59,7 @@ class SsdNet(nn.Module):
 
 
 def ssd_decode(build: Build) -> SuppressOverlaps:
-    """Makes the decode function of the SSD that ``build`` makes; it works as in torchvision."""
+    """Makes the decode function of the SSD that ``build`` makes. It selects boxes by torchvision's rules."""
     return SuppressOverlaps(partial(MultiboxDecoder, build))
 
 

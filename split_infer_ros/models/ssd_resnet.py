@@ -1,4 +1,4 @@
-"""SSD512 with ResNet-50 instead of VGG, made of torchvision's parts: the detector of the paper's Tables 1 to 4."""
+"""SSD512 with ResNet-50 instead of VGG, made of torchvision's parts: the detector of paper 004's Tables 1 to 4."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ResNetMaps(nn.Module):
     """Feature maps of six sizes, from 1/16 to 1/512 of the image's sides.
 
     Attributes:
-        out_channels: the channels of each map.
+        out_channels: the number of channels of each map, the largest map first.
     """
 
     out_channels = [1024, 2048, *EXTRA_CHANNELS]  # noqa: RUF012 - torchvision reads this attribute
@@ -54,7 +54,7 @@ class ResNetMaps(nn.Module):
         )
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """Converts images (N, 3, H, W) to maps (N, C, h, w), the largest first."""
+        """Converts images (N, 3, H, W) to six maps (N, C, h, w), named from ``0``, the largest one, to ``5``."""
         maps = list(self.body(images).values())
         for block in self.extra:
             maps.append(block(maps[-1]))

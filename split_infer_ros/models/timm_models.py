@@ -13,7 +13,7 @@ from split_infer_ros.models.user_names import TIMM_PREFIX
 
 
 def find_timm_model(name: str) -> ModelEntry:
-    """Returns the entry of a timm model, with the size, pre-processing and classes that its weights state.
+    """Returns the entry of a timm model, with the size, pre-processing and classes that timm states for its weights.
 
     Args:
         name: ``timm:NAME``.

@@ -1,4 +1,4 @@
-"""torchvision's classifiers of the catalogue."""
+"""The classifiers of the catalogue with a network of torchvision's."""
 
 from __future__ import annotations
 

@@ -54,5 +54,5 @@ def detector_entry(
 
 
 def download_of(published: WeightsEnum) -> Weights:
-    """Returns the file of published weights as the source of a model's weights."""
+    """Returns the address and the file name of published weights, as the source of a model's weights."""
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)

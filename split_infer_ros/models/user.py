@@ -1,13 +1,13 @@
 """Loads models of users: a user's function makes the model, or a file holds it as an exported program.
 
-The package treats a module or a program as a classifier. It takes float32 (N, 3, H, W), pre-processed as for ImageNet,
-and gives logits (N, classes). A program states its input size. A module states it in its attribute ``image_size``,
-which is (height, width) or one number for both; the default is 224x224. Labels come from the attribute ``labels``, and
-are numbers if there is none.
+A torch module or an exported program must be a classifier. It takes float32 (N, 3, H, W), pre-processed as for
+ImageNet, and gives logits (N, classes). A program states its input size. A module states it in its attribute
+``image_size``, which is (height, width) or one number for both; the default is 224x224. Labels come from the attribute
+``labels``, and are numbers if there is none.
 
-For a model of any other kind, the function returns a ModelEntry. It may also take the entry of an ONNX file from
-``split_infer_ros.onnx_entry`` and change it. Detections cannot hold masks and keypoints. A model that gives them is
-refused, so that they do not get lost unnoticed.
+For a model of any other kind, the function returns a ``ModelEntry``. It may get the entry of an ONNX file from
+``split_infer_ros.onnx_entry`` and change that entry. Detections cannot hold masks and keypoints. A model that gives
+them is refused, so that they do not get lost unnoticed.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None
         module: the whole model, or a function that runs it if it is an ONNX graph.
 
     Raises:
-        ConfigurationError: the result is no list of ``Detections``. The error describes it.
+        ConfigurationError: the model or its decode function fails, gives masks or keypoints, or the result is no list
+            of ``Detections``. The error describes what came.
     """
     try:
         with torch.inference_mode():

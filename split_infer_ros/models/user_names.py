@@ -7,5 +7,5 @@ TIMM_PREFIX = "timm:"
 
 
 def is_user_model(name: str) -> bool:
-    """Whether a name has one of the forms ``package.module:factory`` and ``FILE.pt2``."""
+    """Whether a name has the form ``package.module:factory`` or ``FILE.pt2``. ``timm:NAME`` has neither."""
     return (":" in name and not name.startswith(TIMM_PREFIX)) or name.endswith(PROGRAM_SUFFIX)

@@ -27,7 +27,8 @@ def read_text(path: Path, max_characters: int) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is too long, or in another encoding. Single-byte encodings such as Latin-1 cannot be told apart.
+        ValueError: the text has more than ``max_characters`` characters, or is in another encoding. Single-byte
+            encodings such as Latin-1 look alike, so the error does not name them.
     """
     max_bytes = 4 * (max_characters + 1)
     data = read_regular(path, max_bytes)
@@ -58,5 +59,5 @@ def trimmed(name: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def warn_once(log: logging.Logger, sentence: str) -> None:
-    """Logs a sentence once for each process, because a file can be read often."""
+    """Logs a sentence as a warning. A file can be read often, so a process logs the same sentence only once."""
     log.warning("%s", sentence)

@@ -36,11 +36,12 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
     Args:
         model: the result of ``entry.build``.
         entry: the model's entry.
-        weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch. A
-            network of Darknet's also takes Darknet's own file, with a name that ends in ``.weights``.
+        weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch.
+            YOLOv3 and YOLOv4 also take Darknet's own file, with a name that ends in ``.weights``.
 
     Raises:
-        WeightsError: the file does not exist, cannot be read, or holds weights of another model.
+        WeightsError: the file does not exist, cannot be read, or holds weights of another model. Or default weights are
+            asked for, but none are published, or they cannot be downloaded.
     """
     if weights == NamedWeights.NONE or (weights == NamedWeights.DEFAULT and entry.weights is None):
         return
@@ -148,7 +149,7 @@ def _check_digest(path: Path, file_name: str) -> None:
 
 
 def _download(entry: ModelEntry, weights: Weights, path: Path) -> None:
-    """Downloads default weights to ``path``; a broken download leaves nothing there."""
+    """Downloads default weights to ``path``. A broken download leaves nothing there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     try:

@@ -1,4 +1,4 @@
-"""Identifies where a model's weights come from, so that a packed file of them is found without loading them."""
+"""Identifies the source of a model's weights, so that a packed file of these weights is found without loading them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from split_infer_ros.telemetry.machine import package_version
 
 
 def weights_source(name: str, weights: str) -> str:
-    """Returns a text that is the same for two loads only if they give the same values.
+    """Returns a text that identifies the values of a model's weights: equal texts mean equal values.
 
-    Named weights depend on the packages that make or publish them. A file counts by its content, wherever it is.
+    For named weights, the text names the packages that make or publish them, with their versions. For a file of
+    weights, it has a digest of the file's content. The path of the file does not matter.
 
     Args:
         name: the model's name, as for ``find_model``.
         weights: as for ``load_weights``.
 
     Returns:
-        An empty text if only the values identify the weights: for a user's own model or ONNX file, and for a file of
-        weights that does not exist.
+        The text. It is empty for a user's own model or ONNX file, and for a file of weights that does not exist. Only
+        the values themselves then identify the weights.
     """
     if is_user_model(name) or is_onnx_file(name):
         return ""

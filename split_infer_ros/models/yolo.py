@@ -1,7 +1,7 @@
 """What YOLOv3 and YOLOv4 share: the building blocks of Darknet, the predictions, and how boxes are decoded from them.
 
-A network has maps at three strides. Each cell of a map has three anchors. Each anchor predicts a box, whether an object
-is there, and a score for each class. Classes do not exclude each other.
+A network has maps at three strides. Each cell of a map has three anchors. For each anchor, the network predicts a box,
+the objectness (whether an object is there), and a score for each class. Classes do not exclude each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAKY: Activation = partial(nn.LeakyReLU, SLOPE)
 
 
 class FeatureLevel(NamedTuple):
-    """A map of predictions.
+    """One of the network's maps of predictions.
 
     Attributes:
         stride: pixels of a cell's side.
@@ -44,17 +44,33 @@ class FeatureLevel(NamedTuple):
 
 
 class ConvUnit(nn.Sequential):
-    """A convolution, a batch norm and an activation. No split point lies within it, because it is no plain chain."""
+    """A convolution, a batch norm and an activation, as one block without a split point inside.
+
+    It is a class of its own, because split points are looked for inside a plain ``nn.Sequential``.
+    """
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, activation: Activation = LEAKY) -> nn.Sequential:
-    """Builds a convolution with batch norm and an activation."""
+    """Builds a convolution with batch norm and an activation.
+
+    Args:
+        inputs, outputs: the number of channels of the input and of the result.
+        size: rows and columns of the kernel.
+        stride: the convolution's stride.
+        activation: makes the activation.
+    """
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return ConvUnit(convolution, nn.BatchNorm2d(outputs), activation(inplace=True))
 
 
 class DarknetResidual(nn.Module):
-    """Computes x + the result of two convolutions of x, which have ``hidden`` channels between them."""
+    """Adds to x the result of two convolutions of x.
+
+    Args:
+        channels: channels of x and of the result.
+        hidden: channels between the two convolutions.
+        activation: makes the activations.
+    """
 
     def __init__(self, channels: int, hidden: int, activation: Activation = LEAKY) -> None:
         super().__init__()
@@ -63,41 +79,58 @@ class DarknetResidual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keeps the shape of ``x``."""
+        """Returns the sum for ``x``, (N, channels, H, W), in the same shape."""
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
 def neck(inputs: int, channels: int) -> nn.Sequential:
-    """Builds five convolutions in a row, from 1x1 to 1x1, that give ``channels`` channels."""
+    """Builds five convolutions in a row, with kernels of side 1, 3, 1, 3 and 1.
+
+    Args:
+        inputs: channels of the input.
+        channels: channels of the result.
+    """
     wider = (layer for _ in range(2) for layer in (conv(channels, 2 * channels, 3), conv(2 * channels, channels, 1)))
     return nn.Sequential(conv(inputs, channels, 1), *wider)
 
 
 def way_up(inputs: int) -> nn.Sequential:
-    """Builds a layer with half the channels and twice the rows and columns."""
+    """Builds layers that halve the ``inputs`` channels of a map, and double its rows and columns."""
     return nn.Sequential(conv(inputs, inputs // 2, 1), nn.Upsample(scale_factor=2.0))
 
 
 def head(inputs: int, level: FeatureLevel) -> nn.Sequential:
-    """Builds the layers that predict ``NUMBERS`` numbers for each anchor of a level."""
+    """Builds the layers that predict ``NUMBERS`` numbers for each anchor of a level.
+
+    Args:
+        inputs: channels of the map from which the layers predict.
+        level: the level, which has the anchors.
+    """
     return nn.Sequential(conv(inputs, 2 * inputs, 3), nn.Conv2d(2 * inputs, len(level.anchors) * NUMBERS, 1))
 
 
 def predictions(maps: Sequence[Tensor]) -> Tensor:
-    """Converts the heads' maps (N, anchors * NUMBERS, h, w) to (N, n, NUMBERS).
+    """Joins the maps that the heads give into one tensor with a row for each anchor.
 
-    Predictions are ordered by map, and then by row, column and anchor.
+    Args:
+        maps: for each level, (N, anchors of a cell * NUMBERS, h, w).
+
+    Returns:
+        (N, n, NUMBERS) for the n anchors of all maps. They are ordered by map, and then by row, column and place in the
+        cell.
     """
     rows = [torch.unflatten(each.permute(0, 2, 3, 1).flatten(1), 1, (-1, NUMBERS)) for each in maps]
     return torch.cat(rows, 1)
 
 
 class YoloBoxes:
-    """Converts predictions (N, n, NUMBERS) to candidates in pixels of the input.
+    """Converts predictions (N, n, NUMBERS), of n anchors in each of N images, to candidates in pixels of the input.
 
-    The first two numbers give the centre of the box: their sigmoid, stretched by the level's scale, is its position in
-    the cell. The next two give its size: their exponential is multiplied by the anchor's width and height. The score
-    for a class is the objectness times the probability of the class.
+    - The first two numbers give the centre of the box. Their sigmoid, stretched by the level's scale, is the centre's
+      position in the cell.
+    - The next two give the size of the box. Their exponential is multiplied by the anchor's width and height.
+    - The fifth gives the objectness, and the others the probabilities of the classes. The score for a class is the
+      product of both.
 
     Args:
         levels: the levels in the order of the predictions.
@@ -128,10 +161,10 @@ class YoloBoxes:
 
 
 def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode: Decode) -> ModelEntry:
-    """Returns the entry of one of Darknet's YOLOs. The user provides the file with its trained weights.
+    """Returns the entry of one of Darknet's YOLOs. The user provides Darknet's file with the trained weights.
 
     Args:
-        name: the name by which users choose the model. Darknet's file has it too.
+        name: the name by which users choose the model. Darknet's file is called ``NAME.weights``.
         title: the model's name in its summary.
         build, decode: as in ``ModelEntry``.
     """

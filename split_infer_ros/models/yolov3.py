@@ -29,7 +29,7 @@ STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and numb
 
 
 class Darknet53(nn.Module):
-    """The backbone without its classifier. It makes maps at strides 32, 16 and 8."""
+    """The backbone of YOLOv3: Darknet-53 without its classifier. It makes maps at strides 32, 16 and 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Darknet53(nn.Module):
 
 
 class Yolov3(nn.Module):
-    """The network. For each anchor it gives raw numbers: 4 of the box, the objectness and one for each class."""
+    """The network of YOLOv3. It gives 85 numbers for each anchor: 4 of the box, the objectness, and 80 of classes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,6 +38,11 @@ class CspStage(nn.Module):
     """A stage of CSPDarknet-53. It halves rows and columns, and its residual blocks see half of its channels.
 
     The first stage is an exception: its residual blocks see as many channels as it gives.
+
+    Args:
+        inputs: channels of the stage's input; ``STEM`` for the first stage.
+        outputs: channels of its result.
+        blocks: the number of residual blocks.
     """
 
     def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
@@ -60,7 +65,7 @@ class CspStage(nn.Module):
 
 
 class CspDarknet53(nn.Module):
-    """The backbone without its classifier. It makes maps at strides 8, 16 and 32."""
+    """The backbone of YOLOv4: CSPDarknet-53 without its classifier. It makes maps at strides 8, 16 and 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,19 +85,22 @@ class CspDarknet53(nn.Module):
 
 
 class SpatialPyramid(nn.Module):
-    """Joins a map with the highest values in windows of several sizes."""
+    """Joins a map with copies of it in which each value is the largest one in a window around it.
+
+    ``POOLS`` has the sides of the windows, one for each copy.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.pools = nn.ModuleList(nn.MaxPool2d(size, stride=1, padding=size // 2) for size in POOLS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Converts (N, C, h, w) to (N, 4 C, h, w)."""
+        """Converts a map (N, C, h, w) to (N, 4 C, h, w): three copies and the map itself."""
         return torch.cat((*(pool(x) for pool in self.pools), x), 1)
 
 
 class Yolov4(nn.Module):
-    """The network. For each anchor it gives raw numbers: 4 of the box, the objectness and one for each class."""
+    """The network of YOLOv4. It gives 85 numbers for each anchor: 4 of the box, the objectness, and 80 of classes."""
 
     def __init__(self) -> None:
         super().__init__()

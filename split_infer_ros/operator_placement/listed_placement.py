@@ -1,4 +1,4 @@
-"""Places the operators of a backbone according to the package's list (§3.1.2)."""
+"""Places the operators of a backbone according to the package's list (paper 004, §3.1.2)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from split_infer_ros.split.torch_network import TorchNetwork
 
 
 def placed_backbone(network: TorchNetwork, split_point: str, devices: Mapping[Tag, Device]) -> fx.GraphModule:
-    """Returns the partition before a split point. The package's list of operators decides its placement.
+    """Returns the partition before a split point, with its operators placed on two processors.
+
+    The package's list says which operator runs on which processor. Copies between the processors are part of the
+    result.
 
     Args:
         network: the network of a model that computes in float32.
         split_point: the split point's name.
-        devices: the devices that ``GPU`` and ``CPU`` stand for.
+        devices: the device of each of ``Tag.GPU`` and ``Tag.CPU``.
     """
     part = backbone_of(network.graph.whole(), network.split_point(split_point))
     return apply_plan(part, _plan(part, network), devices)
 
 
 def has_host_operators(model: SplitModel) -> bool:
-    """Returns whether the list makes a plan with copies between the processors.
+    """Returns whether a plan for a model's network, made by the package's list, has copies between GPU and CPU.
 
-    Always False for a model not of torch.
+    Always False for a model that is not a torch model.
     """
     network = model.network
     if not isinstance(network, TorchNetwork):

@@ -1,4 +1,4 @@
-"""Reads a model's network and its decode as one graph of operators, for the planner."""
+"""Reads a model's network and its decode function as one graph of operators, for a placement plan."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ NETWORK, DECODE = "network", "decode"  # prefixes in the paths of each part's mo
 
 
 class Decode(nn.Module):
-    """Wraps a decode function that cannot be traced as one operator. The list of operators has it under this name."""
+    """Makes one operator of a decode function that cannot be traced. The list of operators knows it as ``decode``."""
 
     def __init__(self, function: DecodeFunction) -> None:
         super().__init__()
         self._function = function
 
     def forward(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Calls the function."""
+        """Returns the detections of each image, as the decode function gives them."""
         return self._function(outputs, limits)
 
 
 def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
-    """Joins a network and its decode into one graph. It maps images and ``Limits`` to a list of ``Detections``.
+    """Joins a network and its decode function into one graph.
 
-    A decode that ends with suppression is traced up to there. Any other decode is one operator. An operator may change
-    in place a value that others read, but not a view of it: a copy on the other processor would not change.
+    The graph maps images and ``Limits`` to a list of ``Detections``. A decode function that ends with ``suppress`` is
+    traced up to that call. Any other is one operator.
+
+    Operators may change in place a value that others read. They must not change a view of such a value. A copy of the
+    value on the other processor would not change with the view.
 
     Args:
         graph: the network. The result shares its modules; it is not changed.
-        entry: the model's entry. It has the decode.
+        entry: the model's entry. It has the decode function.
     """
     joined = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
@@ -82,7 +85,7 @@ def _append_function(joined: fx.Graph, function: fx.Graph, inputs: tuple[fx.Node
 
 
 def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], *, prefix: str) -> fx.Node:
-    """Copies a node of one part into the joined graph.
+    """Copies a node of the network or of its decode function into the joined graph.
 
     The prefix goes in front of the paths of modules and constants.
     """
@@ -125,7 +128,7 @@ def read_operators(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> 
     """Returns a graph's operators in order, with the bytes of their results for one image.
 
     Args:
-        graph: the result of ``with_decode``.
+        graph: the result of ``with_decode``, or a partition.
         image_shape: the shape of an image, (C, H, W).
     """
     sizes = value_sizes(graph, (1, *image_shape), Limits())
@@ -150,9 +153,9 @@ def _kind(node: fx.Node, graph: fx.GraphModule) -> str:
 
 
 def nbytes_of(size: Any) -> int | None:
-    """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device.
+    """Returns the bytes of all tensors in a nested value; None if the value has neither tensors nor devices.
 
-    Detections do not depend on a device: they are always on the host.
+    Detections have no such bytes, because they are always on the host.
 
     Args:
         size: the value's size, as ``value_sizes`` gives it.

@@ -21,7 +21,9 @@ def normalised(name: str) -> str:
 
 @dataclass(frozen=True)
 class OperatorList:
-    """A rule of the planner that looks operators up in a list.
+    """A rule for placement that looks up each operator in a list.
+
+    Calling it with an operator returns where the operator runs best; None if the list does not have it.
 
     Attributes:
         tags: the processor of each operator, by the normalised name of the operator's kind.
@@ -38,7 +40,8 @@ class OperatorList:
 
         Args:
             path: a text file in the format of ``data/operators.txt``. Each line has ``gpu``, ``cpu`` or ``any``, and
-                then operators. ``#`` begins a comment. None means the package's list alone.
+                then operators. An ``any`` operator runs on the processor of its first input. ``#`` begins a comment.
+                None means the package's list alone.
 
         Raises:
             ConfigurationError: the file cannot be read, or a line has another format.

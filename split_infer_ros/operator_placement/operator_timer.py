@@ -30,7 +30,7 @@ def time_operators(
     Args:
         graph: the result of ``with_decode``, on the CPU.
         images: the images to run on, (N, C, H, W).
-        devices: the devices that ``GPU`` and ``CPU`` stand for.
+        devices: the device of each of ``Tag.GPU`` and ``Tag.CPU``.
         repeats: the number of samples of each operator.
     """
     timer = _OperatorTimer(graph, devices, repeats)

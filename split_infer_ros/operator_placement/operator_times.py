@@ -1,4 +1,4 @@
-"""Measured times of a model's operators on both processors. They replace the list of operators."""
+"""Measured times of a model's operators on both processors. A plan can be made from them instead of from the list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OperatorTimes:
 
     Attributes:
         cpu, gpu: times of the operator alone, with its inputs already on that processor.
-        moved: times of the copies of its inputs to the CPU and of its results back to the GPU.
+        moved: times of the copies of the operator's inputs to the CPU and of its results back to the GPU.
     """
 
     cpu: tuple[float, ...]
@@ -30,10 +30,12 @@ class OperatorTimes:
 def rule_from_times(times: Mapping[str, OperatorTimes], fallback: Rule) -> Rule:
     """Returns a rule that moves an operator to the CPU if that saves more time than the copies take.
 
+    The rule compares medians. It places all other measured operators on the GPU.
+
     Args:
         times: the operators' times, by name.
-        fallback: the rule for operators that were not measured. If its result is ``ANY``, that counts for measured ones
-            too.
+        fallback: the rule for operators that were not measured. If it returns ``ANY``, the new rule does so too, even
+            for an operator that was measured.
     """
 
     def rule(operator: Operator) -> Tag | None:
@@ -47,7 +49,13 @@ def rule_from_times(times: Mapping[str, OperatorTimes], fallback: Rule) -> Rule:
 
 
 def to_records(times: Mapping[str, OperatorTimes], key: Key, task: Mapping[str, Any]) -> list[Record]:
-    """Returns one record for each operator and each field of ``OperatorTimes``."""
+    """Returns the records that keep operators' times: one for each operator and each field of ``OperatorTimes``.
+
+    Args:
+        times: the operators' times, by name.
+        key: the machine and its versions.
+        task: the task of the records, which says what was measured.
+    """
     now = time.time()
     return [
         key.record(task, {"operator": name, "part": field.name}, getattr(operator_times, field.name), time=now)

@@ -1,4 +1,7 @@
-"""Makes the backbone that a pipeline runs. If it is on a GPU, some operators may run on the CPU (§3.1.2)."""
+"""Makes the backbone that a pipeline runs. Some operators of a backbone on a GPU may run on the CPU.
+
+This is paper 004, §3.1.2.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,10 @@ from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
 def make_backbone(model: SplitModel, split_point: str) -> Partition:
-    """Returns the partition before a split point.
+    """Returns the partition before a split point. Some of its operators run on the CPU if the execution config says so.
 
-    If the model's execution config says so, some operators run on the CPU.
-
-    This needs a torch model on a GPU; for other models, all operators run on the model's device. Features end on the
-    GPU.
+    Operators are moved only for a torch model on a GPU. For other models, all operators run on the model's device. The
+    features are on the model's device in every case.
     """
     falls_back = model.execution_config.operators is ImplementationChoice.FALLBACK
     if not falls_back or model.device.type == "cpu":

@@ -17,7 +17,10 @@ from split_infer_ros.runtime.device import Device
 
 
 def copy_to(value: Any, device: Device) -> Any:
-    """Returns a nested value with its tensors on ``device``. Tensors that are already there are not copied."""
+    """Returns a nested value with its tensors on ``device``. Tensors that are already there are not copied.
+
+    A ``torch.device`` in the value is replaced by ``device``.
+    """
     target = torch.device(device)
 
     def move(leaf: Any) -> Any:
@@ -39,10 +42,10 @@ def apply_plan(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag,
     """Returns a graph with each operator on its processor and with the plan's copies.
 
     Args:
-        graph: the graph from which ``read_operators`` read the operators. It is not changed. The result shares the
-            weights that stay on their device.
+        graph: the graph from which ``read_operators`` read the operators. It is not changed. The result shares those of
+            its weights that stay on their device.
         plan: the plan for these operators.
-        devices: the devices that ``GPU`` and ``CPU`` stand for. Both may be the CPU.
+        devices: the device of each of ``Tag.GPU`` and ``Tag.CPU``. Both may be the CPU.
     """
     return _PlacedGraphBuilder(graph, plan, devices).build()
 

@@ -1,4 +1,4 @@
-"""Runs a placed model on images and compares it with the same model on one device (§3.1.2)."""
+"""Runs a placed model on images and compares it with the same model on one device (paper 004, §3.1.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACED, ONE_DEVICE = "placed", "on one device"
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """The results of a run of a placement plan.
+    """The results of running a placement plan. The same model with all operators on one device ran on the same images.
 
     Attributes:
         images: how many images ran, one by one.

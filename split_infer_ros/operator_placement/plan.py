@@ -1,12 +1,12 @@
-"""Places the operators of a model's graph in two passes (§3.1.2).
+"""Places the operators of a model's graph in two passes (paper 004, §3.1.2).
 
 Pass one tags an operator with the GPU if it is known to perform well there, else with the CPU. Pass two inserts a copy
 between neighbours on different processors. Three rules keep copies few:
 
 - All operators that need a value on the other processor share one copy of it.
 - An operator that computes nothing, such as a view, runs on the processor of its first input.
-- It runs on the other processor instead if all its users are there and this adds no bytes to copy. That is so if its
-  input is copied anyway, or is no larger than its results.
+- Such an operator runs on the other processor instead if all its users are there and this adds no bytes to copy. No
+  bytes are added if its input is copied anyway, or is no larger than its results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Operator:
 
 
 Rule = Callable[[Operator], Tag | None]
-"""Says where an operator runs best; None if it does not know the operator."""
+"""Says on which processor an operator runs best; None if the rule does not know the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class PlacementPlan:
 
 
 def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
-    """Runs both passes and returns the plan.
+    """Makes the placement plan of a graph: pass one chooses the processors, and pass two the copies.
 
     Args:
         operators: the operators in the order in which they run. Each comes after its inputs.
-        rule: says where each operator runs best.
+        rule: says on which processor each operator runs best.
     """
     has_tensors = {operator.name: operator.nbytes is not None for operator in operators}
     tags = {operator.name: _ask(rule, operator, has_tensors) for operator in operators}
@@ -168,7 +168,11 @@ def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[C
 
 
 def describe(plan: PlacementPlan) -> str:
-    """Returns a line for each run of operators on one processor, and for each copy between two runs."""
+    """Returns a plan as text, for users.
+
+    There is a line for each group of successive operators on one processor, and for each copy between two groups. The
+    last lines name the kinds of operators that the rule did not know.
+    """
     lines: list[str] = []
     run: list[Operator] = []
     copies: dict[str, list[Copy]] = {operator.name: [] for operator in plan.operators}

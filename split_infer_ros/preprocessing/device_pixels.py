@@ -24,11 +24,11 @@ def make_staging(preprocess: Preprocess, batch_size: int, device: Device) -> Ten
 
 
 def resize_into(preprocess: Preprocess, target: Tensor, images: Tensor, rgb: tuple[int, int, int]) -> None:
-    """Resizes images of one size into a buffer.
+    """Resizes k images of one size into a buffer.
 
     Args:
         preprocess: how the model's images are pre-processed.
-        target: the buffer's part for these images, (k, h, w, 3), on their device.
+        target: the part of the buffer for these images, (k, h, w, 3), on the images' device.
         images: uint8 (k, H, W, channels).
         rgb: the indices of the red, green and blue channel in the images.
     """
@@ -57,8 +57,9 @@ def normalise(
     Args:
         preprocess: how the model's images are pre-processed.
         gathered: resized images.
-        channels_last: whether the channels of a pixel lie side by side in the result.
-        out: gets the result, in that memory format; None for new memory.
+        channels_last: whether the channels of a pixel lie side by side in the result's memory.
+        out: the memory for the result, which must have the memory format that ``channels_last`` says; None for new
+            memory.
     """
     mean, std, device = preprocess.mean, preprocess.std, gathered.device
     scale = _constant(tuple(1 / (255 * s) for s in std), torch.float32, device)

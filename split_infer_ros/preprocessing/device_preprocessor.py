@@ -28,13 +28,13 @@ from split_infer_ros.runtime.streams import Fence, Stream
 class DevicePreprocessor:
     """Pre-processes batches on a GPU.
 
-    A buffer holds the raw bytes of all images of a batch. The GPU gets one copy of it or reads it in place. Two buffers
-    take turns, so that the next batch is gathered while the GPU still needs this one. The buffers grow with the images
-    up to a budget.
+    A buffer holds the raw bytes of all images of a batch. The memory policy decides whether the GPU gets one copy of
+    all bytes, or reads the buffer in place. Two buffers take turns. One can be filled with the next batch while the GPU
+    still needs the other. The buffers grow with the images up to a budget.
 
     Args:
         preprocess: how the model's images are pre-processed.
-        form: how the backbone takes them.
+        form: the form in which the backbone takes images.
         batch_size: the most images in a batch.
         place: the GPU, and the memory policy by which it gets raw bytes.
         budget_bytes: memory that raw bytes may take, on host and GPU together.
@@ -73,7 +73,12 @@ class DevicePreprocessor:
         return other
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes and normalises a batch."""
+        """Resizes and normalises a batch of images; see ``Preprocessor.load``.
+
+        Raises:
+            ConfigurationError: the images' bytes do not fit into the budget.
+            OutOfMemory: a buffer cannot grow, because the memory cannot be allocated.
+        """
         buffer = self._buffers[0]
         self._buffers.reverse()
         memory, total = buffer.gather(images, self._policy)
@@ -96,7 +101,7 @@ class DevicePreprocessor:
         return LoadedBatch(normalised, self._stream.fence())
 
     def _normalised(self, gathered: Tensor, into: GraphInput | None) -> Tensor:
-        """Returns resized images as the model's input. It is in ``into`` or, without it, in new memory."""
+        """Returns resized images as the model's input: in the memory of ``into``, or else in new memory."""
         channels_last, dtype = self._form.channels_last, self._form.dtype
         if into is None:
             return normalise(self._preprocess, gathered, channels_last).to(torch_dtype(dtype))
@@ -108,7 +113,7 @@ class DevicePreprocessor:
 
 @torch.inference_mode()
 def _make_constants(preprocess: Preprocess, device: Device) -> None:
-    """Makes the constants that all pre-processors of this process share. They must not lie in the pool of one of them.
+    """Makes the constants that all pre-processors of this process share. They must not lie in one pre-processor's pool.
 
     This also loads the kernels for each order of channels. CUDA loads a kernel at its first launch, and may then wait
     for all work of the GPU.

@@ -1,4 +1,4 @@
-"""Turns images into a backbone's input on the CPU, for backbones that normalise images themselves and for others."""
+"""Turns images into a backbone's input on the CPU. A backbone may normalise the images itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from split_infer_ros.runtime.streams import Fence
 
 
 class HostPreprocessor:
-    """Pre-processes batches on the CPU.
+    """Pre-processes batches on the CPU, for a backbone that takes normalised images.
 
-    It resizes each image into its part of a buffer, then normalises the whole buffer.
+    It resizes each image into its part of a buffer, and then normalises all images of the buffer.
 
     Args:
         preprocess: how the model's images are pre-processed.
-        form: how the backbone takes them.
+        form: the form in which the backbone takes images.
         batch_size: the most images in a batch.
     """
 
@@ -48,16 +48,16 @@ class HostPreprocessor:
 
 
 class PixelPreprocessor:
-    """Resizes images on the CPU; the backbone normalises them. Several threads may use it at once.
+    """Resizes images on the CPU, for a backbone that normalises images itself. Several threads may use it at once.
 
-    Each batch gets memory of its own, because a backbone may still read it while the next batch is resized.
+    Each batch gets new memory, because a backbone may still read one batch while the next batch is resized.
 
     Args:
         preprocess: how the model's images are pre-processed.
         batch_size: the most images in a batch.
 
     Attributes:
-        pixels: describes the images that the backbone gets.
+        pixels: the number format, mean and std of the images that the backbone gets.
         bytes: the bytes of one batch.
     """
 
@@ -70,6 +70,6 @@ class PixelPreprocessor:
         return self
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes a batch of images of any sizes to (n, h, w, 3), uint8 or float32 of 0..255. ``into`` is not used."""
+        """Resizes n images of any sizes to (n, h, w, 3), uint8 or float32 of 0..255. ``into`` is not used."""
         gathered = self._preprocess.gather(images, self._preprocess.staging(len(images)))
         return LoadedBatch(gathered, Fence())

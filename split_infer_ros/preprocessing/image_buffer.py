@@ -22,12 +22,14 @@ NUM_IMAGE_BUFFERS = 2  # per pre-processor: one is filled while the GPU reads th
 
 
 def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
-    """Returns the bytes that a buffer for ``nbytes`` of images takes, on host and GPU together."""
+    """Returns the bytes that a buffer for ``nbytes`` of images takes under a policy, on host and GPU together."""
     return policy.footprint_bytes(nbytes)
 
 
 class ImageBuffer:
-    """Memory for the raw bytes of images. It has ``MIN_BUFFER_BYTES``, and grows when a batch needs more.
+    """Memory for the raw bytes of a batch's images.
+
+    It begins with ``MIN_BUFFER_BYTES``, and grows when a batch needs more.
 
     Args:
         place: the device and the memory policy.
@@ -36,7 +38,7 @@ class ImageBuffer:
     Attributes:
         memory: the current memory.
         free: once this fence has passed, the CPU may write into the host's side again.
-        unused: once this fence has passed, the GPU needs neither side any more.
+        unused: once this fence has passed, the GPU needs neither the host's side nor its own any more.
     """
 
     def __init__(self, place: Place, budget_bytes: float) -> None:
@@ -48,12 +50,14 @@ class ImageBuffer:
     def gather(self, images: Sequence[Pixels], policy: Policy | None = None) -> tuple[Memory, int]:
         """Copies the bytes of all images into the memory, one image after the other.
 
+        Before that, it waits until the GPU no longer reads the batch that the buffer held last.
+
         Args:
             images: images of any sizes.
             policy: the memory policy by which the GPU gets the images; None means the memory's own.
 
         Returns:
-            The memory under that policy, and the number of bytes.
+            The memory under that policy, and the number of bytes of all images.
 
         Raises:
             ConfigurationError: the images do not fit into the budget.
@@ -86,7 +90,11 @@ class ImageBuffer:
 
 
 def to_device(memory: Memory, total: int) -> Tensor:
-    """Returns the first ``total`` bytes as a tensor on the GPU. Later work of the current stream may read it."""
+    """Gives the GPU the first ``total`` bytes of a memory, by a copy if the memory's policy needs one.
+
+    Returns:
+        The bytes as uint8 (total,) on the GPU. Only later work of the current stream may read them.
+    """
     memory.give_to_device()
     if memory.needs_copy:
         copy_into(memory.device[:total], memory.host[:total])

@@ -1,4 +1,4 @@
-"""Batches of images: the form in which a backbone takes one, and a batch that was pre-processed."""
+"""Batches of images for a backbone: the form in which the backbone takes images, and a batch that was pre-processed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from split_infer_ros.runtime.streams import Fence
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """The form in which a backbone takes normalised images, (N, 3, h, w).
+    """The form in which a backbone takes batches of N normalised images, (N, 3, h, w).
 
     Attributes:
-        dtype: the backbone's precision.
-        channels_last: whether the channels of a pixel lie side by side.
+        dtype: the dtype of the images, which is the backbone's precision.
+        channels_last: whether the channels of a pixel lie side by side in memory.
         is_array: whether a backbone on a CPU takes arrays. Otherwise it takes tensors.
     """
 
@@ -25,7 +25,7 @@ class BatchForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A pre-processed batch. All pre-processors return it.
+    """A pre-processed batch of N images, as every pre-processor returns it.
 
     Attributes:
         images: (N, 3, h, w) on the backbone's device; (N, h, w, 3) of 0..255 for a backbone that normalises images.

@@ -21,17 +21,17 @@ class Preprocessor(Protocol):
 
     @property
     def bytes(self) -> int:
-        """The bytes of the buffers, on host and GPU together. Memory that is allocated for each batch counts once."""
+        """The bytes of the buffers, on host and GPU together. If each batch gets new memory, that of one batch."""
 
     def with_policy(self, policy: Policy) -> Preprocessor:
-        """Returns a pre-processor that shares all memory with this one and uses another memory policy for images."""
+        """Returns a pre-processor that shares all memory with this one, and uses another memory policy for images."""
 
     def load(self, images: Sequence[Pixels], into: GraphInput | None = None) -> LoadedBatch:
-        """Resizes a batch of images of any sizes, and normalises it unless the backbone does that.
+        """Resizes a batch of images of any sizes, and normalises it unless the backbone normalises images itself.
 
         Args:
             images: the images of the batch.
-            into: the graph's input that gets the result; None for new memory.
+            into: the memory from which a recorded graph reads its images. It gets the result. None for new memory.
         """
 
 
@@ -44,11 +44,11 @@ def make_preprocessor(
     budget_bytes: float = math.inf,
     pool: MemoryPool | None = None,
 ) -> Preprocessor:
-    """Creates the pre-processor that a backbone needs at its place.
+    """Creates the pre-processor for a backbone that takes normalised images. It works on the backbone's device.
 
     Args:
         preprocess: how the model's images are pre-processed.
-        form: how the backbone takes them.
+        form: the form in which the backbone takes images.
         batch_size: the most images in a batch.
         place: where the backbone runs, and the memory policy by which it gets images.
         budget_bytes: memory that raw bytes of images for a GPU may take, on host and GPU together.

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 def arrange(proto: onnx.ModelProto, crossings: Iterable[Sequence[str]]) -> None:
     """Orders a graph's nodes by split point, and gives each node its own quantisers.
 
-    If two nodes on different sides of a split point shared a quantiser, its result would cross there, which does not
-    happen in float32. OpenVINO joins equal quantisers again.
+    A quantiser is a pair of nodes that rounds a value to 8 bits and converts it back to float. If nodes on both sides
+    of a split point shared a quantiser, the quantiser's result would cross there. In float32, it does not. OpenVINO
+    joins equal quantisers again.
 
     Args:
         proto: the graph. It is changed in place, and nodes that no output needs are removed.
@@ -48,7 +49,7 @@ def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int
 
 
 def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns the nodes. Before each node stand copies of the quantisers that it takes results from."""
+    """Returns the nodes. Copies of the quantisers whose results a node takes stand before the node."""
     import onnx
 
     arranged: list[onnx.NodeProto] = []

@@ -1,4 +1,4 @@
-"""Quantises a graph with NNCF, which measures on images how large the graph's values are."""
+"""Quantises a graph with NNCF. It runs the graph on images to measure how large the graph's values are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # packages that quantisi
 
 
 def check_packages() -> None:
-    """Checks that the packages for quantising can be imported. First turns off their usage reports.
+    """Checks that the packages for quantising can be imported. Before, it turns off the packages' usage reports.
 
     Raises:
         ConfigurationError: a package cannot be imported.
@@ -47,9 +47,10 @@ def check_packages() -> None:
 
 
 def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, ignored: Sequence[str]) -> Any:
-    """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
+    """Quantises a graph to int8, and returns it as an ``onnx.ModelProto``. NNCF shows the progress.
 
-    A processor without VNNI adds two products in 16 bits. This would overflow with weights of 8 bits, so they get 7.
+    A processor without VNNI adds two products in 16 bits. With weights of 8 bits, the sums would overflow. On such a
+    processor, weights therefore get 7 bits.
 
     Args:
         proto: the graph in float32. It takes one input, and is not changed.
@@ -101,7 +102,10 @@ def has_lopsided_activations(graph: onnx.GraphProto) -> bool:
 
 @contextmanager
 def unchanged_logging() -> Iterator[None]:
-    """Restores the settings of logging at the end. NNCF makes the root logger drop all but errors, for every module."""
+    """Restores the settings of logging when the context ends.
+
+    NNCF makes the root logger drop all messages but errors, for every module of the process.
+    """
     root = logging.getLogger()
     logger_class, level = logging.getLoggerClass(), root.level
     filters, handlers = list(root.filters), [(handler, handler.level) for handler in root.handlers]

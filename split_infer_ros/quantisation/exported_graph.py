@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def exported_graph(model: SplitModel) -> onnx.ModelProto:
-    """Exports a torch model. Meanwhile, values that cross at split points are outputs, so that their names are known.
+    """Exports a torch model as an ONNX graph in float32.
+
+    During the export, values that cross at split points are outputs of the graph. So their names in ONNX become known,
+    and are replaced by the names from torch's graph.
 
     Raises:
         ConfigurationError: the model is no torch model, or torch cannot export it.

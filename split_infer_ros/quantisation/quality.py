@@ -30,8 +30,8 @@ class Quality:
         num_images: the number of images on which both were compared.
         agreement: how much int8 agrees with float32, 0..1: ``measure`` with the detections of float32 as the truth.
         float32, int8: ``measure`` of each model against annotations; None without annotations.
-        elsewhere: the agreement if ONNX Runtime computes the same graph in int8; None if that was not tried. It shows
-            whether quantising or OpenVINO causes a loss.
+        elsewhere: the agreement if ONNX Runtime instead of OpenVINO computes the same graph in int8; None if that was
+            not tried. It shows whether quantising or OpenVINO causes a loss.
     """
 
     measure: str
@@ -43,7 +43,11 @@ class Quality:
 
     @property
     def loss(self) -> str:
-        """A sentence about what int8 loses; empty if the loss is allowed."""
+        """A sentence that says how much int8 loses, if that is too much; empty if the loss is allowed.
+
+        Against annotations, int8 may lose ``MAX_LOSS`` of ``measure``. Its agreement with float32 must be
+        ``MIN_AGREEMENT`` or more.
+        """
         if self.float32 is not None and self.int8 is not None and self.float32 - self.int8 > MAX_LOSS:
             return (
                 f"int8 has a {self.measure} of {self.int8:.3f} and float32 of {self.float32:.3f}; "
@@ -78,12 +82,12 @@ def detect(
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
-    A detector gives all detections with a score of ``LOW_SCORE`` or more, a classifier its best class.
+    A detector gives all detections with a score of ``LOW_SCORE`` or more. A classifier gives its best class.
 
     Args:
         model: the model. It runs as a whole, on the CPU.
         samples: the images.
-        measure: ``TOP_1`` or ``MAP``.
+        measure: ``TOP_1`` for a classifier, ``MAP`` for a detector.
         advance: called after each image.
         network: computes the whole model's outputs; None for the model's own engine.
     """
@@ -112,9 +116,10 @@ def compare(
 
     Args:
         reference, found: for each image, the detections of float32 and of int8.
-        truth: the annotated objects of each image, in the same pixels; None without annotations.
-        measure: ``TOP_1`` or ``MAP``.
-        score_threshold: a detection of float32 with at least this score counts as an object, as in a pipeline.
+        truth: the annotated objects of each image, in pixels of the image; None without annotations.
+        measure: ``TOP_1`` for a classifier, ``MAP`` for a detector.
+        score_threshold: for a detector, detections of float32 with at least this score are the objects that int8 should
+            find.
 
     Raises:
         ConfigurationError: float32 detects no object.
@@ -132,7 +137,7 @@ def compare(
 
 
 def top_1(found: Sequence[Detections], truth: Sequence[Truth]) -> float:
-    """Returns the share of images whose best class is the true one."""
+    """Returns the share of images, 0..1, whose best class is the true one."""
     right = [
         bool(len(detections) and len(labels) and detections.labels[0] == labels[0])
         for detections, (_, labels) in zip(found, truth, strict=True)

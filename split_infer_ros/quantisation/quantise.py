@@ -1,4 +1,4 @@
-"""Quantises a model: calibrates candidates, judges them, and takes the first that loses little enough."""
+"""Quantises a model to int8. Candidates have more or fewer layers in int8. The first that loses little is taken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     import onnx
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
-"""Opens a progress bar of that name and length, and gives what advances it by one."""
+"""A function that takes the name and the length of a progress bar, and returns a context that shows the bar.
+
+The context gives a function that advances the bar by one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,17 @@ def quantise(
     score_threshold: float,
     progress: Progress,
 ) -> Iterator[Quantised]:
-    """Yields the model in int8, first with all layers quantised, then with fewer and fewer; see ``Scope``.
+    """Yields candidates in int8: first the model with all layers quantised, then with fewer and fewer; see ``Scope``.
 
     If a candidate loses too much, ONNX Runtime also computes the same graph, to show what causes the loss.
 
     Args:
         model: the model in float32, on the CPU.
         calibration: the images that show how large values are.
-        test: the images on which results are compared.
+        test: the images on which the results of float32 and int8 are compared.
         annotations: the folder with annotations of the test images; None if there are none.
-        score_threshold: a detection of float32 with at least this score counts as an object.
-        progress: shows how far the comparison is.
+        score_threshold: detections of float32 with at least this score are the objects that int8 should find.
+        progress: shows how many test images are done.
 
     Raises:
         ConfigurationError: the model cannot be quantised, or its results cannot be compared.
@@ -127,7 +130,10 @@ def _detect(
 
 
 def best_of(candidates: Iterator[Quantised]) -> Quantised:
-    """Returns the first candidate that loses little enough, or else the candidate that agrees best."""
+    """Returns the first candidate that loses little enough. Candidates behind it are not made.
+
+    If all lose too much, it returns the candidate that agrees best with float32.
+    """
     seen: list[Quantised] = []
     for candidate in candidates:
         if not candidate.quality.loss:

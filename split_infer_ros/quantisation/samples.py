@@ -1,4 +1,4 @@
-"""The images on which a model is calibrated and judged, and a user's annotations of them."""
+"""The images on which a model is calibrated or its results are compared, and a user's annotations of these images."""
 
 from __future__ import annotations
 
@@ -59,8 +59,13 @@ class Samples:
         Each line of the file begins with the number of a class, from 0. For a detector, centre x, centre y, width and
         height of the object's box follow, as shares of the image's width and height. This is YOLO's format.
 
+        Args:
+            index: the place of the image in ``files``.
+            folder: the folder with the annotations.
+
         Returns:
-            The boxes in pixels of the image, and their classes. A line without a box stands for the whole image.
+            The boxes, float32 (n, 4) in pixels of the image, and their classes, int64 (n,), for n lines. The box of a
+            line without a box is the whole image.
 
         Raises:
             SourceError: the file is missing, or a line has another form.
@@ -84,9 +89,12 @@ class Samples:
 
 
 def open_samples(entry: ModelEntry, folder: Path) -> tuple[Samples, Samples]:
-    """Divides the images of a folder into images to calibrate a model and images to judge it.
+    """Divides the images of a folder into images to calibrate a model and images on which its results are compared.
 
     Both sets are spread over the folder, so that they have the same kinds of images. Subfolders are not entered.
+
+    Returns:
+        The images for calibration, at most ``MAX_CALIBRATION`` of them, and all other images.
 
     Raises:
         SourceError: there is no such folder, it cannot be read, or it holds too few images.

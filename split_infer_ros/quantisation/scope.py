@@ -1,4 +1,4 @@
-"""Says which nodes of a network stay in float32: all that decode its outputs, and perhaps some layers."""
+"""Says which nodes of a network stay in float32: all that decode the network's outputs, and perhaps some layers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ FIRST_LAYERS = 3  # later layers amplify the first ones' errors; they are a few 
 
 
 class Scope(enum.Enum):
-    """Which layers are quantised. The value says it in words.
+    """Which layers are quantised. The value names them in words.
 
     - ``ALL_LAYERS``: every layer with weights.
     - ``ALL_BUT_LAST``: all but the last layers. A detector's last layers give boxes, which may need more than 8 bits.
     - ``ALL_BUT_ENDS``: all but the last layers and the first three.
-    - ``DENSE``: as ``ALL_BUT_ENDS``, without depthwise convolutions: they add few products, so errors do not cancel.
+    - ``DENSE``: all but the last layers, the first three, and depthwise convolutions. A depthwise convolution adds few
+      products, so that their errors do not cancel.
     """
 
     ALL_LAYERS = "all layers"
@@ -29,7 +30,10 @@ class Scope(enum.Enum):
 
 
 def useful_scopes(graph: onnx.GraphProto) -> list[Scope]:
-    """Returns the scopes in order. Leaves out scopes that quantise nothing or the same layers as an earlier one."""
+    """Returns the scopes that are worth a try for a graph, from the most to the fewest quantised layers.
+
+    Scopes that quantise nothing, or the same layers as an earlier one, are left out.
+    """
     layers = {str(graph.node[index].name) for index in find_layers(graph).layers}
     tried: list[set[str]] = [set()]
     useful = []
@@ -42,9 +46,9 @@ def useful_scopes(graph: onnx.GraphProto) -> list[Scope]:
 
 
 def ignored_nodes(graph: onnx.GraphProto, scope: Scope) -> list[str]:
-    """Returns the names of the nodes that stay in float32.
+    """Returns the names of the nodes of a graph that stay in float32 with a scope.
 
-    Nodes behind the last layers decode: they compute a softmax or boxes, for example. They are never quantised.
+    Nodes behind the last layers decode: they compute a softmax or boxes, for example. Such nodes are never quantised.
     """
     found = find_layers(graph)
     ignored = set(found.decoding)

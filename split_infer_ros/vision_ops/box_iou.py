@@ -1,6 +1,7 @@
 """How much boxes overlap, on the host: their intersection over union.
 
-Each operation is rounded separately, as in torchvision's ``box_iou`` and ``nms``, so all agree to the last bit.
+Each operation is rounded separately, as in torchvision's ``box_iou`` and ``nms``. So the results equal torchvision's to
+the last bit.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from split_infer_ros.buffers.host_arrays import Flags, Floats
 
 
 def box_iou(first: Floats, second: Floats) -> Floats:
-    """Returns the overlap of each box of one array with each box of another.
+    """Returns the overlap of each of n boxes with each of m other boxes.
 
     Args:
         first: floating (n, 4), left, top, right, bottom in any unit.
-        second: floating (m, 4).
+        second: floating (m, 4), likewise.
 
     Returns:
         floating (n, m), 0..1 for boxes that are not inverted. It is NaN for two boxes without an area, and for a box
@@ -26,16 +27,16 @@ def box_iou(first: Floats, second: Floats) -> Floats:
 
 
 def overlaps(first: Floats, second: Floats, iou_threshold: float) -> Flags:
-    """Returns where boxes overlap by more than the threshold.
+    """Returns where boxes overlap by more than a threshold.
 
     A box with an area that is NaN overlaps nothing.
 
     Args:
-        first, second: floating (4, ...) each, of shapes that numpy can broadcast.
-        iou_threshold: 0..1.
+        first, second: floating (4, ...) each, left, top, right, bottom. NumPy must be able to broadcast their shapes.
+        iou_threshold: the threshold of the intersection over union, 0..1.
 
     Returns:
-        bool, of the common shape without its first dimension.
+        bool, of the shape to which both are broadcast, without its first dimension.
     """
     with np.errstate(all="ignore"):
         flags: Flags = _overlap(first, second) > np.float64(iou_threshold)  # float32 would round the threshold

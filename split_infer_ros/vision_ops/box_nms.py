@@ -1,8 +1,8 @@
-"""Non-maximum suppression of a batch of images and all their classes in one call (vision-specific operators, §3.1.1).
+"""Non-maximum suppression of a batch of images and all their classes in one call (paper 004, §3.1.1).
 
-On a CPU, the host decides. On a GPU there are two ways, and the one that was measured to be faster is used. In one way,
-Triton kernels select, sort and suppress, and only the result leaves the device. In the other way, the scores that count
-come to the host.
+On a CPU, NumPy does the work. On a GPU there are two implementations, and the one that was measured to be faster is
+used. In the first, Triton kernels select, sort and suppress, and only the result leaves the GPU. In the second, the
+scores that may decide are copied to the host, and NumPy does the work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def box_nms(
     max_detections: int,
     max_per_class: int | None = None,
 ) -> Boxes:
-    """Returns the best candidates of each image that overlap no better one of their class.
+    """Returns the best candidates of each image, without those that overlap a better kept one of their class.
+
+    A candidate is a box with a score for a class. There are n boxes in each of N images.
 
     Candidates are ordered by descending score, and equal scores by ascending index, on every device. The result equals
     torchvision's ``nms``, applied class by class, to the last bit. A score that is NaN is no candidate.
@@ -48,13 +50,15 @@ def box_nms(
 
     Args:
         boxes: floating (N, n, 4), left, top, right, bottom in any unit.
-        scores: floating (N, n), or (N, n, C) if each box has a score for each class. Any strides are accepted, so a
-            slice can leave out the background.
+        scores: floating (N, n), or (N, n, C) if each box has a score for each of C classes. Any strides are accepted,
+            so a slice can leave out the background.
         labels: int64 (N, n), the class of each box. None if ``scores`` has all classes, or if there is only one class.
-        score_threshold: a candidate's score lies above it.
-        iou_threshold: the later of two boxes of one class is dropped if their intersection over union lies above it.
+        score_threshold: a candidate's score must lie above this.
+        iou_threshold: of two candidates of one class, the later is dropped if their intersection over union lies above
+            this.
         max_detections: at most this many boxes of an image are kept.
-        max_per_class: how many of the best candidates of each class take part; None for all. It excludes ``labels``.
+        max_per_class: how many of the best candidates of each class take part; None for all. It cannot be given
+            together with ``labels``.
 
     Returns:
         int64 (N, max_detections): indices of the kept candidates into ``scores[i].flatten()``, then -1 in the unused

@@ -1,4 +1,4 @@
-"""The best-scored candidates of each image, as many as an operator asks for."""
+"""Finds the best-scored candidates of each image, as many as an operator asks for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Scores: TypeAlias = Union[Floats, "Tensor"]  # an array on the host, or a tensor
 
 
 class BestCandidates(NamedTuple):
-    """Candidates ordered by image, then by descending score, then by ascending index.
+    """M candidates of N images, ordered by image, then by descending score, then by ascending index.
 
     Attributes:
         images: int64 (M,), the image of each candidate.
-        indices: int64 (M,) into the image's flattened scores.
-        has_more: bool (N,), the images that have, or may have, further candidates later in the order.
+        indices: int64 (M,), the index of each candidate in the flattened scores of its image.
+        has_more: bool (N,), whether each image has, or may have, further candidates that come behind these in the
+            order.
     """
 
     images: Integers
@@ -32,12 +33,14 @@ class BestCandidates(NamedTuple):
 def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandidates:
     """Returns the ``count`` best scores above ``threshold`` of each image, or fewer if there are not that many.
 
-    NaN is no score. The best scores belong to the boxes whose own best score is high, so only those boxes are searched.
+    A score that is NaN is left out. The best scores belong to the boxes whose own best score is high, so only those
+    boxes are searched.
 
     Args:
-        scores: floating (N, n, C), each dimension 1 or more, with any strides.
+        scores: floating (N, n, C), the scores of N images with n boxes and C classes. Each dimension is 1 or more, with
+            any strides.
         count: the number of scores, 1 or more.
-        threshold: the limit that the scores of candidates exceed.
+        threshold: the scores of candidates must lie above this.
     """
     images, boxes_per_image, classes = scores.shape
     box_scores = _best_score_of_box(scores)
@@ -72,9 +75,13 @@ def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandida
 
 
 def keep_best_per_class(scores: Floats, count: int) -> Floats:
-    """Returns scores (N, n, C) with -inf in place of all but the ``count`` < n best of each image and class.
+    """Returns a copy of scores that keeps the best ones of each image and class. All others become -inf.
 
-    The first of several equal scores are kept.
+    Of equal scores, the first are kept. Scores that are NaN become -inf as well.
+
+    Args:
+        scores: floating (N, n, C), the scores of N images with n boxes and C classes.
+        count: how many scores are kept for each image and class, less than n.
     """
     by_class = np.array(scores.transpose(0, 2, 1), order="C")
     by_class[np.isnan(by_class)] = -np.inf
@@ -100,7 +107,7 @@ def _best_score_of_box(scores: Scores) -> Floats:
 
 
 def _class_scores(scores: Scores, image: Integers, box: Integers) -> Floats:
-    """Returns the scores (B, C) of boxes. Each box is given by its image and its place there."""
+    """Returns the scores (B, C) of B boxes. Each box is given by its image and its place in that image."""
     if isinstance(scores, np.ndarray):
         return scores[image, box]
     return to_host(scores[as_tensor(image).to(scores.device), as_tensor(box).to(scores.device)])

@@ -1,4 +1,7 @@
-"""Convolutions on a GPU. cuDNN computes them, or a template does if it was measured to be faster (§3.2.2)."""
+"""Convolutions on a GPU. cuDNN computes them, or a kernel of this package if it was measured to be faster.
+
+Such a kernel is a template: a schedule decides how the kernel divides its work (paper 004, §3.2.2).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ GEOMETRY: Mapping[ConvolutionTemplate, Sequence[str]] = {  # what a template's k
 
 
 def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
-    """Returns the template that can compute a module; None if there is none."""
+    """Returns the template whose kernel can compute a module; None if there is none."""
     c = convolution
     if type(c) is not nn.Conv2d or c.padding_mode != "zeros" or isinstance(c.padding, str):
         return None
@@ -43,7 +46,12 @@ def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
 
 
 def arranged_weights(convolution: nn.Conv2d, template: ConvolutionTemplate) -> Tensor:
-    """Returns the weights of a convolution as the kernel of its template takes them."""
+    """Returns the weights of a convolution in the shape that the kernel of its template takes.
+
+    Returns:
+        (kernel * kernel, C) for a depthwise convolution of C channels. Otherwise (C', kernel * kernel * C / groups),
+        for C input and C' output channels.
+    """
     weights = convolution.weight.detach()
     if template is ConvolutionTemplate.DEPTHWISE:
         return weights.flatten(1).t().contiguous()
@@ -51,7 +59,7 @@ def arranged_weights(convolution: nn.Conv2d, template: ConvolutionTemplate) -> T
 
 
 class ScheduledConv2d(nn.Module):
-    """A convolution with clamped results, whose implementation on a GPU is chosen by measurement.
+    """A convolution with clamped results. On a GPU, measurements choose its implementation.
 
     It uses the weights and bias that the convolution has when this module is made.
 
@@ -60,8 +68,8 @@ class ScheduledConv2d(nn.Module):
         low, high: the limits to which results are clamped.
 
     Attributes:
-        weights: the convolution's, as ``arranged_weights`` returns them.
-        bias: (C',), zeros if the convolution has none.
+        weights: the weights as ``arranged_weights`` returns them.
+        bias: one number for each output channel; zeros if the convolution has none.
     """
 
     def __init__(self, convolution: nn.Conv2d, low: float = -math.inf, high: float = math.inf) -> None:
@@ -84,11 +92,11 @@ class ScheduledConv2d(nn.Module):
 
     @property
     def kernel_options(self) -> Mapping[str, Any]:
-        """What the template's kernel is told of this convolution: its limits and what ``GEOMETRY`` names."""
+        """The keyword arguments of the template's kernel: ``low``, ``high``, and what ``GEOMETRY`` names."""
         return {"low": self._low, "high": self._high, **self._geometry}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolves (N, C, H, W) to (N, C', H', W') and clamps the result."""
+        """Convolves maps (N, C, H, W) of C channels to (N, C', H', W') of C' channels, and clamps the result."""
         if not x.is_cuda:
             return self._by_library(x)
         sizes = self._sizes(x)

@@ -3,7 +3,7 @@
 Candidates are visited from the best score down, so a later candidate never suppresses an earlier one. A detector wants
 only a few boxes. The operator therefore takes the best candidates of all classes first. If an image then lacks boxes,
 its remaining candidates are searched as well, without those that overlap a kept box. For 3,234 boxes with 90 classes, a
-few hundred of the 291,060 candidates decide. As in the paper, results start as invalid.
+few hundred of the 291,060 candidates decide. As in paper 004, all results begin as invalid, which is -1 here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CANDIDATES_PER_DETECTION = 4  # candidates in a pass, for each detection that is
 
 
 class NmsLimits(NamedTuple):
-    """What makes a candidate, and what suppresses it; see ``box_nms``."""
+    """What makes a box a candidate, and what suppresses it. The arguments of ``box_nms`` have the same names."""
 
     score_threshold: float
     iou_threshold: float
@@ -30,12 +30,14 @@ class NmsLimits(NamedTuple):
 def fill_with_best(
     found: Integers, *, boxes: Floats, scores: Scores, labels: Integers | None, limits: NmsLimits
 ) -> None:
-    """Writes the indices of the kept candidates into ``found`` until it is full.
+    """Writes the indices of the kept candidates of each image into ``found``, until the image's row is full.
+
+    Places for which there is no candidate keep -1. N images have n boxes with C scores each.
 
     Args:
-        found: int64 (N, max_detections), which holds -1.
+        found: int64 (N, max_detections), filled with -1. It is changed in place.
         boxes: floating (N, n, 4).
-        scores: floating (N, n, C). From a GPU, only the scores that count come to the host.
+        scores: floating (N, n, C). If they are on a GPU, only the scores that may decide are copied to the host.
         labels: int64 (N, n), or None.
         limits: as in ``box_nms``.
     """

@@ -1,4 +1,4 @@
-"""Chooses among several implementations of an operator by measurement, which the tuning database keeps.
+"""Chooses among several implementations of an operator by measurement. The tuning database keeps the measurements.
 
 Records of the database name an implementation under the key ``form``.
 """
@@ -55,10 +55,10 @@ def run_fastest(
 ) -> T:
     """Runs the fastest implementation of an operator and returns its result. All implementations give the same result.
 
-    ``use_implementation`` decides if it names one of them. Otherwise all of them are run and timed, once for sizes that
-    round up to the same powers of two. Certain times in the database are not measured again. An implementation that
-    fails, or whose times are uncertain, is not used. Each process warns once of a failure and its error, also if it
-    knows the failure only from the database.
+    If ``use_implementation`` names one of the implementations, that one runs. Otherwise all of them are run and timed,
+    once for sizes that round up to the same powers of two. Times that the database has are used instead, unless they
+    are marked uncertain. An implementation that fails, or whose times are uncertain, is not used. Each process warns
+    once of a failure and its error, also if it knows the failure only from the database.
 
     Nothing is timed while a CUDA graph is recorded: the graph then takes ``PLAIN``.
 
@@ -69,7 +69,7 @@ def run_fastest(
         implementations: functions that run the operator, ``PLAIN`` among them.
         database: keeps the times; None for the user's own database.
         may_keep: called after the implementations were timed. It returns whether other processes would measure the
-            same. Only then does the database keep the times.
+            same. If so, the database keeps the times. If not, only this process uses them.
     """
     forced = _forced.get()
     if forced in implementations:
@@ -85,14 +85,20 @@ def run_fastest(
 
 
 def forget_choices() -> None:
-    """Forgets what this process chose and warned of, as if it began: the database and measurements decide again."""
+    """Forgets the choices and the warnings of this process, as if it had just begun.
+
+    The database and new measurements then choose again.
+    """
     _cache.clear()
     _warned.clear()
 
 
 @contextlib.contextmanager
 def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
-    """Makes operators on this thread use an implementation, if they have it, until the context ends."""
+    """Makes operators on this thread use an implementation, if they have it, until the context ends.
+
+    Operators that do not have it choose as usual.
+    """
     token = _forced.set(choice)
     try:
         yield
@@ -154,15 +160,16 @@ def time_calls(
 ) -> Record:
     """Times groups of calls and returns their record, marked uncertain if the groups' medians disagree.
 
-    The first call is not counted. A call that raises gives a record with its error.
+    The first call is not timed. A call that raises gives a record with its error.
 
     Args:
         key: the machine and its versions.
         task: the task of the record, which says what is measured.
-        config: the configuration of the record, which says how it is done.
+        config: the configuration of the record, which says how the task is done.
         run: the call to time.
-        device: the device on which it works. It is synchronized after each call.
-        may_continue: called before each further group that is measured because medians disagree.
+        device: the device on which the call works. It is synchronized after each call.
+        may_continue: called when medians disagree, before each further group. It returns whether that group may be
+            measured.
     """
 
     def call() -> float:
@@ -188,7 +195,7 @@ def time_calls(
 
 
 def warn_of_failure(record: Record) -> None:
-    """Warns of a record's error, once for each error in a process."""
+    """Warns if a record has an error. A process warns once of each error."""
     if record.error is None:
         return
     failure = str(record.task["operator"]), describe_config(record.config), record.error

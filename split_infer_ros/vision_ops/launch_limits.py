@@ -1,7 +1,7 @@
 """Formulas that find, without compiling, the schedules that a GPU can launch and that compile within seconds.
 
 The formulas were made from sweeps of the templates' schedules, docs/results/triton_*.csv. A test compares them with the
-sweeps. There, every accepted schedule compiled within 5 s. Rejected ones took up to minutes.
+sweeps. In the sweeps, every accepted schedule compiled within 5 s. Rejected ones took up to minutes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def gpu_limits(device: torch.device) -> GpuLimits:
 
 
 def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
-    """Returns why a schedule of tiles is rejected, as a sentence; None if it can be launched.
+    """Returns why a schedule of tiles is rejected, as a sentence; None if it can be launched and compiles soon.
 
     Args:
         schedule: a schedule of the 1x1 template or of the windowed one. Both multiply tiles.
@@ -73,7 +73,7 @@ def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf3
 
 
 def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
-    """Returns why a schedule of the depthwise template is rejected, as a sentence; None if it can be launched.
+    """Returns why a schedule is rejected, as a sentence; None if it can be launched and compiles soon.
 
     Args:
         schedule: a schedule of the depthwise template.
@@ -89,6 +89,12 @@ def shared_bytes(schedule: Config, target: int, itemsize: int, *, on_tensor_core
 
     From Ampere on, the next tiles of maps and weights are copied while the current ones are multiplied. So each
     unrolled turn of the loop holds two sets of tiles, or three if they fill Hopper's tensor cores.
+
+    Args:
+        schedule: a schedule of the 1x1 template or of the windowed one.
+        target: the GPU's compute capability, 90 for sm_90.
+        itemsize: bytes of an element of the maps and weights.
+        on_tensor_cores: whether tensor cores multiply the tiles.
     """
     pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _TILED)
     fills_hopper_tile = target >= HOPPER and pixels >= HOPPER_TILE_ROWS and warps >= HOPPER_TILE_WARPS

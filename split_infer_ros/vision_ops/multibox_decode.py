@@ -1,4 +1,4 @@
-"""Decoding of an SSD's box offsets into boxes (MultiboxDetection, §3.1.1)."""
+"""Decoding of an SSD's box offsets into boxes (paper 004, MultiboxDetection, §3.1.1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def multibox_decode(
     weights: tuple[float, float, float, float] = WEIGHTS,
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Decodes the offsets of a whole batch into boxes.
+    """Decodes the offsets of a whole batch from n anchors into boxes.
 
     An anchor is moved by fractions of its size, and its sides grow by powers of e. The result equals torchvision's
     ``BoxCoder`` to the last bit. NaN stays NaN.

@@ -1,4 +1,4 @@
-"""Features of regions of a map, all resampled to one size (ROIAlign, §3.1.1)."""
+"""Features of regions of a map, all resampled to one size (paper 004, ROIAlign, §3.1.1)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def roi_align(
     sampling_ratio: int = -1,
     aligned: bool = False,
 ) -> Tensor:
-    """Interpolates each region of the feature map to one size.
+    """Interpolates the features of R regions of a feature map to one size.
 
-    torchvision's kernels do the work, in float32 for types of 16 bits, because none are known to be faster on either
-    device. Outside the map, features are 0. An inverted region counts as empty, because torchvision's kernel for CPUs
-    can fail on it. An empty region has the size of a cell unless ``aligned``.
+    torchvision's kernels do the work, in float32 for types of 16 bits. No other kernels are known to be faster on
+    either device. Outside the map, features are 0. An inverted region is treated as an empty one, because torchvision's
+    kernel for CPUs can fail on it. An empty region has the size of a cell unless ``aligned``.
 
-    On a GPU, the regions stay there. The host waits only for the bounds that it checks.
+    On a GPU, the regions stay there. The host waits only for their smallest and largest numbers, which it checks.
 
     Args:
         features: floating (N, C, H, W).
@@ -39,8 +39,10 @@ def roi_align(
         images: int64 (R,), the image in which each region lies, 0..N-1.
         output_size: rows and columns of a region's features.
         spatial_scale: cells of the map per pixel of the input.
-        sampling_ratio: samples per cell of the output in each direction; -1 for as many as it covers cells of the map.
-        aligned: whether pixels are areas instead of points; half a cell is then subtracted, which is correct.
+        sampling_ratio: samples per cell of the output in each direction. With -1, there is one for each cell of the map
+            that a cell of the output covers.
+        aligned: whether pixels are areas instead of points. Half a cell is then subtracted from the regions' corners,
+            which is correct.
 
     Returns:
         (R, C, rows, columns), of the features' type.

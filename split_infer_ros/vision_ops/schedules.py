@@ -1,4 +1,7 @@
-"""Schedules of a kernel's template, searched by measurement (§3.2.3) and kept in the tuning database."""
+"""Schedules of the templates of convolutions. They are searched by measurement, and kept in the tuning database.
+
+This is paper 004, §3.2.3.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ConvolutionTemplate(Enum):
-    """A kind of convolution that has a template. Its value names the operator in records."""
+    """A kind of convolution for which this package has a kernel. The value names the operator in records."""
 
     POINTWISE = "pointwise"  # 1x1, of stride 1
     DEPTHWISE = "depthwise"  # each channel by itself
@@ -75,7 +78,7 @@ _budget = _SearchBudget()
 
 
 def has_search_time() -> bool:
-    """Returns whether this process has time for another trial.
+    """Returns whether this process has time for another trial of a schedule.
 
     Without time, the best measured schedule is used. If none was measured, the schedule is used that should be the best
     according to trials at other sizes. Without such trials, it is the default.
@@ -84,12 +87,15 @@ def has_search_time() -> bool:
 
 
 def limit_search(seconds: float) -> None:
-    """Sets how long the searches of this process may take from now on; infinity where somebody else limits them."""
+    """Sets how many seconds the searches of this process may take from now on, all together.
+
+    Infinity means no limit, for a caller that limits the time by itself.
+    """
     _budget.left_s = seconds
 
 
 def forget_schedules() -> None:
-    """Forgets the schedules that this process found, as if it began: the database and searches choose again."""
+    """Forgets the schedules that this process uses, as if it had just begun. The database and searches choose again."""
     _cache.clear()
 
 
@@ -106,8 +112,8 @@ def best_schedule(
 
     If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. The model
     also learns from trials of the same template at other sizes. With enough of those, ``MAX_TRIALS_WITH_OTHERS`` trials
-    suffice. All searches of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, or is
-    measured beyond its end. Nothing is tried while a CUDA graph is recorded.
+    suffice. All searches of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of that time left,
+    and none is measured beyond its end. Nothing is tried while a CUDA graph is recorded: the default is then returned.
 
     Args:
         template: the template to search.
@@ -178,7 +184,10 @@ def _is_before(deadline: float) -> bool:
 
 
 def size_features(task: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the sizes of an operator's task as decimal logarithms, because features should differ by about 1."""
+    """Returns what the cost model is told of a task: the decimal logarithms of its sizes, by name.
+
+    Logarithms are taken because such numbers should differ by about 1.
+    """
     return {f"size {place}": math.log10(max(1, size)) for place, size in enumerate(_sizes(task))}
 
 

@@ -19,16 +19,17 @@ BLOCK = 64  # candidates of a large group that are compared at once; each is a b
 
 
 def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_threshold: float) -> Flags:
-    """Returns which candidates are kept: bool (M,).
+    """Returns which of M candidates are kept: bool (M,).
 
     A group is the candidates of one class in one image. The pairs of all small groups are compared in one go. Each
     large group is compared block by block.
 
     Args:
         boxes: floating (M, 4), best first within each image.
-        images: int64 (M,), ascending.
+        images: int64 (M,), the image of each candidate, ascending.
         labels: int64 (M,), the classes of the boxes.
-        iou_threshold: the later of two boxes of a group is suppressed if they overlap by more.
+        iou_threshold: of two boxes of a group, the later is suppressed if their intersection over union lies above
+            this.
     """
     keep = np.zeros(len(boxes), bool)
     if len(boxes) < 2:
@@ -57,14 +58,19 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_thres
 def overlapping_kept(
     kept: Integers, boxes: Floats, *, classes: int, labels: Integers | None, iou_threshold: float
 ) -> Flags:
-    """Returns the candidates (n, C) of an image that are among the kept ones, or overlap a kept one of their class.
+    """Returns which candidates of an image are kept already, or overlap a kept one of their class.
+
+    The image has n boxes with C scores each.
 
     Args:
-        kept: int64 (k,), indices into the image's flattened scores (n, C).
+        kept: int64 (k,), the k kept candidates, as indices into the image's flattened scores (n, C).
         boxes: floating (n, 4).
         classes: C.
         labels: int64 (n,), the classes of the boxes; None if each box has a score for each class.
-        iou_threshold: boxes overlap if their intersection over union lies above it.
+        iou_threshold: boxes overlap if their intersection over union lies above this.
+
+    Returns:
+        bool (n, C).
     """
     corners = np.ascontiguousarray(boxes.T)
     overlapping = np.zeros((classes, corners.shape[1]), bool)

@@ -1,1 +1,4 @@
-"""How the outputs of an ONNX file are read: layouts, the families that have them, and the decoder of every layout."""
+"""Reads the outputs of ONNX files. Layouts say which numbers mean what, and families say which layout a model has.
+
+One decoder serves all layouts.
+"""

@@ -1,4 +1,7 @@
-"""Classifiers: one score for each class of an image. The shape alone does not make an output a classifier's."""
+"""The family of classifiers, with one score for each class of an image.
+
+The shape alone does not show that an output is a classifier's.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def _are_scores(output: Output, facts: OutputFacts) -> bool:
 
 
 def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether the file says that it classifies, or the output looks like classes: one row an image, no embedding."""
+    """Whether the file says that it classifies, or the output looks like scores of classes.
+
+    Such an output has one row for each image, and is no embedding.
+    """
     (name,) = layout.outputs
     output = facts.output(name)
     if layout.classes is None or not _is_of_image(output, layout.classes, facts):

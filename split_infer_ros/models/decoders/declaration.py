@@ -1,4 +1,8 @@
-"""Layouts as text: what a user declares in a file or a parameter, and what an inspection keeps in the cache."""
+"""Converts layouts to keys and values, and back.
+
+A user declares a layout in this form, in a side file or in the parameter ``decoder``. The cache keeps the layouts of
+inspected files in the same form.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +57,12 @@ _SLICE = re.compile(r"(.+)\[(\d{0,6}):(\d{0,6})\]")
 
 
 def is_declaration(text: str) -> bool:
-    """Whether a value of the parameter ``decoder`` is a declaration: ``key=value`` with commas between."""
+    """Whether a value of the parameter ``decoder`` is a declaration, ``key=value,key=value``, and no family's name."""
     return "=" in text
 
 
 def parse_text(text: str) -> dict[str, str]:
-    """Returns the keys and values of ``key=value,key=value``.
+    """Reads a declaration of the form ``key=value,key=value``. Returns its values by key.
 
     Raises:
         ConfigurationError: the text is too long or does not have this form, or a key comes twice.
@@ -83,7 +87,7 @@ def read_declaration(declared: Mapping[str, Any], outputs: Sequence[str], where:
     Args:
         declared: text, numbers or lists by key.
         outputs: the names of the model's outputs.
-        where: what holds the declaration, for messages.
+        where: says in error messages where the declaration comes from.
 
     Raises:
         ConfigurationError: a key or value is unknown or missing, or the model has no such output.
@@ -129,10 +133,16 @@ def read_declaration(declared: Mapping[str, Any], outputs: Sequence[str], where:
 
 
 def check_keys(declared: Mapping[str, Any], where: str) -> None:
-    """Checks that a declaration without ``boxes`` has no key about boxes. Otherwise, ``boxes`` was forgotten.
+    """Refuses a declaration that has keys about boxes, but not ``boxes`` itself.
+
+    The user has then forgotten ``boxes``. A declaration without any key about boxes is a classifier's.
+
+    Args:
+        declared: the declaration's values by key.
+        where: says in error messages where the declaration comes from.
 
     Raises:
-        ConfigurationError: it has such a key.
+        ConfigurationError: the declaration has another key about boxes, and no ``boxes``.
     """
     others = [] if "boxes" in declared else [key for key in declared if key not in _OF_CLASSIFIERS]
     if others:
@@ -143,7 +153,7 @@ def check_keys(declared: Mapping[str, Any], where: str) -> None:
 
 
 def write_declaration(layout: OutputLayout) -> dict[str, Any]:
-    """Returns the mapping from which ``read_declaration`` makes this layout. It can be written as JSON."""
+    """Returns the mapping from which ``read_declaration`` makes this layout. The mapping can be written as JSON."""
     declared: dict[str, Any] = {"name": layout.name, "peaks": layout.peaks, "first_class": layout.first_class}
     for key, field in _PARTS.items():
         part: Part | None = getattr(layout, field)

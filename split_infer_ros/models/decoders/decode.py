@@ -31,7 +31,7 @@ MAX_ROUNDING = 0.01  # of a class that an output holds as a floating number
 
 
 class LayoutDecoder:
-    """Converts the outputs of a batch to detections in pixels of the input.
+    """Converts the outputs of a batch to detections in pixels of the model's input.
 
     Detections own their memory. Floats of 16 bits are read as float32.
 
@@ -175,7 +175,7 @@ class LayoutDecoder:
 def _above(scores: Floats, threshold: float, per_box: PerBox) -> tuple[Integers, Integers | None, Floats]:
     """Returns the rows, the columns and the values of the scores (n, classes) above a threshold.
 
-    Columns are None if only the best class of each row counts. They are then found later, for the few rows that matter.
+    If only the best class of each row is wanted, columns are None. They are found later, for the few rows that matter.
     """
     if scores.shape[1] == 1:
         rows = np.flatnonzero(scores[:, 0] > threshold)

@@ -16,17 +16,20 @@ _MAX_LOGARITHM = 20.0  # of a size; with a larger one, the exponential is no rea
 
 @dataclass(frozen=True)
 class BoxGeometry:
-    """What an encoding needs to know beside the numbers of the boxes.
+    """What the function of an encoding needs besides the numbers of the boxes.
 
     Attributes:
-        height, width: the size of the input in pixels.
+        height, width: the size of the model's input in pixels.
         range: the scale of the numbers.
-        places: float32 (n, 2), the corners of all cells in cells, or None.
-        sides: float32 (n, 1), the sides of all cells in pixels, or None.
-        offset: where in its cell a box's centre is at distance 0, in cells.
-        bins: the number of bins of a distribution.
-        anchors: float32 (n, 4), centres and sizes, or None.
-        variances: factors of the offsets from an anchor's centre, and of the logarithms of sizes.
+        places: float32 (n, 2), x and y of the top left corner of each of the n cells, in cells; None without cells.
+        sides: float32 (n, 1), the side of each cell in pixels; None without cells.
+        offset: the point of a cell from which the numbers of its box are measured. It is a number of cells to the right
+            of the cell's corner, and as many below it.
+        bins: the number of weights for each distance. The distance is the weighted mean of 0, 1, ... ``bins`` - 1
+            cells.
+        anchors: float32 (n, 4), centre x, centre y, width and height of each anchor, on the scale of ``range``; None
+            without anchors.
+        variances: two factors: of the offsets from an anchor's centre, and of the logarithms of sizes.
     """
 
     height: int
@@ -40,7 +43,7 @@ class BoxGeometry:
     variances: tuple[float, float] = (0.1, 0.2)
 
     def scaled(self, corners: Floats) -> Floats:
-        """Brings corners (m, 4) to pixels."""
+        """Converts the corners (m, 4) of m boxes from the scale of ``range`` to pixels of the input."""
         if self.range is BoxRange.PIXELS:
             return corners
         if self.range is BoxRange.AUTO and not is_unit(corners):
@@ -48,14 +51,18 @@ class BoxGeometry:
         return corners * np.array((self.width, self.height) * 2, np.float32)
 
     def cells_of(self, places: Integers) -> tuple[Floats, Floats]:
-        """Returns the corners (m, 2) and sides (m, 1) of the cells with these numbers."""
+        """Returns the corners (m, 2), in cells, and the sides (m, 1), in pixels, of m cells.
+
+        Args:
+            places: int64 (m,), the indices of the cells.
+        """
         assert self.places is not None
         assert self.sides is not None
         return self.places[places], self.sides[places]
 
 
 def is_unit(numbers: Floats) -> bool:
-    """Whether the numbers of boxes are on the scale 0..1. In pixels, at least one of them would be larger."""
+    """Whether the numbers of boxes are on the scale 0..1. In pixels, at least one would be larger than ``MAX_UNIT``."""
     return bool(numbers.size) and bool(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0) <= MAX_UNIT)
 
 
@@ -100,7 +107,7 @@ def _distances(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floa
 
 
 def _distributions(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
-    """Generalized focal loss: a distance is the mean of whole numbers, weighted by a softmax."""
+    """Reads a distance as the mean of whole numbers, weighted by a softmax (generalized focal loss)."""
     weights = softmax(numbers.reshape(len(numbers), 4, geometry.bins), 2)
     return _distances(weights @ np.arange(geometry.bins, dtype=np.float32), places, geometry)
 
@@ -135,7 +142,11 @@ ENCODINGS: dict[BoxEncoding, Callable[[Floats, Integers, BoxGeometry], Floats]] 
     BoxEncoding.DISTRIBUTIONS: _distributions,
     BoxEncoding.ANCHORS: _anchors,
 }
-"""Each maps numbers float32 (m, k), the places of their boxes int64 (m,) and the geometry to corners (m, 4)."""
+"""The function of each encoding. It converts the numbers of m boxes to corners.
+
+It takes three things: the numbers, float32 (m, k), k for each box; the indices of the boxes' cells or anchors, int64
+(m,); and the geometry. It returns left, top, right, bottom in pixels of the input, (m, 4).
+"""
 
 
 def numbers_of_box(layout: OutputLayout) -> int:

@@ -1,4 +1,4 @@
-"""What is known about a model's outputs: the file's names and metadata, and the results of a trial."""
+"""What is known about a model's outputs: the file's names and metadata, and the results of one run on an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from split_infer_ros.models.decoders.grids import count_cells
 from split_infer_ros.onnx.graph import OnnxGraph
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (4, 8, 16, 32, 64), (4, 8, 16), (8, 16), (16, 32))
-"""Of the maps of the YOLO family and its like."""
+"""The strides of the maps of YOLO and similar networks. Each tuple has the strides of one kind of network."""
 
 _PASSED_THROUGH = (
     *("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
@@ -30,10 +30,10 @@ class Output:
 
     Attributes:
         name: the output's name in the graph.
-        shape: the shape of the trial's result for one image. Without a trial, the shape that the file states, with None
-            for open lengths.
+        shape: the shape that a run on one image gave. If the model was not run, the shape that the file states, with
+            None for lengths that the file leaves open.
         is_integer: whether its numbers are whole.
-        values: the trial's result; None without a trial.
+        values: what the run gave; None if the model was not run.
     """
 
     name: str
@@ -63,7 +63,7 @@ class OutputFacts:
         graph: the whole model.
         height, width: the size of its input in pixels.
         classes: how many classes have names; None if none have.
-        trial: the results for one image, float or integer (1, ...) by name; empty before a trial.
+        trial: the outputs of a run on one image, float or integer (1, ...) by name; empty if the model was not run.
         inputs: the names of the file's inputs, including those that the package fills.
     """
 
@@ -85,7 +85,7 @@ class OutputFacts:
         return tuple(found)
 
     def output(self, name: str) -> Output:
-        """Returns the output of that name."""
+        """Returns the output with this name."""
         return next(output for output in self.outputs if output.name == name)
 
     @property
@@ -95,7 +95,7 @@ class OutputFacts:
 
     @property
     def task(self) -> str:
-        """What Ultralytics' exporter says that the model does; empty in other files."""
+        """What Ultralytics' exporter says that the model does, such as ``detect``; empty in other files."""
         return self.metadata.get("task", "")
 
     @property
@@ -111,12 +111,17 @@ class OutputFacts:
 
     @property
     def suppresses_itself(self) -> bool:
-        """Whether the metadata says that the network selects its boxes."""
+        """Whether the metadata says that the network itself drops boxes that overlap better ones."""
         arguments = self.metadata.get("args", "").replace('"', "'")
         return self.metadata.get("end2end") == "True" or "'nms': True" in arguments
 
     def strides_of(self, count: int | None, boxes_per_cell: int = 1) -> tuple[int, ...]:
-        """Returns the strides of maps that together have ``count`` boxes; empty if no such strides are known."""
+        """Returns the strides of maps that together have ``count`` boxes; empty if no such strides are known.
+
+        Args:
+            count: the number of boxes of an image; None if it is not known.
+            boxes_per_cell: the number of boxes of each cell of a map.
+        """
         for strides in STRIDES:
             if count == boxes_per_cell * count_cells(self.height, self.width, strides):
                 return strides
@@ -128,7 +133,7 @@ class OutputFacts:
         return frozenset(self.graph.operators)
 
     def gives_probabilities(self, name: str) -> bool:
-        """Whether an output comes from a softmax or a sigmoid."""
+        """Whether an output comes from a softmax or a sigmoid, perhaps by way of operators such as Reshape or Cast."""
         makers = {str(value): node for node in self.graph.proto.graph.node for value in node.output}
         node = makers.get(name)
         while node is not None and node.op_type in _PASSED_THROUGH and node.input:
@@ -140,7 +145,7 @@ class OutputFacts:
 
 
 def are_probabilities(values: npt.NDArray[Any] | None) -> bool:
-    """Whether all values lie in 0..1, up to rounding. Unknown values count as probabilities."""
+    """Whether all values lie in 0..1, up to rounding. True as well if there are no values, or None is given."""
     if values is None or not values.size:
         return True
     numbers = np.asarray(values, np.float64)
@@ -148,7 +153,10 @@ def are_probabilities(values: npt.NDArray[Any] | None) -> bool:
 
 
 def rows_sum_to_one(values: npt.NDArray[Any]) -> bool:
-    """Whether values (..., classes) are probabilities of classes that exclude each other."""
+    """Whether values (..., classes) lie in 0..1 and sum to 1 over the classes, up to rounding.
+
+    They then are probabilities of classes that exclude each other.
+    """
     numbers = np.asarray(values, np.float64)
     return bool(numbers.size) and are_probabilities(numbers) and bool(np.abs(numbers.sum(-1) - 1).max() < 1e-2)
 
@@ -162,6 +170,9 @@ def are_whole(values: npt.NDArray[Any]) -> bool:
 
 
 def are_corners(boxes: npt.NDArray[Any]) -> bool:
-    """Whether no box (..., 4) ends before it begins, except by rounding."""
+    """Whether boxes (..., 4) can be left, top, right, bottom.
+
+    Right and bottom must not be smaller than left and top, up to rounding, and all numbers must be finite.
+    """
     numbers = np.asarray(boxes, np.float64)
     return bool(np.isfinite(numbers).all() and (numbers[..., 2:] >= numbers[..., :2] - 1e-3).all())

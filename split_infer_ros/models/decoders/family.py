@@ -1,4 +1,4 @@
-"""Defines a family of models: how its outputs look, how its images are pre-processed, and what makes it likely."""
+"""Defines a family of models: how its outputs look, how its images are pre-processed, and what speaks for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Family:
             to tell outputs of equal shapes apart.
         speaks_for: returns whether names, metadata, numbers of boxes and values make a layout likely. If not, the
             family is used only if the user names it.
-        recipe: returns the usual pre-processing of a layout, as the parameter ``preprocessing`` takes it.
+        recipe: returns the usual pre-processing of models with a layout, as the parameter ``preprocessing`` takes it.
     """
 
     name: str
@@ -35,5 +35,5 @@ class Family:
 
 
 def always(recipe: str) -> Callable[[OutputLayout, OutputFacts], str]:
-    """Returns a function that gives the same recipe for every layout."""
+    """Returns a function, for ``Family.recipe``, that gives the same recipe for every layout."""
     return lambda layout, facts: recipe

@@ -25,9 +25,14 @@ def count_cells(height: int, width: int, strides: Sequence[int]) -> int:
 
 
 def cells(height: int, width: int, strides: Sequence[int]) -> tuple[Floats, Floats]:
-    """Returns the corner of each cell, float32 (n, 2) x and y in cells, and its side in pixels, float32 (n, 1).
+    """Returns the corner and the side of each of the n cells of maps, row by row and level by level.
 
-    Cells follow each other row by row, and level by level.
+    Args:
+        height, width: the size of the model's input in pixels.
+        strides: pixels of a cell's side in each level.
+
+    Returns:
+        The corners, float32 (n, 2), x and y in cells. The sides, float32 (n, 1), in pixels.
     """
     corners, sides = [], []
     for stride in strides:
@@ -39,7 +44,7 @@ def cells(height: int, width: int, strides: Sequence[int]) -> tuple[Floats, Floa
 
 
 def read_anchors(path: Path) -> Floats:
-    """Reads anchors, float32 (n, 4): centre x, centre y, width and height, in the unit of the boxes.
+    """Reads the n anchors in a file, float32 (n, 4): centre x, centre y, width and height, in the unit of the boxes.
 
     The file is an array of NumPy (``.npy``), a JSON list of lists, or text with four numbers a line.
 

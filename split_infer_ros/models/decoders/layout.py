@@ -1,6 +1,6 @@
-"""The layout of a detector's outputs: which numbers are boxes, scores and classes, and what they mean.
+"""The layout of a model's outputs: which numbers are boxes, scores and classes, and what they mean.
 
-Every decoder of this package is such a layout. A family recognises it, or a user declares it.
+A decoder for an ONNX file is such a layout. The package recognises the layout of a family, or a user declares one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ UNREAD = "none"  # the name of the layout that reads nothing
 
 
 class Arrangement(str, Enum):
-    """How the boxes of an image lie in an output."""
+    """How the n boxes of each of N images lie in an output."""
 
     ROWS = "rows"  # (N, n, numbers)
     COLUMNS = "columns"  # (N, numbers, n)
@@ -20,7 +20,7 @@ class Arrangement(str, Enum):
 
 
 class BoxEncoding(str, Enum):
-    """What the numbers of a box are."""
+    """What the numbers of a box mean."""
 
     CORNERS = "corners"  # left, top, right, bottom
     CORNERS_YX = "corners_yx"  # top, left, bottom, right
@@ -45,7 +45,7 @@ class BoxRange(str, Enum):
 
 
 class Activation(str, Enum):
-    """The function that makes a score of a number."""
+    """The function that turns an output's number into a score."""
 
     NONE = "none"  # the number is a score already
     SIGMOID = "sigmoid"
@@ -61,7 +61,7 @@ class Background(str, Enum):
 
 
 class Suppression(str, Enum):
-    """Which boxes suppress each other."""
+    """Which overlapping boxes suppress each other: the one with the lower score is dropped."""
 
     NONE = "none"  # the network selected its boxes itself
     PER_CLASS = "per_class"
@@ -69,7 +69,7 @@ class Suppression(str, Enum):
 
 
 class PerBox(str, Enum):
-    """How many detections a box may become."""
+    """How many detections a box may give."""
 
     BEST = "best"  # one, of its best class
     ALL = "all"  # one for each class
@@ -77,12 +77,13 @@ class PerBox(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of the numbers of each box.
+    """Says where some numbers of each box lie in a model's outputs, such as its scores.
 
     Attributes:
         outputs: the names of the outputs that hold the numbers. If there are several, such as one for each level, their
             boxes follow each other.
-        first, last: the range of the numbers, ``[first:last]``. If ``last`` is None, the range has no end.
+        first, last: which of a box's numbers belong to the part, as in the slice ``[first:last]``. If ``last`` is None,
+            the slice goes to the end.
     """
 
     outputs: tuple[str, ...]
@@ -102,10 +103,12 @@ class Grid:
 
     Attributes:
         strides: pixels of a cell's side in each level, in the order of the boxes.
-        offset: where in its cell a box's centre is at distance 0, in cells: 0 for the corner, 0.5 for the middle.
-        bins: how many whole numbers from 0 on a distribution has.
-        anchors: a file with the anchors (n, 4), centre and size; empty for cells.
-        variances: factors of the offsets from an anchor's centre, and of the logarithms of sizes.
+        offset: the point of a cell from which the numbers of its box are measured, in cells: 0 for the corner, 0.5 for
+            the middle.
+        bins: the number of weights for each distance. The distance is the weighted mean of 0, 1, ... ``bins`` - 1
+            cells.
+        anchors: the path of a file with n anchors (n, 4), centre and size; empty if boxes belong to cells.
+        variances: two factors: of the offsets from an anchor's centre, and of the logarithms of sizes.
     """
 
     strides: tuple[int, ...] = (8, 16, 32)
@@ -117,12 +120,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class OutputLayout:
-    """How a model's outputs are read. N images have n boxes each.
+    """How a model's outputs are read. A ``Part`` says where numbers lie; it is None if the outputs do not hold them.
 
     Attributes:
         name: the name of the family that has the layout, or ``declared``.
-        boxes: the numbers of the boxes.
-        scores: one score, or one for each class.
+        boxes: the numbers of the boxes; None for a classifier.
+        scores: one score for each box, or one for each class of a box.
         labels: the number of each box's class, if a box has one score.
         objectness: a factor of the scores.
         centres: the distances of the boxes' centres from the corners of their cells, for ``BoxEncoding.SIZES``.
@@ -130,11 +133,12 @@ class OutputLayout:
         rows: how the boxes lie in the outputs.
         encoding, range: what a box's numbers mean, and their scale.
         grid: the cells or anchors, for encodings that need them.
-        activation: the function that makes scores of numbers.
-        background: the class that means that there is no object. It is left out, and the others move up.
-        per_box: whether a box may become several detections.
+        activation: the function that turns numbers into scores.
+        background: the class that means that there is no object. It is left out. If it is the first, the numbers of the
+            other classes become smaller by 1.
+        per_box: whether a box may give several detections.
         suppression: which boxes suppress each other.
-        peaks: whether a cell counts only if its score is the largest among its neighbours.
+        peaks: whether a cell gives a detection only if its score is the largest among its neighbours.
         first_class: the number of the first class in ``labels``.
         classes: how many classes there are, without the background; None if the outputs do not tell.
     """
@@ -160,11 +164,11 @@ class OutputLayout:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that the layout reads."""
+        """All parts of the layout that are not None."""
         every = (self.boxes, self.scores, self.labels, self.objectness, self.centres, self.counts)
         return tuple(part for part in every if part is not None)
 
     @property
     def outputs(self) -> frozenset[str]:
-        """The names of the outputs that the layout reads. The others are ignored."""
+        """The names of the outputs that the layout reads. The model's other outputs are ignored."""
         return frozenset(name for part in self.parts for name in part.outputs)

@@ -1,4 +1,4 @@
-"""Reads parts of outputs: the numbers of all boxes of one image, in whatever shape they lie."""
+"""Reads parts of outputs: some numbers of all boxes of one image, whatever the shapes of the outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def images_of(layout: OutputLayout, outputs: Arrays) -> list[dict[str, npt.NDArray[Any]]]:
-    """Divides a layout's outputs for a batch into one dictionary for each image.
+    """Divides the outputs of a batch that a layout reads. Returns a dictionary of outputs by name for each image.
 
     Outputs without a batch in front, such as boxes (n, 4), belong to one image.
     """
@@ -27,13 +27,22 @@ def images_of(layout: OutputLayout, outputs: Arrays) -> list[dict[str, npt.NDArr
 
 
 def numbers_of(part: Part, layout: OutputLayout, image: Arrays) -> npt.NDArray[Any]:
-    """Returns the numbers of all boxes of an image, (n, k). If one output holds them, this makes no copy."""
+    """Returns the numbers of a part for all boxes of an image. If one output holds them, this makes no copy.
+
+    Args:
+        part: says which numbers are returned.
+        layout: how boxes lie in the outputs.
+        image: the outputs for the image by name, without a batch in front, as ``images_of`` returns them.
+
+    Returns:
+        (n, k): k numbers for each of n boxes.
+    """
     found = [_as_rows(image[name], layout)[:, part.first : part.last] for name in part.outputs]
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _as_rows(array: npt.NDArray[Any], layout: OutputLayout) -> npt.NDArray[Any]:
-    """Returns an image's output as (n, k)."""
+    """Returns an output for one image as rows (n, k), one for each box."""
     rows = array
     if layout.boxes is None:
         rows = array.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""Decides whether the numbers of a trial can mean what a layout says."""
+"""Decides whether the outputs of a run on one image can mean what a layout says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIN_SIZE = -1e-3  # of a box; below 0 only by rounding
 
 
 def is_plausible(layout: OutputLayout, facts: OutputFacts) -> bool:
-    """Whether a layout can read the results of the trial. Without a trial, it can."""
+    """Whether the outputs of a run on one image can mean what a layout says. True if the model was not run."""
     if not layout.outputs or not layout.outputs <= facts.trial.keys():
         return True
     (image, *more) = images_of(layout, facts.trial) or [{}]

@@ -1,4 +1,4 @@
-"""The DETR family: a fixed number of queries, which do not suppress each other."""
+"""The DETR family. A fixed number of queries give one box each, and the boxes do not suppress each other."""
 
 from __future__ import annotations
 

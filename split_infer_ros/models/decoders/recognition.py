@@ -59,7 +59,7 @@ def recognise(facts: OutputFacts, wanted: str | dict[str, object] = AUTO, where:
     Args:
         facts: what is known about the outputs.
         wanted: the name of a family, ``auto``, or a declaration as text or as keys and values.
-        where: what holds ``wanted``, for messages.
+        where: says in error messages where ``wanted`` comes from.
 
     Raises:
         ConfigurationError: the wanted decoder cannot read the outputs, or not exactly one family fits them. The error

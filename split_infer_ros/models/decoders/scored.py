@@ -1,4 +1,7 @@
-"""Networks that give boxes and the scores of all classes in two outputs, or in two outputs for each level."""
+"""Families of networks that give all boxes, with the scores of all classes in a second output.
+
+There may also be two such outputs for each level.
+"""
 
 from __future__ import annotations
 

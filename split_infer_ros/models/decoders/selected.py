@@ -1,4 +1,4 @@
-"""Networks that select their boxes themselves: a score and a class for each box."""
+"""Families of networks that select their boxes themselves. They give one score and one class for each box."""
 
 from __future__ import annotations
 
@@ -62,15 +62,19 @@ def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 
 def are_rows_of_yolov7(values: Values) -> bool:
-    """Whether values (n, 7) can be the boxes of one image: its number 0, corners, class and score."""
+    """Whether values (n, 7) can be the n boxes of one image, as exporters of YOLOv7 write them.
+
+    The numbers of a box are the image's number, which is 0, then four corners, the class and the score.
+    """
     are_of_image = values.shape[1:] == (7,) and bool((values[:, 0] == 0).all())
     return are_of_image and are_corners(values[:, 1:5]) and are_whole(values[:, 5]) and are_probabilities(values[:, 6])
 
 
 def has_batch_in_front(name: str, facts: OutputFacts) -> bool:
-    """Whether the first length of an output is the number of images, as the file states and the trial shows.
+    """Whether the first length of an output is the number of images.
 
-    The converter of TensorFlow gives every open length a symbol of its own, which tells nothing.
+    What the file states and what a run on one image gave must agree with that. The converter of TensorFlow gives every
+    open length a name of its own, which tells nothing.
     """
     place = [tensor.name for tensor in facts.graph.outputs].index(name)
     stated = _first_dimension(facts.graph.proto.graph.output[place])

@@ -1,4 +1,4 @@
-"""The selection of detections among an image's candidates: threshold, order, suppression."""
+"""Selects detections among an image's candidates, by threshold, order and suppression."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CANDIDATES_PER_DETECTION = 4  # how many candidates are read first
 
 
 class Scored(NamedTuple):
-    """The candidates of one image with scores above the threshold.
+    """The m candidates of one image with scores above the threshold.
 
     Attributes:
         places: int64 (m,), the index of each candidate's box.
         scores: float32 (m,).
-        labels: returns the classes int64 of the candidates with these indices.
+        labels: a function that takes indices of candidates and returns their classes, int64.
     """
 
     places: Integers
@@ -35,12 +35,13 @@ def select(
 ) -> Detections:
     """Returns an image's detections, the best first. Equal scores keep the order of the candidates.
 
-    If there are many candidates, only the best ones are read first. If these give all wanted detections, the others
-    change nothing: a box suppresses only boxes of lower or equal score that come later.
+    If there are many candidates, only the best ones are read at first. If these give all wanted detections, the others
+    need not be read: a box suppresses only boxes of lower or equal score that come later.
 
     Args:
         scored: the candidates.
-        corners: maps places to boxes, float32 (k, 4), in pixels of the input.
+        corners: a function that takes ``places`` of k candidates and returns their boxes, float32 (k, 4), in pixels of
+            the input.
         suppression: which boxes suppress each other.
         limits: decide which detections are kept.
     """
@@ -78,7 +79,7 @@ def _suppressed(
 
 
 def logit(probability: float) -> float:
-    """Returns the number whose sigmoid is a probability."""
+    """Returns the number whose sigmoid is a probability: minus infinity for 0 or less, infinity for 1 or more."""
     if probability <= 0 or probability >= 1:
         return -math.inf if probability <= 0 else math.inf
     return math.log(probability / (1 - probability))

@@ -20,11 +20,16 @@ from split_infer_ros.models.decoders.layout import (
 )
 
 Shapes = Mapping[str, tuple[int | None, ...]]
-"""Of outputs by name, with None for open lengths."""
+"""The shapes of outputs by name, with None for lengths that are not known."""
 
 
 def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
-    """Checks that the outputs have the shapes that a declaration means, as far as they are known.
+    """Checks that the outputs have the shapes that a declaration means. Lengths that are not known are not checked.
+
+    Args:
+        layout: what the declaration says.
+        facts: what is known about the outputs.
+        where: says in error messages where the declaration comes from.
 
     Raises:
         ConfigurationError: a shape does not fit the declaration.

@@ -1,7 +1,8 @@
-"""Non-maximum suppression of a batch that never leaves the device: selection, sorting and suppression (§3.1.1).
+"""Non-maximum suppression of a batch that never leaves the GPU: selection, sorting and suppression.
 
-One program for each image suppresses its sorted candidates. It ends with the last box that is wanted. The host does not
-wait, because it need not know how many candidates there are. So the calls can be recorded in a CUDA graph.
+This is paper 004, §3.1.1. One program for each image suppresses its sorted candidates. It ends when it has kept as many
+boxes as are wanted. The host does not wait, because it need not know how many candidates there are. So the calls can be
+recorded in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def nms_on_device(
     max_detections: int,
     max_per_class: int | None,
 ) -> Tensor:
-    """Computes ``box_nms`` on the device. While it works, it takes 36 bytes of memory for each score.
+    """Computes ``box_nms`` on a GPU. While it works, it takes 36 bytes of memory for each score.
+
+    N images have n boxes with C scores each.
 
     Args:
         boxes: float32, float16 or bfloat16 (N, n, 4).
@@ -38,6 +41,9 @@ def nms_on_device(
         labels: int64 (N, n), or None.
         score_threshold, iou_threshold, max_per_class: as in ``box_nms``.
         max_detections: 1 or more.
+
+    Returns:
+        int64 (N, max_detections), as from ``box_nms``.
     """
     images, boxes_per_image, classes = scores.shape
     candidates = scores.to(torch.float32)
@@ -69,23 +75,25 @@ def suppress_sorted(
     max_detections: int,
     iou_threshold: float,
 ) -> Tensor:
-    """Returns the best candidates of each image that overlap no better one of their class, then -1.
+    """Returns the best candidates of each image, without those that overlap a better kept one of their class.
 
-    A program takes its image's candidates chunk by chunk. It first compares a chunk with all boxes that are kept
-    already. Then it keeps the first candidate that is left, drops those that overlap it, and repeats this.
+    Each program of the kernel takes the candidates of one image, chunk by chunk. It first compares a chunk with all
+    boxes that are kept already. Then it keeps the first candidate that is left, drops those that overlap it, and
+    repeats this.
 
     Args:
-        boxes: float32 (N, n, 4), contiguous.
-        places: int32 (M,), the place of each candidate in the scores (n, C) of its image.
-        order: int64 (M,), the best candidates of each image first, one image behind the other.
+        boxes: float32 (N, n, 4), contiguous, n boxes for each of N images.
+        places: int32 (M,), the place of each of M candidates in the scores (n, C) of its image.
+        order: int64 (M,), the indices that sort the candidates: the best of each image first, one image behind the
+            other.
         offsets: int64 (N + 1,), the start of each image's candidates in ``order``, and at the end the number of all.
         labels: int64 (N, n), contiguous, the class of each box; None if a candidate's place tells its class.
         classes: C, the number of scores of a box.
         max_detections: at most this many boxes of an image are kept.
-        iou_threshold: the later of two boxes of a class is dropped if they overlap by more.
+        iou_threshold: of two boxes of a class, the later is dropped if their intersection over union lies above this.
 
     Returns:
-        int64 (N, max_detections), the places of the kept candidates.
+        int64 (N, max_detections), the places of the kept candidates, and then -1.
     """
     threshold = np.float32(iou_threshold)
     if float(threshold) > iou_threshold:  # so that a float32 lies above it exactly if it lies above iou_threshold

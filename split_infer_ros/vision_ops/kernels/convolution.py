@@ -1,7 +1,8 @@
-"""Templates of 1x1 and depthwise convolutions (§3.2.2), channels last, which clamp their results in the same pass.
+"""Templates of 1x1 and depthwise convolutions, channels last, which clamp their results in the same pass.
 
-The **schedule** of a template decides what the template leaves open. It divides the channels and rows of the map into
-tiles, one for each program. It says how many turns of a loop are unrolled, and how many warps share a program.
+This is paper 004, §3.2.2. The **schedule** of a template decides what the template leaves open. It divides the channels
+and rows of the map into tiles, one for each program. It says how many turns of a loop are unrolled, and how many warps
+share a program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def pointwise(
     unrolled: int,
     warps: int,
 ) -> Tensor:
-    """Computes a 1x1 convolution of stride 1.
+    """Computes a 1x1 convolution of stride 1, from C to C' channels.
 
     Args:
         maps: (N, C, H, W); copied to channels last if they are not.
@@ -86,14 +87,14 @@ def depthwise(
     unrolled: bool,
     warps: int,
 ) -> Tensor:
-    """Computes a convolution of each channel by itself.
+    """Computes a convolution of each of C channels by itself.
 
     Args:
         maps: (N, C, H, W); copied to channels last if they are not.
         weights: (kernel * kernel, C), of the same type.
         bias: (C,).
         low, high: the limits to which results are clamped.
-        kernel, stride, padding: the same in both directions.
+        kernel, stride, padding: the convolution's numbers, the same for rows and columns.
         rows, columns, channels: the tile of the result that a program computes; powers of two.
         unrolled: whether the loop over the kernel's taps is unrolled.
         warps: warps that share a program.
@@ -225,6 +226,6 @@ def _tap(source, weights, y, x, channel, tap, height, width, depth):
 
 @triton.jit
 def clamped(total, low, high):
-    """Clamps; NaN stays NaN."""
+    """Returns numbers limited to the range from ``low`` to ``high``. NaN stays NaN."""
     above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

@@ -1,4 +1,4 @@
-"""Prefix sums in three stages: up-sweep, scan, down-sweep (§3.1.1, Fig. 3)."""
+"""Prefix sums in three stages: up-sweep, scan, down-sweep (paper 004, §3.1.1, Fig. 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segmented sorting by blocks that are merged two by two (§3.1.1, Fig. 2)."""
+"""Sorts each segment of an array by itself, by blocks that are merged two by two (paper 004, §3.1.1, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK = 512  # keys that one program moves in a merge
 
 
 def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Tensor:
-    """Returns the stable order of the keys: int64 (n,), undefined behind the last segment.
+    """Returns the indices that sort the keys. Equal keys keep their order.
 
     The flat array is divided into blocks of one size, regardless of where segments end. Each pass merges pairs of
     blocks, which doubles the length of the sorted runs. Only keys of a segment that crosses the border between two
@@ -21,9 +21,12 @@ def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Ten
 
     Args:
         keys: int64 (n,), ``segment << 32`` plus a number of 32 bits with its sign. They are overwritten.
-        offsets: int64 (S + 1,), the start of each segment, and at the end the number of keys, which n may exceed. The
-            kernels read that number on the device.
+        offsets: int64 (S + 1,) for S segments: the start of each segment, and at the end the number of keys, which n
+            may exceed. The kernels read that number on the device.
         block: how many keys a block of the first sort has, a power of two.
+
+    Returns:
+        int64 (n,). The elements behind the last segment are undefined.
     """
     order = torch.empty_like(keys)
     if not len(keys):

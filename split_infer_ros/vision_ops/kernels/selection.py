@@ -1,6 +1,7 @@
-"""Selects scores above a threshold on the device and keeps their order. It uses a prefix sum (§3.1.1, Fig. 3).
+"""Selects scores above a threshold on the device and keeps their order.
 
-The host does not know how many scores are selected. The results therefore have room for all scores.
+It uses a prefix sum (paper 004, §3.1.1, Fig. 3). The host does not know how many scores are selected. The results
+therefore have room for all scores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A template of convolutions with any square window, stride, dilation and number of groups (§3.2.2), channels last.
+"""A template of convolutions with any square window, stride, dilation and number of groups, channels last.
 
-The window and the input channels of a group are one loop. Each turn multiplies a tile of pixels, taken at one place of
-the window, with a tile of weights. So a strided 1x1 convolution is a window of one place, and a dense one is one group.
+This is paper 004, §3.2.2. One loop runs over the places of the window and the input channels of a group. Each turn
+multiplies a tile of pixels, taken at one place of the window, with a tile of weights. So a strided 1x1 convolution is a
+window of one place, and a dense one is one group.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def windowed(
     unrolled: int,
     warps: int,
 ) -> Tensor:
-    """Computes a convolution.
+    """Computes a convolution with a square window, from C to C' channels.
 
     Args:
         maps: (N, C, H, W); copied to channels last if they are not.
@@ -42,7 +43,7 @@ def windowed(
         bias: (C',).
         low, high: the limits to which results are clamped.
         tf32: whether factors of float32 may be rounded to 10 bits, which torch's setting for cuDNN decides.
-        kernel, stride, padding, dilation: the same in both directions.
+        kernel, stride, padding, dilation: the convolution's numbers, the same for rows and columns.
         groups: a divisor of C and C'.
         pixels, channels: the tile of the result that a program computes; powers of two, at least 16.
         depth: channels of ``maps`` that a program takes at a time; a power of two, at least 16.
