@@ -32,9 +32,11 @@ pytestmark = pytest.mark.usefixtures("plain_operators")
 A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
 
 
-def load(name: str) -> SplitModel:
-    model = SplitModel(TorchNetwork(BrightModel(name).entry, Brightness(1)))
-    return model.placed(torch.device("cuda", 0))
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
+def load(name: str, device: torch.device = GPU) -> SplitModel:
+    return SplitModel(TorchNetwork(BrightModel(name).entry, Brightness(1))).placed(device)
 
 
 def models() -> dict[str, SplitModel]:
@@ -87,6 +89,27 @@ def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factor
         running.check()
         assert running.errors == []
         assert all(len(found) == 16 for found in running.delivered.values())
+        running.pipeline.close()
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("policy", ["device", "pinned"])
+def test_a_model_on_the_cpu_beside_one_on_the_gpu(policy: str, graphs: bool, tmp_path: Path) -> None:
+    """An ONNX file runs on the CPU of a machine with a GPU if no engine there can use the GPU."""
+    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
+    with simulated(Gpu(Random(1).randrange)):
+        running = Running(tmp_path / "tuning.jsonl", {A.model: load(A.model), B.model: load(B.model, CPU)}, settings)
+        assert running.set(A, B) == {}
+        running.pipeline.start()
+        until(lambda: running.pipeline.view.is_measured)  # what can be recorded is
+        for value in (10, 60, 110, 160, 10, 160):
+            for tenant in (A, B):
+                running.send(tenant.name, value)
+            running.settled()
+        running.pipeline.stop(60.0)
+        running.check()
+        assert running.errors == []
+        assert [len(running.delivered[tenant.name]) for tenant in (A, B)] == [6, 6]
         running.pipeline.close()
 
 

@@ -70,6 +70,10 @@ class ModelStreams:
         """Waits until all work in the common stream is done."""
         self._stream.fence().wait()
 
+    def holds(self, images: Images) -> bool:
+        """Returns whether images lie in the device's memory. A graph computes nothing of what lies elsewhere."""
+        return as_tensor(images).device.type == self._device.type
+
     def remove_models(self, models: Collection[str]) -> None:
         """Gives up the streams of these models, which other work then reuses. No graph may use the models any more."""
         for model in models:
