@@ -8,8 +8,8 @@ network are random, which does not change its speed; its scores depend on the im
 - `usual_torch`, `usual_onnxruntime`, `usual_openvino_fp32`: a node with one callback around an engine, each in fp32
   with all cores and the settings that are best for its latency.
 - `usual_openvino_as_it_compiles`: the same node around OpenVINO, which names no precision. OpenVINO then takes its own
-  default: bf16 on processors with AVX512_BF16 or AMX_BF16. Where the default is fp32, this node does not run: the node
-  in fp32 is the same, and its row says that it stands for both.
+  default: bf16 on processors with AVX512_BF16 or AMX_BF16. Where the default is fp32, this node does not run.
+  The node in fp32 is the same, and its row says that it stands for both.
 
 Each rival has a process of its own. A camera in another process sends images over DDS, and an observer in this process
 receives the detections. The rivals take turns of about two seconds, in changing order. The camera sends to one rival at

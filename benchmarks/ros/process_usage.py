@@ -36,7 +36,7 @@ class ProcessUsage:
         """Returns the figures of a rival for a row of a report.
 
         ``peak_mb`` is the peak memory since the start of the processes in MB, summed over the rival's processes. Shared
-        memory counts once for each process. ``cpu_busy`` is the share of all cores' time that the rival used, as the
+        memory is added for each process. ``cpu_busy`` is the share of all cores' time that the rival used, as the
         mean of its turns.
         """
         peak = sum(peak_bytes(process) for process in self._processes[rival]) / MB

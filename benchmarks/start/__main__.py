@@ -12,7 +12,7 @@ rivals:
 - `pipeline_first_start`: the pipeline with OpenVINO and an empty cache, as after installation.
 - `backbone_and_head`: two processes, with features in shared memory. Their memory and processor time are added.
 - `pipeline_shapes_on_torch`: a model that torch runs.
-- `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch itself counts.
+- `pipeline_by_ros2_launch`: `pipeline_openvino` by way of `ros2 launch`, where that is installed. Launch is included.
 - `usual_openvino_fp32`, `usual_onnxruntime`: a node with one callback around the engine, in fp32.
 - `usual_openvino_as_it_compiles`: the node around OpenVINO in the precision that OpenVINO takes by default: bf16 on
   processors with AVX512_BF16 or AMX_BF16. Where the default is fp32, `usual_openvino_fp32` stands for both, and its row

@@ -77,7 +77,7 @@ class Contests:
         take_turns([*operators, *others], seconds)
 
     def report(self) -> Report:
-        """Returns what was measured so far."""
+        """Returns the report of all turns so far."""
         claims = [
             *(
                 claim

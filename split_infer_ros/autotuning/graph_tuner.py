@@ -88,7 +88,7 @@ class GraphTuner:
         """Returns the chain with the least sum of the times of segments and conversions, or why there is none to try.
 
         Args:
-            kinds: kinds of convolutions, the most promising first. If time runs out, the last ones are left out.
+            kinds: kinds of convolutions, the most promising first. If time runs out, the last kinds are left out.
             config: the network's configuration for everything but the convolutions. Segments are never compiled.
             about: what the trials need to know: ``batch_size``.
             end: when the measurements end, as a time of ``clock``. Each segment gets at least ``MIN_PIECE_S``.

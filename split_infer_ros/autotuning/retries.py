@@ -14,8 +14,8 @@ MAX_REPEATS = 3  # how often a configuration that is uncertain and would be the 
 def uncertain_best(records: Sequence[Record]) -> Config | None:
     """Returns the configuration to measure once more; None if there is none.
 
-    It is the fastest of those that are faster than the best certain record, but uncertain in all their measurements.
-    Configurations that were measured ``MAX_REPEATS`` times are left out.
+    It is the fastest configuration that is uncertain in all its measurements, if it is faster than the best certain
+    record. Configurations that were measured ``MAX_REPEATS`` times are left out.
     """
     best = best_of(records)
     found: dict[Frozen, list[Record]] = {}

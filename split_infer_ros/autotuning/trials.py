@@ -70,7 +70,7 @@ class Trials:
         Args:
             stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival`` or ``rivals``.
             config: a configuration of that stage's space. For a rival it is a configuration of the network, for a chain
-                the same with segments. For rivals it is empty.
+                one with ``segments``. For rivals it is empty.
             about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
                 the network with which it takes turns. The pipeline needs ``form``, the configuration of its network.
                 Rivals need ``rivals``, the configurations of the network that take turns, by name.

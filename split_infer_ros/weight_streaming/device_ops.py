@@ -20,7 +20,7 @@ class DeviceOps:
         copy: copies from the host (second argument) to the device (first argument). It returns when the copy is done,
             and does not wait for the device's computation.
         fence: creates a fence after all computation that was queued on the device so far.
-        mark: creates a mark at the same point. A mark also records the time.
+        mark: creates a mark after the same computation. A mark also records the time.
     """
 
     copy: Callable[[Tensor, Tensor], None]

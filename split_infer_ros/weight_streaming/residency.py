@@ -62,8 +62,8 @@ def plan_memory(
         step_blocks: as for ``plan_ring``.
         budget_bytes: the most bytes that weights may take.
         kept_bytes: bytes of further weights, which always stay in memory. They count against the budget.
-        is_copied: whether whole blocks are read to the host and then copied to the device. Both sides then have memory
-            of the same size for them.
+        is_copied: whether whole blocks are read to the host and then copied to the device. Host and device then have
+            memory of the same size for blocks.
 
     Raises:
         ConfigurationError: the budget is too small; or ``SYNCHRONOUS`` is wanted, and the model needs several blocks at

@@ -23,7 +23,7 @@ RING_DIVISORS = (1, 2, 4, 8)  # the ring takes all memory, half of it, ...
 
 @dataclass(frozen=True, slots=True)
 class AllowedDelay:
-    """How much longer a pass may take than with resident weights. The larger of both values counts.
+    """How much longer a pass may take than with resident weights. The larger of both values is allowed.
 
     Attributes:
         seconds: an absolute limit, the same for every model.

@@ -80,8 +80,8 @@ class WeightStream:
 
     Args:
         prefetcher: the ring's prefetcher.
-        reader: reads this partition's weights. It is closed with the stream.
-        timeout_s: the longest wait of a step.
+        reader: reads this partition's weights. ``close`` closes it.
+        timeout_s: the longest wait of a step for its weights, in seconds.
     """
 
     def __init__(self, prefetcher: WeightPrefetcher, reader: ChunkReader, timeout_s: float = TIMEOUT_S) -> None:

@@ -53,7 +53,7 @@ class WeightsFile:
 
     @classmethod
     def open(cls, path: Path, direct: bool = True) -> WeightsFile:
-        """Opens a file.
+        """Opens a file of packed weights for reading.
 
         Args:
             path: the file's path.

@@ -24,7 +24,7 @@ TILE_MB = 0.05
 
 
 class Odd(nn.Module):
-    """Has layers shared by maps of several sizes, layers to tile, and weights that the graph reads directly."""
+    """A classifier with layers that maps of several sizes share, layers that are tiled, and weights without a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,13 @@ ENTRY = ModelEntry(
 
 @dataclass
 class PackedModel:
-    """A model with seeded weights, its packed file, and images with different results."""
+    """A model with seeded weights, its packed file, and images with different results.
+
+    Attributes:
+        model: the model.
+        path: the packed file of its weights.
+        images: the images, float32 (N, 3, SIDE, SIDE).
+    """
 
     model: SplitModel
     path: Path

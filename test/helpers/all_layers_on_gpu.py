@@ -1,4 +1,4 @@
-"""The odd model with its backbone on a simulated GPU, and its weights streamed there."""
+"""Puts the model of ``all_layers_model`` on a simulated GPU, and streams its weights there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two boards and the paper's workloads: all numbers assumed, as the paper prints none but the counts of kernels.
+"""Assumed constants of two boards, and the workloads of paper 003. Also strategies that draw any machine and task.
 
-And any machine with any task.
+All numbers are assumed, except the counts of kernels, because the paper prints no others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ AGX = MachineConstants(  # copies ten times as fast, memory 2.5 times, flushes h
 
 
 def workload(name: str, kernels: int, to_device: int, to_host: int, accessed: int | None = None) -> Task:
-    """Kernels that share the data evenly, after each of which the CPU looks; each byte is read twice more, cached."""
+    """Returns a task whose kernels share the data evenly. The CPU looks at the data after each kernel.
+
+    Each byte is read twice more from the cache.
+
+    Args:
+        name: the task's name.
+        kernels: the number of kernels.
+        to_device, to_host: the bytes that go to the device and come back.
+        accessed: the bytes that all kernels access together; by default ``to_device + to_host``.
+    """
     accessed = to_device + to_host if accessed is None else accessed
     kernel = Kernel(
         accessed // kernels,

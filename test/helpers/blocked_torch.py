@@ -1,4 +1,4 @@
-"""What a test has another Python process run first, so that no torch can be imported there."""
+"""Code that another Python process runs first, so that torch cannot be imported there."""
 
 from __future__ import annotations
 

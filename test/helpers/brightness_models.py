@@ -1,4 +1,4 @@
-"""Models whose score is the brightness of the frame that they saw, and whose label names the model."""
+"""Models that tell frames apart: the score is the brightness of the frame, and the label names the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 class Brightness(nn.Module):
-    """Returns the mean of red over the image. Its idle weights have no use but to make models differ in size."""
+    """Maps images to the mean of red over the image, (N, 1). ``idle`` unused weights make models differ in size."""
 
     def __init__(self, idle: int) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class BrightModel(SplitModel):
     """A model that can be made to fail or to wait.
 
     Args:
-        name: of the model, which its only label repeats.
-        idle: number of weights without use.
-        backbone_fails, head_fails: whether that partition raises an error on a frame of brightness BAD.
-        device: used by each batch, also by blank ones.
-        notes: what a user should know about it.
+        name: the name of the model. Its only label is ``bright by NAME``.
+        idle: the number of unused weights.
+        backbone_fails, head_fails: whether the backbone or the head raises an error on a frame of brightness BAD.
+        device: a device that each batch uses, also blank ones; None for a device that never fails.
+        notes: what a user should know about the model.
 
     Attributes:
-        gate: closed, it holds up the backbone.
+        gate: while it is not set, the backbone waits.
         batches: sizes of the batches that the backbone ran.
     """
 

@@ -1,4 +1,4 @@
-"""A pipeline on the simulated GPU whose results identify their frames."""
+"""A pipeline on the simulated GPU, with a model whose results identify their frames."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ SETTINGS = StageSettings(
 
 
 def bright_model() -> SplitModel:
-    """Returns a model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
+    """Returns a model with its backbone on the GPU. The score of a result is the brightness of the frame."""
     return SplitModel(TorchNetwork(BrightModel("bright").entry, Brightness(1))).placed(GPU)
 
 
 class BrightRun:
-    """Feeds frames and compares each result with its own frame.
+    """Feeds frames to a pipeline, and compares each result with its own frame.
 
     Args:
-        settings: of the pipeline.
-        model: a new one if None. Two threads must not create models at the same time, because torch.fx cannot do that.
+        settings: the settings of the pipeline.
+        model: the model; None makes a new one. Two threads must not make models at the same time, because torch.fx
+            cannot do that.
+
+    Attributes:
+        found: the brightness that each result tells, by the number of the frame.
+        pipeline: the pipeline.
     """
 
     def __init__(self, settings: StageSettings = SETTINGS, model: SplitModel | None = None) -> None:
@@ -51,12 +56,12 @@ class BrightRun:
         self.found[origin.header] = round(detections.scores.item() * 255)
 
     def feed(self, count: int, height: int = 4, width: int = 4) -> None:
-        """Feeds frames of that size. Each is brighter than the one before, or black again."""
+        """Feeds ``count`` frames. Each is brighter than the frame before; after the brightest comes a dark one."""
         values = [(11 * (len(self._sent) + index)) % 250 for index in range(count)]
         self._sent += values
         self.pipeline.feed([frame(value, "", height, width)[0] for value in values])
 
     def check(self) -> None:
-        """Waits for all frames and checks that each result is of its own frame."""
+        """Waits for all frames, and checks that each result tells the brightness of its own frame."""
         self.pipeline.finish()
         assert self.found == dict(enumerate(self._sent))

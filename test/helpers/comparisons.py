@@ -1,8 +1,8 @@
-"""How what was computed twice compares, on any processor.
+"""Compares results that were computed in two ways, on any processor.
 
-The same bits are due of a copy, and where the very same operations run with the same layouts, batch size and threads.
-All else is the same but for rounding. A kernel for another processor, layout, batch or number of threads adds up in
-another order.
+Two results have equal bits if one is a copy, or if equal operations ran with equal layouts, batch size and number of
+threads. All other results agree except for rounding: a kernel for another processor, layout, batch size or number of
+threads adds up in another order.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from split_infer_ros.models.detections import Detections
 
 
 def rounding(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, as a share of the largest value: sums of many terms round by their terms' size."""
+    """Returns the largest difference, as a share of the largest expected value.
+
+    The error of a sum of many terms depends on the size of its terms, so the share is of the largest value.
+    """
     return float((found - expected).abs().max() / expected.abs().max())
 
 
 def assert_same_detections(found: Detections, expected: Detections, scores: float = 1e-4, boxes: float = 0.05) -> None:
-    """The same objects as sets: objects whose scores are nearly equal come in whatever order rounding gives them.
+    """Asserts that two results have the same objects, in any order.
+
+    The order is not compared, because rounding decides it for objects with nearly equal scores.
 
     Args:
-        found, expected: of one image.
-        scores: how far two scores of one object may be apart.
-        boxes: how far two edges may be, in pixels.
+        found, expected: the detections of one image.
+        scores: how far the two scores of an object may be apart.
+        boxes: how far the two positions of an edge of a box may be apart, in pixels.
     """
     assert len(found) == len(expected)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=scores)  # both come best first

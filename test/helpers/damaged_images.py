@@ -1,4 +1,4 @@
-"""Damaged JPEG and PNG images: real ones, mutated."""
+"""Damaged JPEG and PNG images: real images with changed bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("jpeg", "png", "", "rgb8; jpeg compressed bgr8", "16UC1; png compress
 
 
 def photograph(height: int = 60, width: int = 80) -> np.ndarray:
-    """uint8 (height, width, 3), red first; not square, and not the same mirrored."""
+    """Returns a photograph, uint8 (height, width, 3) in RGB. It differs from its mirror image."""
     return cv2.resize(skimage.data.astronaut(), (width, height), interpolation=cv2.INTER_AREA)
 
 
@@ -29,7 +29,10 @@ def encode(image: np.ndarray | Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def png(image: np.ndarray) -> bytes:
-    """By OpenCV, as PIL writes no colours of 16 bits; blue first, as compressed_image_transport has it."""
+    """Returns an image as PNG data. ``image`` is in BGR, as in compressed_image_transport, with 8 or 16 bits.
+
+    OpenCV writes it, because PIL does not write colours of 16 bits.
+    """
     ok, data = cv2.imencode(".png", image)
     assert ok
     return data.tobytes()
@@ -37,7 +40,7 @@ def png(image: np.ndarray) -> bytes:
 
 @cache
 def real_images() -> tuple[bytes, ...]:
-    """Small, so that thousands can be decoded."""
+    """Returns valid JPEG and PNG images of all common kinds. They are small, so that thousands can be decoded."""
     image = photograph(64, 96)
     pictured = Image.Exif()
     pictured[0x010E] = "a photograph"
@@ -59,7 +62,10 @@ def real_images() -> tuple[bytes, ...]:
 
 
 def damaged_image(rng: random.Random) -> bytes:
-    """A real image with one to four damages, most of them small, many in the first bytes, where the headers are."""
+    """Returns the data of a real image with one to four damages.
+
+    Most damages are small, and many are in the first bytes, where the headers are.
+    """
     data = bytearray(rng.choice(real_images()))
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         place = rng.randrange(min(len(data), rng.choice((50, 700, 10**9, 10**9))) or 1)
@@ -84,7 +90,7 @@ def damaged_image(rng: random.Random) -> bytes:
 
 
 def mended(data: bytearray) -> bytes:
-    """The chunks of a PNG image with sums that hold, or else a decoder would look no further."""
+    """Returns the data of a damaged PNG image with right checksums, so that decoders read on. JPEG is not changed."""
     place = 8
     while data.startswith(b"\x89PNG") and place + 12 <= len(data):
         end = place + 8 + int.from_bytes(data[place : place + 4], "big")

@@ -1,4 +1,4 @@
-"""An ONNX graph of a network and the decoding of its outputs. It needs the package onnx."""
+"""Makes an ONNX graph that contains a network and the decoding of its outputs. It needs the package onnx."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def node(operator: str, inputs: str, output: str, **attributes: object) -> NodeP
 
 
 def detector(*, raw: bool = False) -> OnnxGraph:
-    """A detector whose boxes are the means of distributions over 16 bins, which a convolution computes.
+    """Returns a detector. Its boxes are the means of distributions over 16 bins, which a convolution computes.
 
-    Its scores come first in the graph, so decoding and layers take turns. With ``raw``, what the last layer gives is a
-    result as well.
+    Its scores are computed first, so nodes of decoding stand between the layers. With ``raw``, the logits of the scores
+    are a result as well.
     """
     random = np.random.default_rng(3)
     constants = {

@@ -14,14 +14,14 @@ LANGUAGES = ("bash", "python")
 
 @dataclass(frozen=True)
 class Example:
-    """A block of commands or of Python in a page.
+    """A block of commands or of Python code in a page.
 
     Attributes:
-        page: from the root of the repository.
-        line: of its first line in the page, from 1.
+        page: the path of the page, relative to the root of the repository.
+        line: the number of the block's first line in the page, from 1.
         language: ``bash`` or ``python``.
-        mark: the comment before it, such as why it cannot be run; empty if there is none.
-        text: what it consists of.
+        mark: the comment before the block, such as why it cannot be run; empty if there is none.
+        text: the commands or the code.
     """
 
     page: str
@@ -35,17 +35,17 @@ class Example:
 
     @property
     def is_quick(self) -> bool:
-        """Whether every run of the tests runs it."""
+        """Whether every run of the tests runs this example."""
         return not self.mark.startswith((NOT_RUN, ON_REQUEST))
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is run only if slow tests are asked for."""
+        """Whether this example is run only if slow tests are asked for."""
         return self.mark.startswith(ON_REQUEST)
 
 
 def pages() -> list[Path]:
-    """Returns README, CONTRIBUTING and all pages of the documentation."""
+    """Returns the paths of README, CONTRIBUTING and all pages of the documentation."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -67,7 +67,7 @@ def examples() -> Iterator[Example]:
 
 
 def commands(example: Example) -> Iterator[str]:
-    """Yields the commands of a bash example, without comments, continued lines joined."""
+    """Yields the commands of a bash example, without comments. Continued lines are joined."""
     for line in example.text.replace("\\\n", " ").splitlines():
         command = re.sub(r"(^|\s)#.*", "", line).strip()
         yield from (part.strip() for part in re.split(r"&&|&$|;", command) if part.strip())

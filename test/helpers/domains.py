@@ -16,13 +16,14 @@ LOOPBACK_PROFILE = Path(__file__).with_name("fastdds_loopback.xml")
 
 @contextmanager
 def own_domain(name: str, kills: bool = False) -> Iterator[int]:
-    """Reserves a domain for this process and its children.
+    """Yields the number of a ROS domain that is reserved for this process and its children.
 
     Args:
         name: decides where the search for a free domain starts.
-        kills: whether nodes are killed in the domain. Child processes then use UDP alone. Fast DDS's shared memory is
-            one for all domains, and a killed process can leave living ones unable to receive (Fast DDS's issue 5469).
-            This process does so only if it had no participant before, because Fast DDS reads its profile once.
+        kills: whether nodes are killed in the domain. Child processes then use UDP alone, because all domains share
+            Fast DDS's shared memory. A killed process can leave living processes unable to receive there (Fast DDS's
+            issue 5469). This process itself uses UDP alone only if it had no participant before, because Fast DDS reads
+            its profile once.
     """
     start = zlib.crc32(f"{os.getpid()} {name}".encode())
     with socket.socket() as claim:

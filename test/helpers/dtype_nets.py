@@ -1,4 +1,4 @@
-"""Drawn ONNX graphs in which a tensor of each dtype crosses at some split point. They need onnx."""
+"""Random ONNX graphs in which a tensor of each dtype crosses at some split point. They need the package onnx."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ CLASSES = 5
 
 
 def drawn(seed: int, dtypes: tuple[str, ...] = DTYPES, batch: str | int = "batch") -> OnnxGraph:
-    """A classifier whose features are cast to some dtypes, one after the other, in odd numbers.
+    """Returns a classifier that casts its features to some dtypes, one after the other.
 
-    It can be split behind each operator where one tensor crosses. Features are whole numbers from 0 to 100, which every
-    dtype but bool holds. Nothing is rounded between the first operator and the last, so the split point changes no bit.
+    It has an odd number of channels. It can be split behind each operator where one tensor crosses. Features are whole
+    numbers from 0 to 100, which every dtype but bool can hold. Nothing is rounded between the first operator and the
+    last, so the split point changes no bit of the result.
 
     Args:
-        seed: of the order of the dtypes, the number of channels, the size and the weights.
-        dtypes: names of ``onnx.TensorProto``.
-        batch: a symbol or a number.
+        seed: decides the order of the dtypes, the number of channels, the size and the weights.
+        dtypes: the dtypes, by their names in ``onnx.TensorProto``.
+        batch: the batch size: a symbol or a number.
     """
     random = np.random.default_rng(seed)
     channels, kernel = int(random.integers(1, 5)) * 2 + 1, int(random.integers(4, 8))
@@ -67,7 +68,7 @@ def drawn(seed: int, dtypes: tuple[str, ...] = DTYPES, batch: str | int = "batch
 
 
 def half_inside(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Converts a model to float16 as users do it, with inputs and outputs in float32."""
+    """Returns a copy of a model that computes in float16, as users make it. Inputs and outputs stay float32."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     copied = onnx.ModelProto()

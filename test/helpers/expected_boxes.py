@@ -1,4 +1,4 @@
-"""What non-maximum suppression keeps, by torchvision."""
+"""The boxes that non-maximum suppression should keep, computed by torchvision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ def kept_class_by_class(
     max_detections: int,
     max_per_class: int | None = None,
 ) -> Tensor:
-    """Returns the candidates of one image that torchvision's ``nms`` keeps if it is called for each class."""
+    """Returns the indices of the boxes of one image that torchvision's ``nms`` keeps if it is called for each class.
+
+    Args:
+        boxes: (n, 4), left, top, right and bottom.
+        scores, labels: (n,).
+        score_threshold: boxes with higher scores are candidates.
+        iou_threshold: the largest overlap of two boxes that are both kept.
+        max_detections: how many boxes are kept at most, the best first.
+        max_per_class: how many candidates of a class take part, the best ones; None for all.
+    """
     kept = [torch.zeros(0, dtype=torch.int64)]
     for label in labels.unique():
         (candidates,) = ((labels == label) & (scores > score_threshold)).nonzero(as_tuple=True)
@@ -28,7 +37,7 @@ def kept_class_by_class(
 
 
 def check_kept(found: Tensor, expected: Tensor) -> None:
-    """Checks one image's result of ``box_nms``: the expected indices, and then -1."""
+    """Asserts that ``box_nms`` returned the expected indices for one image, int64, and -1 in all other places."""
     assert found.dtype == torch.int64
     assert found[: len(expected)].tolist() == expected.tolist()
     assert (found[len(expected) :] == -1).all()

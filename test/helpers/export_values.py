@@ -1,4 +1,7 @@
-"""Outputs of networks for one image, drawn: what trained networks give, and what untrained ones give."""
+"""Random outputs of detectors and classifiers for one image, like those of trained and of untrained networks.
+
+Each function returns a ``Draw``, or draws values itself. The names are those of the exports that the outputs imitate.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy.typing as npt
 
 Values = npt.NDArray[Any]
 Draw = Callable[[np.random.Generator, bool], Values]
-"""Draws an output of an image, (1, ...). The flag says whether the network is trained."""
+"""Draws the output of a network for one image, (1, ...). The flag says whether the network is trained."""
 
 
 def sigmoid(values: Values) -> Values:
@@ -23,7 +26,10 @@ def softmax(values: Values) -> Values:
 
 
 def logits_of(random: np.random.Generator, count: int, classes: int, *, trained: bool) -> Values:
-    """Of sigmoids. A trained network finds a few objects, and else little. An untrained one knows nothing."""
+    """Draws the logits of sigmoids, (1, count, classes).
+
+    A trained network finds a few objects, and has low scores elsewhere. An untrained one has scores around 0.5.
+    """
     values = random.normal(-6 if trained else 0, 1, (1, count, classes)).astype(np.float32)
     if trained:
         found = random.integers(0, count, max(3, count // 400))
@@ -32,7 +38,7 @@ def logits_of(random: np.random.Generator, count: int, classes: int, *, trained:
 
 
 def centres(random: np.random.Generator, count: int, size: int) -> Values:
-    """Boxes (1, count, 4): centres anywhere in the input, sizes up to half of it, in pixels."""
+    """Draws boxes (1, count, 4) in pixels: centres anywhere in the input, then sizes up to half of the input."""
     places, sides = random.uniform(0, size, (1, count, 2)), random.uniform(3, size / 2, (1, count, 2))
     return np.concatenate((places, sides), 2).astype(np.float32)
 
@@ -70,7 +76,7 @@ def yolov6(count: int, classes: int, size: int = 640) -> Draw:
 
 
 def yolox(count: int, classes: int) -> Draw:
-    """As it is exported by default: distances and logarithms in cells."""
+    """Draws the output of YOLOX as it is exported by default: boxes are distances and logarithms, in cells."""
 
     def draw(random: np.random.Generator, trained: bool) -> Values:
         boxes = random.normal(0.3, 1 if trained else 0.1, (1, count, 4)).astype(np.float32)
@@ -81,7 +87,7 @@ def yolox(count: int, classes: int) -> Draw:
 
 
 def selected(count: int, classes: int, size: float = 640, *, centred: bool = False) -> Draw:
-    """Boxes (1, count, 6) with score and class, the best first."""
+    """Draws selected boxes with score and class, (1, count, 6), the best first."""
 
     def draw(random: np.random.Generator, trained: bool) -> Values:
         boxes = (centres if centred else corners)(random, count, 640) * np.float32(size / 640)
@@ -96,12 +102,12 @@ def unit_boxes(count: int) -> Draw:
 
 
 def queries(count: int, classes: int) -> Draw:
-    """Logits of a sigmoid."""
+    """Draws the logits of sigmoids, (1, count, classes)."""
     return lambda random, trained: logits_of(random, count, classes, trained=trained)
 
 
 def exclusive(count: int, classes: int) -> Draw:
-    """Logits of a softmax, whose last class means that there is no object."""
+    """Draws the logits of a softmax, (1, count, classes + 1). The last class means that there is no object."""
 
     def draw(random: np.random.Generator, trained: bool) -> Values:
         values = random.normal(0, 1, (1, count, classes + 1)).astype(np.float32)

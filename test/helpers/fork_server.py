@@ -1,4 +1,4 @@
-"""Starts nodes as real processes quickly: it forks them from a process that has imported everything."""
+"""Starts nodes as real processes quickly: a process that has imported everything forks them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for child in children:  # the test that started them was killed
 
 
 class NodeProcess:
-    """A forked node, whose output is in a log file."""
+    """A forked node. Its output goes to a log file."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
@@ -62,12 +62,12 @@ class NodeProcess:
 
     @property
     def printed(self) -> str:
-        """Everything that it printed so far."""
+        """Everything that the node has printed so far."""
         return self._log.read_text() if self._log.exists() else ""
 
     @property
     def runs(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended with all its threads."""
         process = Path(f"/proc/{self.pid}")
         try:  # a process holds its files and their locks until its last thread has ended
             return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z" or any(
@@ -77,7 +77,7 @@ class NodeProcess:
             return False
 
     def resume(self) -> None:
-        """Has a paused node start."""
+        """Lets a paused node configure itself and start."""
         os.kill(self.pid, signal.SIGUSR1)
 
     def end(self, number: int = signal.SIGKILL) -> None:
@@ -88,7 +88,7 @@ class NodeProcess:
 
 
 class ForkServer:
-    """Forks nodes. At its end it kills those that still run, and removes what Fast DDS kept of killed nodes.
+    """Forks nodes. Leaving the context kills those that still run, and removes the files that Fast DDS kept of them.
 
     Args:
         folder: the folder for the nodes' own shared memory, in place of /dev/shm.
@@ -121,14 +121,14 @@ class ForkServer:
     def start(
         self, executable: str, paused: bool = False, name: str = "", namespace: str = "", **parameters: object
     ) -> NodeProcess:
-        """Starts a node with weights ``none``, by torch, so that it does not compare the engines meanwhile.
+        """Starts a node with weights ``none`` and engine ``torch``, so that it does not compare engines.
 
         Args:
             executable: ``backbone`` or ``head``.
             paused: whether the node waits for ``resume`` before it configures itself. DDS discovers it meanwhile.
-            name: another name of the node.
-            namespace: in which the node is, if not in the root namespace.
-            parameters: its parameters.
+            name: the name of the node; empty for its own.
+            namespace: the namespace of the node; empty for the root namespace.
+            parameters: the parameters of the node.
         """
         log = Path(self._folder.name, f"{len(self._nodes)}.log")
         arguments = ["--ros-args", "-p", "weights:=none", "-p", "engine:=torch"]

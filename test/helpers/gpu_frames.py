@@ -1,4 +1,4 @@
-"""Frames through a pipeline whose backbone is on a GPU, and the scores that the CPU gives the same frames."""
+"""Runs frames through a pipeline with its backbone on a GPU, and compares the scores with those on a CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Scores = dict[int, NDArray[np.float32]]
 
 
 def picture(number: int, size: tuple[int, int] | None = None) -> Pixels:
-    """Frame ``number``, of its own size unless one is given; always the same."""
+    """Returns frame ``number``, random noise that is the same at each call. By default, the number decides its size."""
     height, width = size or SIZES[number % len(SIZES)]
     random = np.random.default_rng(number)
     return Pixels(random.integers(0, 256, (height, width, 3), np.uint8), BGR)
@@ -58,9 +58,10 @@ class _LikeGpuPreprocess(Preprocess):
 
 @contextmanager
 def running(settings: StageSettings, model: SplitModel | None = None) -> Iterator[tuple[LocalPipeline, Scores]]:
-    """A pipeline, and the scores of the frames that came through so far, by number in the order of feeding.
+    """Yields a pipeline, and the best scores of each frame that came through so far.
 
-    Without a model, it is the shapes detector on the GPU.
+    Scores are stored by the number of the frame in the order of feeding. Without a model, the pipeline runs the shapes
+    detector with its backbone on the GPU.
     """
     scores: Scores = {}
 
@@ -74,7 +75,7 @@ def running(settings: StageSettings, model: SplitModel | None = None) -> Iterato
 
 @cache
 def cpu_model() -> SplitModel:
-    """The model on the CPU. Its images are resized as on a GPU."""
+    """Returns the shapes detector on the CPU. It resizes images as a GPU does."""
     entry, module = build_model(ModelSpec("shapes", "default"))
     assert isinstance(module, torch.nn.Module)
     values = {field.name: getattr(entry.preprocess, field.name) for field in fields(Preprocess)}
@@ -83,7 +84,7 @@ def cpu_model() -> SplitModel:
 
 @cache
 def expected_scores(number: int, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-    """The best scores of frame ``number`` on the CPU, which resizes it as a GPU does."""
+    """Returns the best scores of frame ``number``, computed by ``cpu_model``."""
     with running(replace(SETTINGS, batch_size=1), model=cpu_model()) as (pipeline, scores):
         pipeline.feed([picture(number, size)])
         pipeline.finish()
@@ -91,7 +92,13 @@ def expected_scores(number: int, size: tuple[int, int] | None = None) -> NDArray
 
 
 def check_scores(scores: Scores, sizes: dict[int, tuple[int, int]] | None = None, tolerance: float = TOLERANCE) -> None:
-    """Each frame's best scores are the CPU's."""
+    """Asserts that the best scores of each frame equal those on the CPU.
+
+    Args:
+        scores: the best scores of each frame, by its number.
+        sizes: sizes of frames, (height, width) by number; without an entry, the size of ``picture``.
+        tolerance: how far two scores may be apart.
+    """
     for number, found in scores.items():
         size = (sizes or {}).get(number)
         np.testing.assert_allclose(found, expected_scores(number, size), rtol=0, atol=tolerance)

@@ -24,7 +24,7 @@ EVIL_NAMES = ("../../ran", "/etc/passwd", "data/" + "a" * 60_000, "\\..\\ran", "
 
 @cache
 def whole_program() -> bytes:
-    """A small classifier, exported for any batch."""
+    """Returns the bytes of an exported program that loads: a small classifier for any batch size."""
     torch.manual_seed(5)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
     batch = {0: torch.export.Dim("batch", min=1)}
@@ -35,7 +35,7 @@ def whole_program() -> bytes:
 
 @cache
 def whole_state() -> bytes:
-    """The weights of the small detector, as torch saves them."""
+    """Returns the bytes of a state dict that loads: the weights of the shapes detector."""
     file = io.BytesIO()
     torch.save(find_model("shapes").build().state_dict(), file)  # type: ignore[union-attr]
     return file.getvalue()
@@ -43,7 +43,7 @@ def whole_state() -> bytes:
 
 @cache
 def bombed(data: bytes) -> bytes:
-    """An archive of which one member of weights becomes enormous when it is read."""
+    """Returns an archive with a member that is enormous when it is decompressed, in place of the largest weights."""
     members, file = members_of(data), io.BytesIO()
     name = max(members, key=lambda name: len(members[name]) if "/data/" in name else 0)
     del members[name]
@@ -57,7 +57,7 @@ def bombed(data: bytes) -> bytes:
 
 
 class Evil:
-    """Creates a file when it is unpickled."""
+    """An object that creates a folder at ``path`` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,7 +80,7 @@ def archive_of(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED)
 
 
 def changed_members(rng: random.Random, data: bytes) -> bytes:
-    """Members that are missing, doubled, short, renamed or compressed, some of them to next to nothing."""
+    """Returns an archive with members that are missing, doubled, cut, renamed, extended or compressed."""
     if rng.random() < 0.02:
         return bombed(data)
     members = members_of(data)
@@ -102,7 +102,7 @@ def changed_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def damaged_members(rng: random.Random, data: bytes) -> bytes:
-    """Members with flipped or moved bytes, in an archive whose sums hold."""
+    """Returns an archive with a member whose bytes are flipped or moved. Its checksum is right."""
     members = members_of(data)
     name = rng.choice(sorted(name for name in members if members[name]))
     members[name] = rng.choice((flipped, moved))(rng, members[name])
@@ -110,7 +110,7 @@ def damaged_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def odd_json(rng: random.Random, data: bytes) -> bytes:
-    """A member of JSON with odd values, or nested without an end."""
+    """Returns an archive with a JSON member that has odd values, or is nested very deeply."""
     members = members_of(data)
     name = rng.choice(sorted(name for name in members if name.endswith(".json")))
     if rng.random() < 0.05:
@@ -121,7 +121,7 @@ def odd_json(rng: random.Random, data: bytes) -> bytes:
 
 
 def odd_graph(rng: random.Random, data: bytes) -> bytes:
-    """A program whose nodes and tensors have odd values."""
+    """Returns an exported program with odd values in its nodes or tensors."""
     members = members_of(data)
     name = next(name for name in members if "models/" in name and name.endswith(".json"))
     program = json.loads(members[name])
@@ -132,7 +132,10 @@ def odd_graph(rng: random.Random, data: bytes) -> bytes:
 
 
 def pickled_objects(rng: random.Random, data: bytes, ran: Path) -> bytes:
-    """Pickles that create a folder when they are loaded, wherever a program may have pickles."""
+    """Returns an exported program with pickles that create the folder ``ran`` when they are loaded.
+
+    They are in one of the places where a program may have pickles.
+    """
     members, evil = members_of(data), pickle.dumps(Evil(ran))
     top = next(iter(members)).partition("/")[0]
     pick = rng.randrange(3)
@@ -157,7 +160,7 @@ def pickled_objects(rng: random.Random, data: bytes, ran: Path) -> bytes:
 
 
 def pickled_state(rng: random.Random, data: bytes, ran: Path) -> bytes:
-    """A state dict whose pickle creates a folder, or has other numbers and names than its tensors."""
+    """Returns a state dict with a pickle that creates the folder ``ran``, or that does not fit its tensors."""
     members = members_of(data)
     name = next(name for name in members if name.endswith("data.pkl"))
     if rng.random() < 0.2:

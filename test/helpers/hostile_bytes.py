@@ -13,12 +13,12 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def cut(rng: random.Random, data: bytes) -> bytes:
-    """The first part of the data, often nearly all of it or nearly nothing."""
+    """Returns the first part of the data, often nearly all of the data or nearly nothing."""
     return data[: rng.choice((rng.randrange(len(data)), rng.randrange(min(len(data), 300)), len(data) - 1))]
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
-    """The data with some bits or bytes changed, often near the ends, where formats have their tables."""
+    """Returns the data with some bits or bytes changed, often near the ends, where file formats have their tables."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8, 60))):
         span = rng.choice((len(found), len(found), min(len(found), 400)))
@@ -28,7 +28,7 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 
 
 def moved(rng: random.Random, data: bytes) -> bytes:
-    """The data with a block removed, repeated, moved or overwritten."""
+    """Returns the data with a block of bytes removed, repeated, moved or overwritten."""
     found = bytearray(data)
     place, length = rng.randrange(len(found)), rng.choice((1, 4, 8, 100, 4096))
     pick = rng.randrange(4)
@@ -44,7 +44,7 @@ def moved(rng: random.Random, data: bytes) -> bytes:
 
 
 def with_odd_value(rng: random.Random, value: Any) -> Any:
-    """A JSON value in which one to three parts, anywhere in it, are odd, missing or doubled."""
+    """Changes a JSON value in place, and returns it: one to three parts are then odd, missing or doubled."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         places = list(_places(value))
         if not places:

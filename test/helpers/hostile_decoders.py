@@ -1,4 +1,4 @@
-"""Small ONNX models that load, one for each way in which a file's inputs and outputs may lie. They need onnx."""
+"""Small ONNX models that load, one for each layout of inputs and outputs that files have. They need onnx."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {"names": "['a', 'b', 'c']"}
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 Making = tuple[str, tuple[int, ...]]
-"""What makes an output of features, and its shape without the batch."""
+"""The kind of an output, see ``small_model``, and its shape without the batch."""
 
 
 def small_model(
@@ -30,17 +30,20 @@ def small_model(
     more: Mapping[str, tuple[int, Sequence[int | str]]] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A network with seeded weights: means of patches, a matrix for each output, and what makes numbers of its kind.
+    """Returns the bytes of a network with seeded weights.
+
+    It computes the means of patches, a matrix product for each output, and then numbers of the output's kind.
 
     Args:
-        outputs: by name. ``scores`` are in 0..1, ``logits`` and ``offsets`` anything. ``softmax`` sums to 1.
-            ``corners`` are boxes in pixels, ``unit`` in 0..1, ``cells`` are scores and then anything, ``classes`` are
-            whole numbers. ``dets`` are corners and a score. ``rows`` are image, corners, class and score, (n, 7).
-        batch: a number or a symbol.
-        dtype: of the images.
-        channels_last: whether they are (N, height, width, 3).
-        more: inputs beside the images: a type and a shape.
-        metadata: the exporter's.
+        outputs: the kind and shape of each output, by name. The kinds are: ``scores``, numbers of 0..1; ``logits`` and
+            ``offsets``, any numbers; ``softmax``, numbers that sum to 1; ``corners``, boxes in pixels; ``unit``,
+            numbers of 0..1 for boxes; ``cells``, scores and then any numbers; ``classes``, whole numbers; ``dets``,
+            corners and a score; ``rows``, image, corners, class and score, (boxes, 7).
+        batch: the batch size: a number or a symbol.
+        dtype: the type of the images, of ``onnx.TensorProto``.
+        channels_last: whether the images are (N, height, width, 3).
+        more: type and shape of further inputs, by name.
+        metadata: the metadata of the file.
     """
     random = np.random.default_rng(1)
     nodes, constants, source = [], {}, "images"
@@ -139,17 +142,17 @@ def _made(
 
 
 def raw(**more: Any) -> bytes:
-    """A model whose outputs no decoder knows: boxes, an objectness and scores (N, 21, 8) in the scale 0..1."""
+    """Returns a model with an output that no decoder knows: boxes, objectness and scores (N, 21, 8), all of 0..1."""
     return small_model({"raw": ("scores", (BOXES, 5 + CLASSES))}, **more)
 
 
 def anchored() -> bytes:
-    """A model whose boxes are offsets from anchors."""
+    """Returns a model with boxes as offsets from anchors."""
     return small_model({"offsets": ("offsets", (BOXES, 4)), "confidences": ("softmax", (BOXES, CLASSES + 1))})
 
 
 def distributed() -> bytes:
-    """A model of distributions for the cells of three levels, each a map."""
+    """Returns a model with boxes as distributions, in a map for each of three levels."""
     sides = (4, 2, 1)
     boxes: dict[str, Making] = {f"boxes_{side}": ("offsets", (4 * BINS, side, side)) for side in sides}
     return small_model(boxes | {f"scores_{side}": ("scores", (CLASSES, side, side)) for side in sides})
@@ -157,7 +160,7 @@ def distributed() -> bytes:
 
 @cache
 def decoder_models() -> tuple[bytes, ...]:
-    """Models of the decoders' kinds, of several inputs, and of a fixed batch. All load."""
+    """Returns models that load: one for each kind of decoder, and some with several inputs or a fixed batch."""
     heat: dict[str, Making] = {
         "hm": ("scores", (CLASSES, 8, 8)),
         "wh": ("unit", (2, 8, 8)),

@@ -1,4 +1,8 @@
-"""Damaged and hostile descriptions: ``FILE.yaml`` beside a good model, what it names, and the parameters beside it."""
+"""Damaged and hostile side files (descriptions): ``FILE.yaml`` beside a good model ``FILE.onnx``.
+
+Also the files that a side file names, and parameters of a node that are given together with it. The parameters are in
+the first line of the side file, as a comment.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,14 @@ SIZES = (
 
 
 def written(net: str, declared: Any = None, rest: dict[str, str] | None = None, **parameters: str) -> bytes:
-    """A description of a model, with parameters beside it."""
+    """Returns a side file for a model, with parameters.
+
+    Args:
+        net: the name of the model.
+        declared: the declaration of the decoder; by default the right one.
+        rest: the other keys of the side file; by default the right ones.
+        parameters: the parameters.
+    """
     lines = [f"  {key}: {value}" for key, value in (WHOLE[net] if declared is None else declared).items()]
     lines += [f"{key}: {value}" for key, value in (REST if rest is None else rest).items()]
     return with_parameters(net, "decoder:\n" + "\n".join(lines) + "\n", **parameters)
@@ -93,13 +104,13 @@ def whole() -> bytes:
 
 
 def on_bytes(rng: random.Random, damage: Callable[[random.Random, bytes], bytes]) -> bytes:
-    """A description whose bytes are damaged. The parameters are not."""
+    """Returns a side file with damaged bytes. The parameters are not damaged."""
     head, _, rest = written(rng.choice(list(WHOLE))).partition(b"\n")
     return head + b"\n" + damage(rng, rest)
 
 
 def odd_values(rng: random.Random, _: bytes) -> bytes:
-    """Odd, missing and unknown values of the keys of a declaration."""
+    """Returns a side file in which keys of the declaration are odd, missing or unknown."""
     net = rng.choice(list(WHOLE))
     declared = dict(WHOLE[net])
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -112,7 +123,7 @@ def odd_values(rng: random.Random, _: bytes) -> bytes:
 
 
 def odd_files(rng: random.Random, _: bytes) -> bytes:
-    """Labels and anchors in files that are none, never end, or mean harm."""
+    """Returns a side file that names bad files of labels or anchors: not files, endless, or harmful ones."""
     net = rng.choice(("anchored", "anchored", "raw"))
     declared, rest = dict(WHOLE[net]), dict(REST)
     parameters = {}
@@ -126,7 +137,7 @@ def odd_files(rng: random.Random, _: bytes) -> bytes:
 
 
 def odd_labels(rng: random.Random, _: bytes) -> bytes:
-    """Lists of names that are none."""
+    """Returns a side file with a list of labels that is not a list of names."""
     names = (
         "[a, b]", "[a, b, c, d]", "[[a], {b: c}, d]", "[" + "a, " * 20000 + "]", '["\\ud800", "\\0", "\\e[2J"]',
         "{0: a}",
@@ -137,7 +148,7 @@ def odd_labels(rng: random.Random, _: bytes) -> bytes:
 
 
 def odd_yaml(rng: random.Random, _: bytes) -> bytes:
-    """YAML that is large when it is read, has tags, aliases or several documents, or is nested deeply."""
+    """Returns hostile YAML: it grows when it is read, has tags, aliases or several documents, or is nested deeply."""
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"{name}: &{name} [{', '.join(['*' + before] * 9)}]\n"
         for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -176,7 +187,7 @@ def odd_yaml(rng: random.Random, _: bytes) -> bytes:
 
 
 def odd_parameters(rng: random.Random, _: bytes) -> bytes:
-    """The parameters decoder, preprocessing and input_size, or the same in the file."""
+    """Returns a side file with odd ``decoder``, ``preprocessing`` or ``input_size``, as parameters or in the file."""
     net, rest = rng.choice(list(WHOLE)), {**REST}
     parameters = {}
     pick = rng.randrange(4)
@@ -212,18 +223,22 @@ DAMAGES: dict[str, Callable[[random.Random, bytes], bytes]] = {
 
 
 def damaged(rng: random.Random, data: bytes, *, kind: str, ran: Path) -> bytes:
-    """The bytes of a description with one kind of damage. Whatever runs code in it creates the folder ``ran``."""
+    """Returns the bytes of a side file with one kind of damage. Code in it creates the folder ``ran`` if it is run."""
     return DAMAGES[kind](rng, data).replace(b"{ran}", str(ran).encode())
 
 
 def parameters_of(data: bytes) -> dict[str, str]:
-    """The parameters in the first line of a description; those of a whole one if it has none."""
+    """Returns the parameters in the first line of a side file; those of an undamaged one if there are none."""
     line = data.partition(b"\n")[0]
     return dict(json.loads(line[len(PARAMETERS) :])) if line.startswith(PARAMETERS) else {"net": "raw"}
 
 
 def make_surroundings(folder: Path, ran: Path) -> None:
-    """Makes what ``PLACES`` names: anchors and labels, good and harmful ones. ``hostile_onnx`` made some before."""
+    """Makes the files that ``PLACES`` names in ``folder``: anchors and labels, good and harmful ones.
+
+    ``hostile_onnx.make_surroundings`` has made some of them before. If code in a file is run, that creates the folder
+    ``ran``.
+    """
 
     class Harm:
         def __reduce__(self) -> Any:
@@ -264,5 +279,5 @@ def make_surroundings(folder: Path, ran: Path) -> None:
 
 @cache
 def model_of(net: str) -> bytes:
-    """The bytes of the good model that a description lies beside."""
+    """Returns the bytes of the good model beside which a side file lies."""
     return MODELS[net]()

@@ -1,4 +1,4 @@
-"""All formats of model files, how each can be damaged, and what a node does with such a file."""
+"""All formats of model files: the kinds of damage to each, and a function that does with a file what a node does."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Format:
     """A format of model files.
 
     Attributes:
-        suffix: of its files.
-        whole: gives the bytes of a file that loads.
-        damages: by kind; each gives the bytes of a damaged file.
-        serve: does with a file what a node does, and may raise a SplitInferError.
+        suffix: the suffix of the format's files.
+        whole: returns the bytes of a file that loads.
+        damages: the kinds of damage, by name. Each function takes a random generator and the bytes of a file that
+            loads, and returns the bytes of a damaged file.
+        serve: does with a file what a node does. It may raise a SplitInferError.
     """
 
     suffix: str
@@ -52,7 +53,7 @@ class Format:
 
 
 def serve(spec: ModelSpec, rng: random.Random) -> None:
-    """Loads a model, splits it anywhere, and runs two images through both partitions and the decoder."""
+    """Loads a model, splits it at a random split point, and runs two images through both partitions and the decoder."""
     model = load_model(spec)
     name = rng.choice([split_point.name for split_point in model.split_points])
     images = torch.rand((2, *model.entry.image_shape), generator=torch.Generator().manual_seed(1))
@@ -74,7 +75,7 @@ def serve_weights(path: Path, rng: random.Random) -> None:
 
 
 def serve_packed(path: Path, rng: random.Random) -> None:
-    """Streams the weights of the small detector through two images."""
+    """Runs the shapes detector on two images, with weights streamed from a packed file."""
     model = detector()
 
     def run() -> None:
@@ -93,7 +94,10 @@ def serve_packed(path: Path, rng: random.Random) -> None:
 
 
 def serve_description(path: Path, rng: random.Random, *, ran: Path) -> None:
-    """Serves the good model beside a description, with the parameters that its first line has."""
+    """Serves the good model beside a side file, with the parameters in the first line of the side file.
+
+    If code in a file is run, that creates the folder ``ran``.
+    """
     parameters = hostile_descriptions.parameters_of(path.read_bytes())
     hostile_descriptions.make_surroundings(path.parent, ran)
     if parameters.get("labels", "/")[:1] not in "/~":  # the name of a file beside it
@@ -117,10 +121,11 @@ def whole_packed(folder: Path) -> bytes:
 
 
 def formats(folder: Path) -> dict[str, Format]:
-    """Every format, by name.
+    """Returns every format, by name.
 
     Args:
-        folder: for files that all damaged ones are made of. Whatever creates the folder ``ran`` in it, was run.
+        folder: a folder for files from which damaged ones are made. If a damaged file runs code, that creates the
+            folder ``ran`` there.
     """
     ran = folder / "ran"
     members: dict[str, Damage] = {
@@ -181,7 +186,7 @@ def formats(folder: Path) -> dict[str, Format]:
 
 
 def onnx_format(whole_models: Callable[[], tuple[bytes, ...]]) -> Format:
-    """ONNX files that are made of some models."""
+    """Returns the format of ONNX files. ``whole_models`` returns the models from which they are made."""
 
     def of_model(rng: random.Random, _: bytes, kind: str) -> bytes:
         return hostile_onnx.damaged_model(rng, kind, whole_models())

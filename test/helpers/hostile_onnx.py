@@ -30,7 +30,7 @@ Damage = Callable[[random.Random, Any], None]
 
 @cache
 def whole_models() -> tuple[bytes, ...]:
-    """Small models that load: detectors with a symbolic and a fixed batch, and classifiers; one has an If."""
+    """Returns small models that load: detectors with a symbolic and a fixed batch, and classifiers, one with an If."""
     names = ultralytics(imgsz=f"[{SIDE}, {SIDE}]", names="['a', 'b', 'c']")
     models = [network(21, 7, side=SIDE, metadata=names, batch=batch, transposed=True) for batch in ("batch", 1)]
     classifier = branching().proto
@@ -44,13 +44,13 @@ def whole_model(rng: random.Random, models: Sequence[bytes]) -> Any:
 
 
 def tensors(rng: random.Random, model: Any) -> Any:
-    """A constant of the model; a new one if it has none."""
+    """Returns a random constant of the model; a new one if the model has none."""
     found = list(model.graph.initializer) or [model.graph.initializer.add(name="new", data_type=1)]
     return rng.choice(found)
 
 
 def wrong_shapes(rng: random.Random, model: Any) -> None:
-    """Changes a dimension of constants, inputs, outputs or inferred values."""
+    """Changes dimensions of constants, inputs, outputs or inferred values."""
     for _ in range(rng.choice((1, 1, 2, 5))):
         if rng.random() < 0.5:
             tensor = tensors(rng, model)
@@ -68,7 +68,7 @@ def wrong_shapes(rng: random.Random, model: Any) -> None:
 
 
 def huge_dimensions(rng: random.Random, model: Any) -> None:
-    """Makes a value of the graph enormous by an operator whose result is as large as a constant says."""
+    """Adds an operator with an enormous result. A constant sets the size of the result."""
     name, size = model.graph.output[0].name, rng.choice((2**20, 2**28, 2**31, 2**34, 2**40, 2**62))
     pick = rng.randrange(6)
     constant = [size] if pick < 3 else [1, 1, size, size]
@@ -104,7 +104,7 @@ def huge_dimensions(rng: random.Random, model: Any) -> None:
 
 
 def cycles(rng: random.Random, model: Any) -> None:
-    """Lets nodes read what later nodes make, or what they make themselves."""
+    """Lets nodes read results of later nodes, or their own results."""
     nodes = list(model.graph.node)
     for _ in range(rng.choice((1, 2, 5))):
         first, last = sorted((rng.randrange(len(nodes)), rng.randrange(len(nodes))))
@@ -154,7 +154,7 @@ def nested(rng: random.Random, model: Any) -> None:
 
 
 def duplicates(rng: random.Random, model: Any) -> None:
-    """Gives two things one name."""
+    """Gives two values, constants or inputs the same name."""
     graph = model.graph
     for _ in range(rng.choice((1, 1, 3))):
         pick, nodes = rng.randrange(5), list(graph.node)
@@ -172,7 +172,7 @@ def duplicates(rng: random.Random, model: Any) -> None:
 
 
 def absent(rng: random.Random, model: Any) -> None:
-    """Declares a constant that is larger than its data, or has none."""
+    """Makes a constant larger than its data, removes its data, or gives it other data."""
     tensor = tensors(rng, model)
     pick = rng.randrange(5)
     if pick < 2:
@@ -188,7 +188,7 @@ def absent(rng: random.Random, model: Any) -> None:
 
 
 def beside(rng: random.Random, model: Any) -> None:
-    """Says that a constant lies in another file: outside of the folder, behind a link, or where nothing is."""
+    """Declares that constants lie in other files: outside the folder, behind a link, or where no file is."""
     count = rng.choice((1, 1, 1, 3))
     for _ in range(count):
         tensor = tensors(rng, model)
@@ -210,7 +210,7 @@ def beside(rng: random.Random, model: Any) -> None:
 
 
 def functions(rng: random.Random, model: Any) -> None:
-    """Adds functions that call themselves, each other, or one another exponentially often."""
+    """Adds functions that call themselves or each other, some of them exponentially often."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     depth, width = rng.choice(((1, 1), (2, 1), (2, 5), (3, 4), (5, 4), (8, 2), (40, 1), (500, 1), (12, 12)))
     for level in range(depth):
@@ -261,7 +261,7 @@ def attributes(rng: random.Random, model: Any) -> None:
 
 
 def metadata(rng: random.Random, model: Any) -> None:
-    """Writes metadata that somebody might evaluate, or that is too large to read."""
+    """Writes metadata that a careless reader might evaluate as code, or that is too large to read."""
     texts = (
         "__import__('os').abort()", "{0: open('ran', 'w')}", "[" * 100_000, "-" * 200_000 + "1", "(" * 90 + ")" * 90,
         "[0," * 90 + "]" * 90, "{" + "0:'a'," * 100_000 + "}", "9" * 5000, "['a', 'b', 'c']" + " " * 2**22, "\0", "{}",
@@ -279,7 +279,7 @@ def metadata(rng: random.Random, model: Any) -> None:
 
 
 def operators(rng: random.Random, model: Any) -> None:
-    """Makes nodes others, or versions of operators that do not exist."""
+    """Changes the operators of nodes, their domains, or the versions of the model to ones that do not exist."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         pick = rng.randrange(6)
         if pick == 0:
@@ -293,7 +293,7 @@ def operators(rng: random.Random, model: Any) -> None:
 
 
 def constants(rng: random.Random, model: Any) -> None:
-    """Changes values of constants: targets of reshapes, and weights that are no numbers."""
+    """Changes values of constants, such as the target of a reshape, or weights to NaN."""
     for _ in range(rng.choice((1, 1, 3))):
         tensor = tensors(rng, model)
         try:
@@ -332,7 +332,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def damaged_model(rng: random.Random, kind: str, models: Sequence[bytes]) -> bytes:
-    """The bytes of one of some models, with one kind of damage."""
+    """Returns the bytes of one of ``models``, chosen at random, with one kind of damage."""
     model = whole_model(rng, models)
     if kind == "nested subgraphs" and rng.random() < 0.1:
         return bytes(model.SerializeToString()) + deep_graph(rng.choice((33, 60, 1000, 5000)))
@@ -341,7 +341,10 @@ def damaged_model(rng: random.Random, kind: str, models: Sequence[bytes]) -> byt
 
 
 def deep_graph(depth: int) -> bytes:
-    """More nodes of a model's graph, with subgraphs in subgraphs: deeper than protobuf itself would write them."""
+    """Returns bytes that append a node to a model's graph. Its subgraphs are nested ``depth`` deep.
+
+    protobuf itself would not write subgraphs nested so deeply.
+    """
     graph = b""
     for _ in range(depth):  # from the inside to the outside; the numbers are those of fields in onnx.proto
         attribute = field(1, b"then_branch") + field(6, graph)
@@ -350,7 +353,7 @@ def deep_graph(depth: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of a protobuf message: a message, or text."""
+    """Returns a field of a protobuf message. Its content is a message or text."""
     length, left = b"", len(content)
     while left > 127:
         length, left = length + bytes((left & 127 | 128,)), left >> 7
@@ -358,7 +361,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def make_surroundings(folder: Path, outside: Path) -> None:
-    """Makes what the places of ``beside`` name: files, links, a folder and a pipe."""
+    """Makes the files, links, folder and pipe that ``PLACES`` names: in ``folder``, and one file in ``outside``."""
     (folder / "folder").mkdir()
     (folder / "w.bin").write_bytes(bytes(range(256)) * 40)
     (outside / "w.bin").write_bytes(b"secret" * 1000)

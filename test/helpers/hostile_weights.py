@@ -1,4 +1,4 @@
-"""Damaged and hostile safetensors and packed weights."""
+"""Damaged and hostile files of safetensors and of packed weights."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def split_safetensors(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def odd_header(rng: random.Random, data: bytes) -> bytes:
-    """A header with odd values, names, types and places."""
+    """Returns safetensors with odd values, names, types and offsets in the header."""
     header, values = split_safetensors(data)
     return safetensors_of(json.dumps(with_odd_value(rng, header)).encode(), values)
 
 
 def other_shapes(rng: random.Random, data: bytes) -> bytes:
-    """Tensors of other shapes and types, whose places in the file fit them."""
+    """Returns safetensors with a tensor of another shape or type, or with all tensors in the same place."""
     header, values = split_safetensors(data)
     name = rng.choice([name for name in header if name != "__metadata__"])
     tensor = header[name]
@@ -59,7 +59,7 @@ def other_shapes(rng: random.Random, data: bytes) -> bytes:
 
 
 def odd_length(rng: random.Random, data: bytes) -> bytes:
-    """A header of another length, nested without an end, or with each name twice."""
+    """Returns safetensors with a header of another length, nested very deeply, or with each name twice."""
     pick = rng.randrange(5)
     if pick == 0:
         return rng.choice((2**63, 2**64 - 1, 10**8, 10**8 + 1, len(data), 0, 1)).to_bytes(8, "little") + data[8:]
@@ -79,20 +79,20 @@ def odd_length(rng: random.Random, data: bytes) -> bytes:
 
 
 def header_of(data: bytes) -> tuple[dict[str, Any], int]:
-    """The header of packed weights, and its place."""
+    """Returns the header of a packed file, and its offset in the file."""
     _, _, offset, length, _ = START.unpack_from(data)
     return json.loads(data[offset : offset + length]), offset
 
 
 def packed_of(data: bytes, header: Any, offset: int) -> bytes:
-    """Packed weights with another header, of which the start holds the right digest."""
+    """Returns a packed file with another header. The file's start holds the right digest of this header."""
     text = (header if isinstance(header, str) else json.dumps(header)).encode()
     start = START.pack(packed_file.MAGIC, packed_file.VERSION, offset, len(text), hashlib.sha256(text).digest())
     return start + data[len(start) : offset] + text
 
 
 def odd_packed_header(rng: random.Random, data: bytes) -> bytes:
-    """Packed weights whose header has odd values."""
+    """Returns a packed file with odd values in its header."""
     header, offset = header_of(data)
     if rng.random() < 0.05:
         return packed_of(data, rng.choice(("[" * 10**6, '{"a":' * 10**5, "9" * 10**5, '"' * 100)), offset)
@@ -102,7 +102,7 @@ def odd_packed_header(rng: random.Random, data: bytes) -> bytes:
 
 
 def other_tensors(rng: random.Random, data: bytes) -> bytes:
-    """Packed weights whose tensors have other shapes, layouts and input shapes, or lie in other places."""
+    """Returns a packed file with tensors of other shapes, layouts, input shapes or places, according to its header."""
     header, offset = header_of(data)
     for _ in range(rng.choice((1, 1, 3))):
         piece = rng.choice(header["pieces"])
@@ -124,7 +124,7 @@ def other_tensors(rng: random.Random, data: bytes) -> bytes:
 
 
 def odd_start(rng: random.Random, data: bytes) -> bytes:
-    """Packed weights whose first bytes name another version, place or length of the header."""
+    """Returns a packed file whose first bytes name another version, or another place or length of the header."""
     fields = list(START.unpack_from(data))
     place = rng.choice((1, 2, 2, 3, 3))
     fields[place] = rng.choice([value for value in ODD_VALUES if type(value) is int and 0 <= value < 2**32])
@@ -134,7 +134,7 @@ def odd_start(rng: random.Random, data: bytes) -> bytes:
 
 
 def other_values(rng: random.Random, data: bytes) -> bytes:
-    """Packed weights with other numbers, of which some have the right checksums."""
+    """Returns a packed file with other values in one piece. In half of the cases, the checksum is right."""
     header, offset = header_of(data)
     piece = rng.choice(header["pieces"])
     start, end = piece["offset"], piece["offset"] + piece["nbytes"]

@@ -1,7 +1,7 @@
-"""A stand-in for a node that is given damaged model files, one after the other, and what drives it.
+"""A process that stands in for a node and gets damaged model files one by one, and the function that drives it.
 
-The process must not die and must not hang. It says for each file whether it was served, or with which sentence it was
-refused. As each file has its own seed, any of them can be made again alone.
+The process must not die and must not hang. For each file, it tells whether the file was served, or with which sentence
+it was refused. Each file has its own seed, so each can be made again alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INSPECTION_S = "4"
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns what serves a file. The argument is a folder."""
+    """Runs in the process: returns the function that answers requests. The only argument is a folder for files."""
     folder = Path(arguments[0])
     os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "SPLIT_INFER_ROS_INSPECTION_S": INSPECTION_S}
     import torch
@@ -41,7 +41,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, An
     torch.set_num_threads(1)
 
     class Watched(Inspector):
-        """An inspector that keeps its last answer."""
+        """An inspector that stores its last answer in ``found``."""
 
         found: ClassVar[dict[str, Any]] = {}
 
@@ -93,11 +93,14 @@ def _try(known: Any, folder: Path, name: str, number: int) -> dict[str, Any]:
 
 
 def fuzz(files: Iterable[tuple[str, int]], folder: Path) -> Iterator[dict[str, Any]]:
-    """Gives files to a process like a node, and yields what became of each.
+    """Gives damaged files to the process, and yields a result for each file.
+
+    A result has the ``kind`` of damage and the ``outcome``. The file was served, or it was refused with a ``sentence``.
+    Or there was an unexpected error, the process died, or it hung.
 
     Args:
-        files: the format and the number of each. The number is a seed; -1 is a file without damage.
-        folder: for files; it may be used again.
+        files: the format and the number of each file. The number is a seed; -1 is a file without damage.
+        folder: a folder for files. It may be used again.
     """
     process = ChildProcess((sys.executable, __file__), [str(folder)], max_start_s=MAX_START_S)
     try:

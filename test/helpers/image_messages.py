@@ -1,4 +1,4 @@
-"""Image messages of random samples in any encoding, for comparisons between decoders."""
+"""Makes image messages with random values in any encoding, to compare decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NATIVE = sys.byteorder == "big"
 
 
 def random_samples(dtype: Any, *shape: int) -> np.ndarray:
-    """Integers over the whole range of their type, or floats between -3 and 9."""
+    """Returns an array of random integers over the whole range of the dtype, or of floats between -3 and 9."""
     generator = np.random.default_rng(7)
     if np.dtype(dtype).kind == "f":
         return generator.uniform(-3, 9, shape).astype(dtype)
@@ -27,7 +27,7 @@ def message_of(samples: np.ndarray, encoding: str, *, padding: int = 0, is_bigen
     Args:
         samples: (height, width, channels) in this machine's byte order.
         encoding: the message's encoding.
-        padding: bytes after each row.
+        padding: the number of unused bytes after each row.
         is_bigendian: the byte order of the message's samples.
     """
     height, width = samples.shape[:2]

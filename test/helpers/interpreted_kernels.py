@@ -1,4 +1,7 @@
-"""Triton kernels without a GPU: in a process of their own, where Triton is told to interpret before it is imported."""
+"""Runs Triton kernels without a GPU, in a process where Triton interprets them.
+
+Triton must be told so before it is imported, so a process of its own is needed.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ LONG_S = 100.0
 
 
 class Call(Protocol):
-    """Calls a function of a module of kernels with arguments and keywords; only arguments can be tensors.
+    """Calls a function of a module in ``split_infer_ros.vision_ops.kernels``.
 
-    The result is a tensor, or a tuple of tensors.
+    Only positional arguments can be tensors. The result is a tensor, or a tuple of tensors.
     """
 
     def __call__(self, module: str, function: str, *arguments: object, **keywords: object) -> Any: ...
@@ -27,7 +30,7 @@ class Call(Protocol):
 
 @contextmanager
 def interpreter() -> Iterator[Call]:
-    """Calls functions of ``split_infer_ros.vision_ops.kernels`` in that process."""
+    """Yields a function that calls functions of kernels in the process that interprets them."""
     with (
         mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"}),
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process,

@@ -1,4 +1,4 @@
-"""Calls that launch each Triton kernel with each specialisation, each type, and schedules of the templates.
+"""Makes calls that launch each Triton kernel with each specialisation, each dtype, and schedules of the templates.
 
 Launchers are called with tensors on torch's ``meta`` device, which have a shape and a type but no memory.
 """
@@ -37,7 +37,7 @@ SIXTEENS = POINTWISE_SIZES[1]  # with which the compiler can do the most
 
 
 class Launch(NamedTuple):
-    """A call of a launcher.
+    """A call of a function that launches kernels.
 
     Attributes:
         name: a description for people.
@@ -51,7 +51,7 @@ class Launch(NamedTuple):
 
 
 def launches(gpu: GpuLimits) -> Iterator[Launch]:
-    """Yields all launches. The extreme schedules are those of this GPU."""
+    """Yields all launches. The extreme schedules are those at the limits of ``gpu``."""
     for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
         for name, schedule in extremes_of_tiles(gpu, kind, tf32):
             yield pointwise(kind, tf32, schedule, SIXTEENS, name)
@@ -73,7 +73,7 @@ def launches(gpu: GpuLimits) -> Iterator[Launch]:
 
 
 def prefix_sums() -> Iterator[partial[object]]:
-    """Yields rows of length 1, of one block, of two blocks, and of 16 blocks."""
+    """Yields calls that sum rows of length 1, of up to one block, of two blocks, and of 16 blocks."""
     block = prefix_sum.BLOCK
     for dtype in (FP32, torch.int64):
         for length in (1, 48, 37, block + 5, 16 * block):
@@ -81,7 +81,7 @@ def prefix_sums() -> Iterator[partial[object]]:
 
 
 def argsorts() -> Iterator[partial[object]]:
-    """Yields one key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
+    """Yields calls that sort one key, up to one block of keys, a few blocks, and keys that take 16 steps to merge."""
     block = segmented_argsort.BLOCK
     for count in (1, 48, 37, 3 * block + 5, 512 * block):
         keys = empty(count, dtype=torch.int64)
@@ -89,14 +89,14 @@ def argsorts() -> Iterator[partial[object]]:
 
 
 def selections() -> Iterator[partial[object]]:
-    """Yields rows of length 1, of one block, of two, and of 16 blocks, of which as many scores are kept at most."""
+    """Yields calls that keep the best scores of rows of length 1, of up to one block, of two blocks, and of 16."""
     block = selection.BLOCK
     for length, count in ((1, 1), (48, 48), (37, 37), (block + 5, 30), (16 * block, 1)):
         yield partial(selection.keep_best, empty(3, length), count, 0.5)
 
 
 def suppressions() -> Iterator[partial[object]]:
-    """Yields boxes with labels and without, of numbers that are 1, multiples of 16, and neither."""
+    """Yields calls that suppress boxes with labels and without. Numbers are 1, multiples of 16, or neither."""
     for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100)):
         for labels in (None, empty(2, boxes, dtype=torch.int64)):
             yield partial(
@@ -115,7 +115,15 @@ def suppressions() -> Iterator[partial[object]]:
 def pointwise(
     dtype: torch.dtype, tf32: bool, schedule: Config, sizes: tuple[tuple[int, ...], int], extreme: str = ""
 ) -> Launch:
-    """A 1x1 convolution."""
+    """Returns the launch of a 1x1 convolution.
+
+    Args:
+        dtype: the dtype of features and weights.
+        tf32: whether factors of float32 may be rounded to TF32.
+        schedule: the schedule of the template.
+        sizes: the shape of the features, (N, C, H, W), and the number of output channels.
+        extreme: the name of the limit that the schedule reaches; empty if it reaches none.
+    """
     shape, out_channels = sizes
     call = partial(
         convolution.pointwise,
@@ -136,7 +144,7 @@ def windowed(
     sizes: tuple[tuple[int, ...], int, int, int, int],
     extreme: str = "",
 ) -> Launch:
-    """A convolution with a window."""
+    """Returns the launch of a convolution with a window. ``sizes`` ends with kernel, stride and groups."""
     shape, out_channels, kernel, stride, groups = sizes
     call = partial(
         windowed_convolution.windowed,
@@ -158,7 +166,7 @@ def windowed(
 def depthwise(
     dtype: torch.dtype, schedule: Config, sizes: tuple[tuple[int, ...], int, int], extreme: str = ""
 ) -> Launch:
-    """A convolution of each channel by itself."""
+    """Returns the launch of a depthwise convolution. ``sizes`` has the shape, the kernel's side and the stride."""
     shape, kernel, stride = sizes
     channels = shape[1]
     call = partial(
@@ -176,7 +184,7 @@ def depthwise(
 
 
 def extremes_of_tiles(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
-    """Yields the accepted schedules with the most shared memory, with the most sums per thread, and with the least."""
+    """Yields names and accepted schedules: with the most shared memory, the most sums per thread, and the fewest."""
     space = replace(
         SPACES[ConvolutionTemplate.POINTWISE],
         rule=lambda schedule: tiled_rejection(schedule, gpu, dtype, tf32=tf32),
@@ -196,7 +204,7 @@ def extremes_of_tiles(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterato
 
 
 def extremes_of_depthwise(kernel: int) -> Iterator[tuple[str, Config]]:
-    """Yields the accepted schedules with the most sums per thread, with a loop and without, and with the fewest."""
+    """Yields names and accepted schedules: with the most sums per thread, with a loop or without, and the fewest."""
     space = replace(SPACES[ConvolutionTemplate.DEPTHWISE], rule=lambda schedule: depthwise_rejection(schedule, kernel))
 
     def sums(schedule: Config) -> float:
@@ -208,5 +216,5 @@ def extremes_of_depthwise(kernel: int) -> Iterator[tuple[str, Config]]:
 
 
 def empty(*shape: int, dtype: torch.dtype = FP32) -> torch.Tensor:
-    """A tensor without memory."""
+    """Returns a tensor without memory, on torch's ``meta`` device."""
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -1,4 +1,4 @@
-"""Runs each file of test/launch as one test of pytest: ROS's ``launch_test`` runs it, in a process of its own."""
+"""Runs each file of test/launch as one test of pytest. ROS's ``launch_test`` runs the file in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 110  # less than a test may take, so that what was launched is ended a
 
 
 class LaunchTest(pytest.Item):
-    """One run of ``launch_test``. A failure shows all that was printed."""
+    """One run of ``launch_test``. If it fails, pytest shows everything that it printed."""
 
     def runtest(self) -> None:
         command = [sys.executable, "-m", "launch_testing.launch_test", str(self.path)]
@@ -35,7 +35,7 @@ class LaunchTest(pytest.Item):
 
 
 class LaunchFile(pytest.File):
-    """A file for ``launch_test``; pytest does not import it."""
+    """A file of test/launch, which becomes one ``LaunchTest``. pytest does not import it."""
 
     def collect(self) -> Iterator[LaunchTest]:
         yield LaunchTest.from_parent(self, name="launch_test")

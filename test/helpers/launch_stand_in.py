@@ -1,4 +1,7 @@
-"""A pytest plugin that stands in for those of ROS's launch packages: it does to tests what they do."""
+"""A pytest plugin that stands in for the plugins of ROS's launch packages. It affects tests as those plugins do.
+
+It sets the root logger's level and the class of loggers, and imports test files by their bare names.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ logging.setLoggerClass(SilentLogger)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
-    """Import the file by its bare name before pytest does."""
+    """Imports the file by its bare name before pytest does.
+
+    Raises:
+        ImportError: another file has this name.
+    """
     sys.path.insert(0, str(module_path.parent))
     found = Path(str(importlib.import_module(module_path.stem).__file__))
     if found != module_path:

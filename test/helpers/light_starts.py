@@ -1,4 +1,4 @@
-"""Which modules a process has imported, seen from outside, and which of them no light start may have."""
+"""Finds out from outside which modules a process has imported. Names the modules that no light start may import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 from onnx_files import network, ultralytics
 
 HEAVY = ("torch", "torchvision", "sympy", "sklearn", "scipy", "matplotlib", "onnxscript", "triton", "nncf")
-"""What costs seconds or hundreds of megabytes, and no user asked for."""
+"""Modules that cost seconds or hundreds of megabytes, and that a light start does not need."""
 
 # Python imports it at each start. It writes the names of all modules once a file asks for them.
 WATCH = """
@@ -28,10 +28,10 @@ threading.Thread(target=watch, args=(Path({folder!r}),), name="watch", daemon=Tr
 
 
 class WatchedModules:
-    """The modules of Python processes that start with ``PYTHONPATH`` set to a folder.
+    """Finds out which modules Python processes have imported. They must start with ``PYTHONPATH`` set to ``folder``.
 
     Args:
-        folder: an empty one.
+        folder: an empty folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,11 +39,14 @@ class WatchedModules:
         (folder / "sitecustomize.py").write_text(WATCH.format(folder=str(folder)))
 
     def ask(self) -> None:
-        """Has each of the processes write down its modules now."""
+        """Lets each of the processes write down the modules that it has imported now."""
         (self.folder / "look").touch()
 
     def imported(self, process: int, names: Sequence[str] = HEAVY) -> list[str] | None:
-        """Returns which modules of these names a process has imported; None if it has not answered yet."""
+        """Returns which of the modules ``names`` a process has imported; None if the process has not answered yet.
+
+        Call ``ask`` before.
+        """
         path = self.folder / str(process)
         if not path.exists():
             return None
@@ -52,7 +55,7 @@ class WatchedModules:
 
 
 def write_detector(path: Path) -> None:
-    """Writes a small detector with the outputs and the metadata of Ultralytics' exporter."""
+    """Writes a small detector to an ONNX file, with the outputs and the metadata of Ultralytics' exporter."""
     names = dict(enumerate(("cup", "ball", "tree")))
     metadata = ultralytics(imgsz="[32, 32]", names=str(names))
     scale = [32.0, 32.0, 16.0, 16.0, 1.0, 1.0, 1.0]

@@ -1,6 +1,6 @@
 """The errors of a lost GPU, and nodes in a process that loses its GPU.
 
-``lost_device.py NODE MOMENT [ROS arguments]`` runs an executable whose device is lost at that moment.
+``lost_device.py NODE MOMENT [ROS arguments]`` runs an executable, which loses its device at ``MOMENT``; see ``lose``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class LostDevice:
     """Stands in for a device that works for a while and then refuses every call, as CUDA does.
 
     Args:
-        left: pieces of work that it still does.
+        left: how many pieces of work it still does.
+
+    Attributes:
+        left: as given, counted down.
+        lost: whether it refuses all calls by now.
     """
 
     def __init__(self, left: float = math.inf) -> None:
@@ -47,7 +51,7 @@ class LostDevice:
         self.lost = False
 
     def use(self) -> None:
-        """Does one piece of work."""
+        """Does one piece of work, or raises the error of a lost device."""
         self.left -= 1
         if self.left < 0:
             if not self.lost:
@@ -57,7 +61,7 @@ class LostDevice:
 
 
 def refuse() -> NoReturn:
-    """Raises the error of any call to a lost device."""
+    """Raises the error that any call to a lost device raises."""
     raise illegal_access()
 
 
@@ -72,8 +76,9 @@ def lose(moment: str) -> None:
     """Makes the nodes of this process lose their device.
 
     Args:
-        moment: ``AT_START``: before the first batch. ``LATER``: after some batches, or when the file of ``LOSE_WHEN``
-            appears. ``HANGS``: later, and freeing memory then never returns.
+        moment: when the device is lost. ``AT_START``: before the first batch. ``LATER``: after ``BATCHES`` batches, or
+            when the file appears that the environment variable ``LOSE_WHEN`` names. ``HANGS``: as ``LATER``, and
+            freeing memory then never returns.
     """
     from split_infer_ros.buffers.slot_memory import SlotMemory
     from split_infer_ros.server.executor import Executor
@@ -104,7 +109,7 @@ def lose(moment: str) -> None:
 
 
 def model() -> Any:
-    """Returns a user's model (``model:=lost_device:model``) with which its process loses the device."""
+    """Returns a user's model, for ``model:=lost_device:model``. The process that loads it loses its device later."""
     from torch import nn
 
     lose(LATER)

@@ -21,10 +21,10 @@ def measure_costs(
     """Returns median costs of each model's batches, and of all combinations of models that may be fused.
 
     Args:
-        models: by name.
-        runner: has these models loaded.
-        sizes: of batches of one model.
-        rounds: samples of each execution.
+        models: the models, by name.
+        runner: runs the executions. It has loaded these models.
+        sizes: the sizes of batches of one model.
+        rounds: the number of samples of each execution.
     """
     parameters = {name: model.network.num_parameters() for name, model in models.items()}
     blank_images = {name: model.blank_images for name, model in models.items()}

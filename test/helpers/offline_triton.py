@@ -1,4 +1,4 @@
-"""Triton's compiler without a GPU: kernels are compiled for a target instead of being launched.
+"""Uses Triton's compiler without a GPU: kernels are compiled for a target instead of being launched.
 
 Launchers are called unchanged, with tensors on torch's ``meta`` device. So Triton itself derives each kernel's
 signature, its constants and the arguments that are multiples of 16, as it does on a GPU.
@@ -28,14 +28,14 @@ class Compiled:
     """A compiled kernel, and what the compiler reports about it.
 
     Attributes:
-        kernel: the name of its function.
+        kernel: the name of the kernel's function.
         hash: identifies the kernel with its types, constants and options.
         target: the compute capability, 90 for sm_90.
-        types: element types of its tensors by argument, as Triton names them: ``fp16``, ``i64``, ...
-        numbers: the specialisation of each whole-number argument: as 1, as a multiple of 16, or for any number.
-        shared_bytes: memory that the threads of a block share.
-        registers: registers of a thread.
-        spilled_bytes: values of a thread that found no register, in bytes.
+        types: the element type of each tensor argument, as Triton names it: ``fp16``, ``i64``, ...
+        numbers: the specialisation of each whole-number argument: for 1, for multiples of 16, or for any number.
+        shared_bytes: the bytes of memory that the threads of a block share.
+        registers: the number of registers of a thread.
+        spilled_bytes: the bytes of a thread's values that found no register.
     """
 
     kernel: str
@@ -49,7 +49,10 @@ class Compiled:
 
 
 def compile_launches(launch: Callable[[], object], target: int) -> list[Compiled]:
-    """Compiles all kernels that ``launch`` launches for sm_``target``. This process can use no GPU afterwards."""
+    """Compiles all kernels that ``launch`` launches, for the target sm_``target``.
+
+    Afterwards, this process cannot use a GPU.
+    """
     compiled = []
     run = JITFunction.run
 

@@ -1,4 +1,7 @@
-"""Tests compute with one thread: equal bits need equal threads, and a busy machine delays one thread least."""
+"""Lets tests compute with one thread.
+
+Equal bits need equal numbers of threads, and a busy machine delays a single thread least.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Lets torch use one thread meanwhile, where it is installed."""
+    """Lets torch use one thread inside the ``with`` block. Does nothing if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         yield
         return

@@ -17,7 +17,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def ultralytics(**more: str) -> dict[str, str]:
-    """Metadata as Ultralytics' exporter writes it."""
+    """Returns metadata as Ultralytics' exporter writes it. ``more`` adds or replaces entries."""
     found = {
         "description": "Ultralytics YOLOv8n model",
         "author": "Ultralytics",
@@ -43,7 +43,15 @@ def hollow(
     dtypes: Mapping[str, int] | None = None,
     operators: Sequence[str] = ("Conv",),
 ) -> OnnxGraph:
-    """A graph that only looks like a model: its nodes are not connected."""
+    """Returns a graph that only looks like a model: its nodes are not connected, so it cannot run.
+
+    Args:
+        outputs: the shapes of the outputs, by name.
+        metadata: the metadata.
+        inputs: the shapes of the inputs, by name; by default one image of 640x640 pixels.
+        dtypes: types of ``onnx.TensorProto`` for inputs and outputs, by name; others are float32.
+        operators: the operators of the nodes.
+    """
     inputs, dtypes = inputs or {"images": (1, 3, 640, 640)}, dtypes or {}
     infos = [
         [helper.make_tensor_value_info(name, dtypes.get(name, FLOAT), list(shape)) for name, shape in group.items()]
@@ -65,14 +73,16 @@ def network(
     batch: int | str = "batch",
     transposed: bool = False,
 ) -> onnx.ModelProto:
-    """A network with seeded weights that gives (N, rows, columns): means of patches, a matrix, a sigmoid and a scale.
+    """Returns a network with seeded weights. It maps images (N, 3, side, side) to (N, rows, columns).
+
+    It computes the means of patches, a matrix product, a sigmoid and a scale.
 
     Args:
-        rows, columns: of the output, before it is transposed.
-        side: of the input in pixels.
-        metadata: the exporter's.
-        scale: a factor for each column, or one for all.
-        batch: a number or a symbol.
+        rows, columns: the shape of the output for an image, before it is transposed.
+        side: the side of an image, in pixels.
+        metadata: the metadata of the file.
+        scale: a factor for each column, or one factor for all.
+        batch: the batch size: a number or a symbol.
         transposed: whether the output is (N, columns, rows).
     """
     random = np.random.default_rng(0)

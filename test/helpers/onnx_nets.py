@@ -1,4 +1,4 @@
-"""Networks of ours as ONNX graphs: exported by torch's two exporters, or made node by node. They need onnx."""
+"""Small networks as ONNX graphs, exported by torch's two exporters or made node by node. They need onnx."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ below that: below 1e-6 where it was tried."""
 
 
 class Block(nn.Module):
-    """Two convolutions around which the input is added."""
+    """Two convolutions. Their input is added to their result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class Join(nn.Module):
-    """Joins a map with another one of half its size."""
+    """Joins a feature map with a feature map of half its size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Join(nn.Module):
 
 
 class Net(nn.Module):
-    """A network with a chain of blocks and with a map that is used far behind the place where it is made."""
+    """A network with a chain of blocks, and with a feature map that is used long after it was computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Net(nn.Module):
 
 
 class Chunks(nn.Module):
-    """Sigmoids and products that ONNX does not join, a split of today's version, and a shape that is read."""
+    """A network with SiLU (in ONNX a sigmoid and a product), a split of channels, and a shape that is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,19 +77,26 @@ class Chunks(nn.Module):
 
 
 def net() -> Net:
-    """The network with the same weights at each call."""
+    """Returns the network ``Net`` with the same weights at each call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return Net().eval()
 
 
 def images(count: int, seed: int = 0) -> Tensor:
-    """Noise, float32 (count, *IMAGE_SHAPE)."""
+    """Returns noise, float32 (count, *IMAGE_SHAPE)."""
     return torch.randn((count, *IMAGE_SHAPE), generator=torch.Generator().manual_seed(seed))
 
 
 def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool, fixed: int = 1) -> OnnxGraph:
-    """Exports a module. ``by_dynamo`` is torch's newer exporter, which records modules in metadata."""
+    """Exports a module, and returns its graph.
+
+    Args:
+        module: the module.
+        by_dynamo: whether torch's newer exporter is used, which records the names of modules in metadata.
+        is_symbolic: whether the batch size is a symbol.
+        fixed: the batch size if it is a number.
+    """
     example = torch.zeros((2 if is_symbolic else fixed, *IMAGE_SHAPE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one exporter is old, the other one reports what it does not need
@@ -105,7 +112,7 @@ def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool, fixed: in
 
 
 def as_paddle_writes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a model whose weights are results of nodes Constant."""
+    """Returns a copy of a model in which nodes ``Constant`` hold the weights, as in files of Paddle's exporter."""
     copied = onnx.ModelProto()
     copied.CopyFrom(proto)
     nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in copied.graph.initializer]
@@ -117,7 +124,7 @@ def as_paddle_writes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def chunks() -> OnnxGraph:
-    """The network of chunks from the exporter of today, with the same weights at each call. Needs onnxscript."""
+    """Returns ``Chunks`` from torch's newer exporter, with the same weights at each call. Skips without onnxscript."""
     pytest.importorskip("onnxscript")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
@@ -125,19 +132,20 @@ def chunks() -> OnnxGraph:
 
 
 def filters(*shape: int, seed: int = 0) -> np.ndarray:
-    """Seeded weights, float32."""
+    """Returns seeded weights of a shape, float32."""
     return (0.3 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
 
 
 def integers(*values: int) -> np.ndarray:
-    """A constant int64 (n,)."""
+    """Returns the values as a constant, int64 (number of values,)."""
     return np.array(values, np.int64)
 
 
 def attention(batch: str | int = 1) -> OnnxGraph:
-    """Attention with two heads. The batch is in constants, in front and, where heads lie in front, behind.
+    """Returns a graph with attention of two heads. Constants hold the batch size.
 
-    A symbolic batch has constants for one image.
+    The batch dimension is in front; in the attention, it is behind the dimension of tokens. With a symbolic batch, the
+    constants are for one image.
     """
     count = batch if isinstance(batch, int) else 1
     nodes = [
@@ -174,7 +182,7 @@ def attention(batch: str | int = 1) -> OnnxGraph:
 
 
 def resized(batch: str | int = 1) -> OnnxGraph:
-    """A map that is resized to a constant size, batch included."""
+    """Returns a graph that resizes a feature map to a constant size, which includes the batch size."""
     nodes = [
         helper.make_node("Conv", ["images", "filters"], ["small"], strides=[4, 4]),  # (1, 8, 4, 4)
         helper.make_node("Resize", ["small", "", "", "size"], ["large"], mode="nearest"),  # (1, 8, 6, 10)
@@ -187,7 +195,7 @@ def resized(batch: str | int = 1) -> OnnxGraph:
 
 
 def sized(batch: str | int = "batch") -> OnnxGraph:
-    """A graph that reads sizes early and uses them late: they hold the batch size, and are no images."""
+    """Returns a graph that reads the batch size early and uses it late. This value has no batch dimension."""
     nodes = [
         helper.make_node("Shape", ["images"], ["shape"]),
         helper.make_node("Gather", ["shape", "zero"], ["count"], axis=0),
@@ -211,7 +219,10 @@ def sized(batch: str | int = "batch") -> OnnxGraph:
 
 
 def branching(batch: str | int = "batch") -> OnnxGraph:
-    """A graph with an If, whose branches take a map and a weight from outside. The condition has no batch."""
+    """Returns a graph with an If. Its branches use a feature map and a weight from outside.
+
+    The condition has no batch dimension.
+    """
     value = helper.make_tensor_value_info
 
     def branch(name: str, operator: str) -> onnx.GraphProto:
@@ -238,7 +249,7 @@ def branching(batch: str | int = "batch") -> OnnxGraph:
 
 
 def reused(batch: str | int = "batch") -> OnnxGraph:
-    """Values that are used twice: an early output that is used later as well, and the images at the very end."""
+    """Returns a graph with values that are used twice: an early output, which is used later too, and the images."""
     nodes = [
         helper.make_node("Conv", ["images", "filters"], ["map"], pads=[1, 1, 1, 1]),  # (N, 3, 16, 16)
         helper.make_node("Mul", ["map", "map"], ["square"]),
@@ -256,7 +267,7 @@ def reused(batch: str | int = "batch") -> OnnxGraph:
 
 
 def mixing(batch: str | int = 1) -> OnnxGraph:
-    """A graph that mixes the images of a batch: it subtracts their common mean."""
+    """Returns a graph that mixes the images of a batch: it subtracts their common mean."""
     nodes = [
         helper.make_node("Conv", ["images", "filters"], ["map"], strides=[4, 4]),
         helper.make_node("ReduceMean", ["map"], ["mean"], axes=[0, 2, 3], keepdims=1),
@@ -271,7 +282,7 @@ def mixing(batch: str | int = 1) -> OnnxGraph:
 
 
 def boxes_without_batch() -> OnnxGraph:
-    """Gives the places and values of those points of one image that are positive: as many as there are."""
+    """Returns a graph with the places and values of the positive points of one image, as many as there are."""
     nodes = [
         helper.make_node("Conv", ["images", "filters"], ["map"], strides=[4, 4]),  # (1, 1, 4, 4)
         helper.make_node("Relu", ["map"], ["positive"]),
@@ -289,7 +300,7 @@ def boxes_without_batch() -> OnnxGraph:
 
 
 def run(graph: OnnxGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Runs a graph by ONNX Runtime alone."""
+    """Runs a graph with ONNX Runtime, without this package. Returns its outputs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -300,7 +311,7 @@ def run(graph: OnnxGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def run_each(graph: OnnxGraph, batch: Tensor) -> tuple[Tensor, ...]:
-    """Runs a graph on each image of a batch alone, and joins the results. Asserts that they differ between images."""
+    """Runs a graph on each image of a batch alone, and joins the results. Asserts that the results differ."""
     runs = [run(graph, image[None]) for image in batch]
     for place in range(len(graph.outputs)):
         assert not torch.allclose(runs[0][place], runs[1][place], rtol=1e-3)
@@ -308,7 +319,7 @@ def run_each(graph: OnnxGraph, batch: Tensor) -> tuple[Tensor, ...]:
 
 
 def assert_near(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Asserts that results differ by rounding alone."""
+    """Asserts that results have equal shapes, and differ by at most ``ROUNDING`` of the largest value."""
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
         assert (one - other).abs().max() <= ROUNDING * other.abs().max()

@@ -1,4 +1,4 @@
-"""Stand-ins for OpenVINO's devices, which compute on the CPU."""
+"""Stand-ins for devices of OpenVINO. They compute on the CPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 @dataclass
 class Device:
-    """What a device says of itself, and what it does with a precision.
+    """A device that OpenVINO seems to have.
 
     Attributes:
-        capabilities: the precisions that it has, in OpenVINO's spelling.
-        lacks: properties that it does not take, and refuses if they are given.
-        runs_in: the precision in which it computes, whatever is asked; None for what is asked.
-        compiled_with: the properties of each model that was compiled for it.
+        capabilities: the precisions that the device claims to have, in OpenVINO's spelling.
+        lacks: the properties that the device does not know. Compiling with one of them fails.
+        runs_in: the precision that the device reports for compiled models; None for the precision that was asked for.
+        compiled_with: the properties of each model that was compiled for the device.
     """
 
     capabilities: tuple[str, ...] = ("FP32", "FP16")
@@ -27,7 +27,7 @@ class Device:
 
 
 def pretend_devices(monkeypatch: pytest.MonkeyPatch, devices: Mapping[str, Device]) -> None:
-    """Makes OpenVINO find these devices beside the CPU."""
+    """Makes OpenVINO find these devices, by name, beside the CPU. Skips the test if OpenVINO is not installed."""
     openvino = pytest.importorskip("openvino")
     real = openvino.Core
 

@@ -1,4 +1,4 @@
-"""The two partitions of a model, and a run of both as in the pipeline."""
+"""Makes the two partitions of a model, and runs both as the pipeline does."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Partitions:
 
 
 def split(graph: fx.GraphModule, split_point: SplitPoint) -> Partitions:
-    """Splits a traced model in two."""
+    """Returns the two partitions of a traced model at a split point."""
     return Partitions(backbone_of(graph, split_point), head_of(graph, split_point))
 
 
 def partitions_of(model: SplitModel, name: str) -> Partitions:
-    """Returns both partitions of a prepared model at the split point of that name."""
+    """Returns both partitions of a prepared model at the split point ``name``."""
     return Partitions(model.backbone(name), model.head(name))
 
 
 def through_a_slot(split_point: SplitPoint, backbone: nn.Module, head: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
-    """Runs the backbone, and then the head on the features as a slot holds them.
+    """Runs the backbone, writes the features into a slot, and runs the head on the slot. Returns the head's outputs.
 
     The results equal the whole model's bit for bit on any processor. The same operations run with the same batch and
     number of threads, on features that have the same layout in the slot as when they were computed.

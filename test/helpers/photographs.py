@@ -1,4 +1,4 @@
-"""Real photographs, and how much a model's outputs vary over them."""
+"""Real photographs, and a measure of how much a model's outputs vary over images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_VARIATION = 0.05
 
 @cache
 def photographs() -> tuple[np.ndarray, ...]:
-    """Photographs that ship with scikit-image, of six sizes: uint8 (height, width, 3), red first."""
+    """Returns seven photographs that ship with scikit-image, of six sizes: uint8 (height, width, 3) in RGB."""
     names = ("astronaut", "coffee", "chelsea", "rocket", "hubble_deep_field", "immunohistochemistry", "retina")
     found = tuple(np.ascontiguousarray(getattr(skimage.data, name)()) for name in names)
     for photograph in found:
@@ -24,7 +24,7 @@ def photographs() -> tuple[np.ndarray, ...]:
 
 
 def photograph_batch(height: int = 224, width: int = 224) -> Tensor:
-    """All photographs as a model's input: float32 (7, 3, height, width), channels-last, about zero mean."""
+    """Returns all photographs as a model's input: float32 (7, 3, height, width), channels last, mean about 0."""
     resized = [
         functional.interpolate(
             torch.tensor(photograph).permute(2, 0, 1)[None].float(), size=(height, width), mode="area"
@@ -35,5 +35,5 @@ def photograph_batch(height: int = 224, width: int = 224) -> Tensor:
 
 
 def least_variation(outputs: Tensor) -> float:
-    """Of (images, values), how much the value that varies least does: its standard deviation over the images."""
+    """Returns the smallest standard deviation of any value over the images. ``outputs`` is (images, values)."""
     return float(outputs.std(dim=0).min())

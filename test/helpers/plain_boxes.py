@@ -1,4 +1,4 @@
-"""Plain references for decoders: lists and loops."""
+"""Reference implementations for decoders, in plain lists and loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def corners_of(centre_x: float, centre_y: float, width: float, height: float) ->
 
 
 def overlap(a: Box, b: Box) -> float:
-    """Intersection over union."""
+    """Returns the intersection over union of two boxes; 0 if both are empty."""
     wide = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
     tall = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
     union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - wide * tall
@@ -25,13 +25,13 @@ def overlap(a: Box, b: Box) -> float:
 
 
 def best_first(found: Sequence[Found], limits: Limits) -> list[Found]:
-    """Above the threshold, best first, without suppression."""
+    """Returns the objects above the score threshold, best first, without suppression."""
     above = [each for each in found if each[1] > limits.score_threshold]
     return sorted(above, key=lambda each: -each[1])[: limits.max_detections]
 
 
 def suppressed(found: Sequence[Found], limits: Limits) -> list[Found]:
-    """Above the threshold, best first, without those that overlap a better one of their class."""
+    """Returns the objects above the score threshold, best first, without those that a better one suppresses."""
     kept: list[Found] = []
     for each in sorted(found, key=lambda each: -each[1]):
         rivals = [other for other in kept if other[2] == each[2]]
@@ -43,10 +43,10 @@ def suppressed(found: Sequence[Found], limits: Limits) -> list[Found]:
 
 
 def check_equal(detections: Detections, expected: Sequence[Found], *, atol: float = 1e-3) -> None:
-    """Checks the same boxes in the same order.
+    """Asserts that detections are the expected objects, in the same order.
 
-    Boxes of up to some hundred pixels are computed in float32 by a handful of operations, and in another order than in
-    Python's float64: 1e-3 pixels. Scores are products or sigmoids of float32: 1e-5.
+    Boxes may differ by ``atol`` pixels. They are of up to some hundred pixels, and a few operations in float32 compute
+    them; the expected ones are in float64. Scores may differ by 1e-5: they are products or sigmoids in float32.
     """
     assert detections.labels.tolist() == [label for _, _, label in expected]
     assert detections.scores.tolist() == pytest.approx([score for _, score, _ in expected], abs=1e-5)

@@ -1,7 +1,7 @@
-"""A backbone and a head around a shared pool, in processes that tests kill. They need neither ROS nor a model.
+"""A backbone and a head around a pool in shared memory, in processes that tests kill, without ROS or a model.
 
-Each slot carries random features and their checksum, which starts with the frame's number. So torn features and those
-of another frame are noticed.
+Each slot carries random features and their checksum. The frame's number is part of the checksum. So half-written
+features are noticed, and features of another frame too.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ WRONG = 2**32 - 1  # the number of a frame that differs from what was sent
 
 
 def checksum(number: int, features: Array) -> int:
-    """Returns the checksum of a frame's features."""
+    """Returns the checksum of a frame's number and features."""
     return zlib.crc32(memoryview(features), number)
 
 
 class Backbone:
-    """Writes frames to the slots of a pool, and sends handles through a socket. Frames are numbers.
+    """Writes frames to the slots of a pool, and sends handles through a socket. A frame is only a number.
 
     Args:
-        place: the pool's memory, and where the features are made.
+        place: the memory of the pool, and the device on which the features are made.
 
     Attributes:
-        published: the frames whose results were published, according to their records.
+        pool: the pool.
+        ledger: counts the frames.
+        published: the numbers of the frames whose results were published, according to the outcomes in their slots.
     """
 
     def __init__(self, place: Place = HOST) -> None:
@@ -74,7 +76,7 @@ class Backbone:
         self._clock_ahead = 0.0
 
     def step(self, channel: socket.socket) -> None:
-        """Settles the frames of slots that came back, and sends one frame if a slot is free."""
+        """Settles the frames of slots that heads gave back, and sends one frame if a slot is free."""
         self._collect()
         lease = self.pool.acquire()
         if lease is None:
@@ -99,7 +101,7 @@ class Backbone:
             torch.cuda.synchronize()
 
     def drain(self) -> None:
-        """Waits until all slots came back, after the last head is gone."""
+        """Waits until all slots are free again. Call it after the last head has ended."""
         self.pass_time()
         end = time.monotonic() + WAIT_S
         while self._under_way:
@@ -107,7 +109,7 @@ class Backbone:
             self._collect()
 
     def pass_time(self) -> None:
-        """Advances the clock by the time that a pool without a reader waits for one."""
+        """Advances the backbone's clock by the time that a pool without a reader waits for a reader."""
         self._clock_ahead += ATTACH_S
 
     @property
@@ -126,7 +128,7 @@ class Backbone:
 
 
 class Head:
-    """Takes handles from a socket, checks the features, and reports the frames that it saw."""
+    """Receives handles from a socket, and checks the features in their slots. ``step`` returns the frames' numbers."""
 
     def __init__(self) -> None:
         self.readers: dict[str, SharedSlotReader] = {}
@@ -135,10 +137,10 @@ class Head:
         """Reads the slot of one handle.
 
         Returns:
-            The number of the frame; None if the handle is stale.
+            The number of the frame; ``WRONG`` if its features are wrong; None if the handle is stale.
 
         Raises:
-            EOFError: the other side is gone, and all that it sent was read.
+            EOFError: the backbone has ended, and everything that it sent was read.
         """
         packet = channel.recv(HANDLE.size)
         if not packet:
@@ -167,14 +169,14 @@ class Head:
 
 
 class OneBackbone:
-    """A backbone that is made in the process in which it steps."""
+    """A backbone that is made at its first step, so in the process that runs it."""
 
     def __init__(self, place: Place = HOST) -> None:
         self._place = place
         self._made: Backbone | None = None
 
     def step(self, channel: socket.socket) -> None:
-        """Makes the backbone if there is none, and steps it."""
+        """Makes the backbone if there is none, and runs one step of it."""
         if self._made is None:
             remove_leftovers()
             self._made = Backbone(self._place)
@@ -182,7 +184,7 @@ class OneBackbone:
 
 
 class RemoteHead(Head):
-    """A head that sends its results to the test."""
+    """A head that sends the number of each frame that it has read through a socket to the test."""
 
     def __init__(self, results: socket.socket) -> None:
         super().__init__()
@@ -193,10 +195,10 @@ class RemoteHead(Head):
 
 
 class Child:
-    """A process that works until it is killed, and this side of a socket to it.
+    """A process that works until it is killed, and a socket to it.
 
     Args:
-        start: gets both sides of a socket, starts a process that has only the second side, and returns its id.
+        start: takes both sides of a socket, starts a process that has only the second side, and returns its id.
 
     Attributes:
         channel: this side of the socket.
@@ -210,12 +212,12 @@ class Child:
 
     @classmethod
     def forked(cls, work: Callable[[socket.socket], object]) -> Child:
-        """Returns a fork of this process, which starts in a millisecond."""
+        """Starts a fork of this process that calls ``work`` again and again. It starts within a millisecond."""
         return cls(lambda here, there: _fork(work, here, there))
 
     @classmethod
     def spawned(cls, policy: Policy) -> Child:
-        """Returns a backbone in a new process, because CUDA does not survive a fork."""
+        """Starts a backbone in a new process, because CUDA does not survive a fork. ``policy`` is that of its pool."""
         return cls(lambda _, there: _spawn(policy, there))
 
     def __enter__(self) -> Child:
@@ -226,7 +228,7 @@ class Child:
         self.channel.close()
 
     def kill(self) -> None:
-        """Kills the process as kill -9 does."""
+        """Kills the process with SIGKILL, if it still runs."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -259,10 +261,10 @@ def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] =
     Args:
         backbone: sends the frames.
         kills: how many heads to kill.
-        between: is called after each death.
+        between: called after each death.
 
     Returns:
-        How often the result of each frame came.
+        How often the result of each frame came, by the number of the frame.
     """
     rng = random.Random(1)
     results, from_heads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -296,7 +298,10 @@ def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] =
 
 
 def read_until_killed(head: Head, child: Child, life_s: float) -> list[int | None]:
-    """Reads all handles of a backbone, which is killed after ``life_s``. Returns what became of each handle."""
+    """Reads all handles of a backbone, and kills the backbone after ``life_s`` seconds.
+
+    Returns the result of ``Head.step`` for each handle.
+    """
     numbers = [
         head.step(child.channel) for _ in range(2 * SLOTS)
     ]  # more than the slots: they come back to the backbone

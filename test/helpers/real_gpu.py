@@ -1,4 +1,4 @@
-"""The GPU that tests use, and what it does not allow."""
+"""The GPU that tests use, and functions that skip a test if this GPU lacks something."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ SANITIZED = "TORCH_CUDA_SANITIZER" in os.environ  # PyTorch's stream sanitizer c
 
 
 def need(policy: Policy, shared: bool = False) -> None:
-    """Skip where this GPU has no such memory."""
+    """Skips the test if this GPU does not allow memory of a policy. Another process maps ``shared`` memory too."""
     if policy not in legal_policies(cuda.device_attributes(0), shared):
         pytest.skip(f"this GPU does not allow {policy.value}")
 
 
 def free_bytes() -> int:
-    """What the GPU has free once torch gave back what nobody uses; another thread may be recording meanwhile."""
+    """Returns the free bytes of the GPU's memory, after torch has given back unused memory.
+
+    Another thread may be recording a graph meanwhile.
+    """
     synchronize_device(GPU)
     empty_cache()
     return torch.cuda.mem_get_info(GPU)[0]
@@ -41,7 +44,7 @@ def work_of_the_gpu(run: Callable[[], object]) -> list[str]:
 
 
 def need_profiler() -> None:
-    """Skips a test where PyTorch's profiler cannot trace a GPU; fails it where a kernel that ran is missing."""
+    """Skips the test if PyTorch's profiler cannot trace a GPU. Fails it if the profiler misses a kernel that ran."""
     if ProfilerActivity.CUDA not in supported_activities():
         pytest.skip("PyTorch's profiler cannot trace this GPU")
     assert work_of_the_gpu(lambda: torch.ones(8, device=GPU)), "PyTorch's profiler lists no kernel, and one ran"

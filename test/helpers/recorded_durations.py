@@ -12,10 +12,10 @@ import pytest
 class RecordedDurations:
     """A plugin for pytest that writes the seconds of each test file, with the machine, to a JSON file.
 
-    With several workers, it belongs into the process that collects their reports.
+    With several workers, only the process that collects their reports may have the plugin.
 
     Args:
-        path: of the file.
+        path: the JSON file.
     """
 
     def __init__(self, path: Path) -> None:

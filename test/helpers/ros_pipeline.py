@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 
 def wait_for_match(node: Node, topic: str, count: int = 1) -> None:
-    """Waits until so many subscriptions match a node's publisher, and ``IntraProcessPublisher`` counts them."""
+    """Waits until ``count`` subscriptions match a node's publisher, and ``IntraProcessPublisher`` has counted them."""
     name = node.resolve_topic_name(topic)
     wait_until(
         lambda: {each.get_subscription_count() for each in node.publishers if each.topic_name == name} == {count},
@@ -49,8 +49,13 @@ class Pipeline:
 
     Args:
         context: the ROS context.
-        parameters: the parameters of each node that runs, by its name. Weights are
-            ``none`` and the engine is ``torch`` unless given.
+        parameters: the parameters of each node that runs, by a name of ``NODE_TYPES``. By default, ``weights`` is
+            ``none`` and ``engine`` is ``torch``.
+
+    Attributes:
+        namespace: the namespace of the nodes.
+        client: the client.
+        nodes: the nodes, by name; see ``add``.
     """
 
     def __init__(self, context: Context, **parameters: Mapping[str, Any]) -> None:
@@ -77,7 +82,13 @@ class Pipeline:
         self.close()
 
     def add(self, name: str, within: str = "", **values: Any) -> ManagedNode:
-        """Starts a node, which ``nodes`` has as ``NAME``, or as ``WITHIN/NAME`` if it is in a namespace of its own."""
+        """Starts a node, and returns it. ``nodes`` then has it as ``NAME``, or as ``WITHIN/NAME``.
+
+        Args:
+            name: the kind of node, a name of ``NODE_TYPES``.
+            within: a namespace of the node inside that of the pipeline; empty for none.
+            values: the parameters of the node.
+        """
         namespace = f"{self.namespace}/{within}" if within else self.namespace
         if name in ("backbone", "head"):
             # engine auto would compare the engines before each test
@@ -125,13 +136,13 @@ class Pipeline:
 
     @property
     def counts(self) -> LedgerCounts:
-        """The ledger's counts now, which must close at every instant."""
+        """The counts of the backbone's ledger now. Asserts that they are balanced."""
         counts = self.backbone.stage.ledger.counts()
         assert counts.balanced, counts
         return counts
 
     def settled(self, received: int) -> LedgerCounts:
-        """Returns the counts once so many frames came in and none is in flight."""
+        """Waits until ``received`` frames have come and none is in flight. Returns the counts."""
         wait_until(
             lambda: self.counts.received >= received and not self.counts.in_flight,
             lambda: f"{received} frames settled: {self.counts}",

@@ -1,4 +1,4 @@
-"""Executables of the package as real processes, and what they hold."""
+"""Runs executables of the package as real processes, and looks at their resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_S = 20.0  # how long a process may take to end by itself before it is killed
 
 
 def shared_memory_of(process: int) -> set[Path]:
-    """Returns the shared memory of Fast DDS that a process maps, without that of its whole domain."""
+    """Returns the files of Fast DDS's shared memory that a process maps. Leaves out ports, which a domain shares."""
     try:
         words = Path(f"/proc/{process}/maps").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -32,10 +32,10 @@ def shared_memory_of(process: int) -> set[Path]:
 class Process:
     """An executable of the package, started as ``ros2 run`` does. Its output is kept.
 
-    At the end of a ``with`` block it gets SIGTERM. It is killed only if it then does not end.
+    At the end of the ``with`` block, it gets SIGTERM. If it does not end within ``END_S`` seconds, it is killed.
 
     Attributes:
-        segments: the shared memory of Fast DDS that ``record_segments`` found.
+        segments: the files of Fast DDS's shared memory that ``record_segments`` found.
     """
 
     def __init__(self, executable: str, *arguments: str) -> None:
@@ -64,7 +64,7 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """Kills the process and all that it started."""
+        """Kills the process and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
@@ -77,13 +77,13 @@ class Process:
 
     @property
     def printed(self) -> str:
-        """Everything that it printed so far."""
+        """Everything that the process has printed so far."""
         self._printed.seek(0)
         return self._printed.read()
 
     @property
     def runs(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended."""
         return self._popen.poll() is None
 
     @property
@@ -93,21 +93,24 @@ class Process:
         return not self.runs or bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
 
     def maps(self, name: str) -> bool:
-        """Returns whether it has mapped a file with such a name, such as a library, or has ended."""
+        """Returns whether the process has mapped a file with ``name`` in its path, such as a library, or has ended."""
         return not self.runs or name in self._status("maps")
 
     def record_segments(self) -> None:
-        """Records which shared memory of Fast DDS it maps: its own, and that of others in its domain."""
+        """Records in ``segments`` which shared memory of Fast DDS the process maps: its own, and that of others."""
         self.segments = shared_memory_of(self._popen.pid) - self._others
 
     @property
     def slot_segments(self) -> set[Path]:
-        """The segments of slots that it has mapped."""
+        """The files in shared memory with slots that the process has mapped."""
         return {Path(word) for word in self._status("maps").split() if word.startswith("/dev/shm/split_infer_")}
 
     @property
     def leftovers(self) -> list[str]:
-        """What an ended process left behind, once the others of its domain have ended too."""
+        """What the ended process has left behind: shared memory of Fast DDS, and processes that it started.
+
+        It is correct only once all other processes of the domain have ended too.
+        """
         left = [str(segment) for segment in self.segments if segment.exists()]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, 0)
@@ -121,25 +124,41 @@ class Process:
             return ""
 
     def send(self, number: int) -> None:
-        """Sends it a signal."""
+        """Sends the process a signal."""
         self._popen.send_signal(number)
 
     def wait(self, seconds: float = START_S) -> int:
-        """Waits until it has ended and returns its exit code."""
+        """Waits until the process has ended, and returns its exit code.
+
+        Raises:
+            AssertionError: it still runs after ``seconds`` seconds.
+        """
         try:
             return self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still runs after {seconds:g} s; it printed:\n{self.printed}") from None
 
     def wait_until_printed(self, words: str, seconds: float = START_S) -> None:
-        """Waits until it has printed these words."""
+        """Waits until the process has printed ``words``.
+
+        Raises:
+            AssertionError: it has not printed them after ``seconds`` seconds, or has ended before.
+        """
         wait_until(lambda: words in self.printed or not self.runs, f"'{words}' printed", seconds)
         assert words in self.printed, self.printed
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The resources that a process holds, as the operating system sees them."""
+    """The resources that a process holds, as the operating system sees them.
+
+    Attributes:
+        at: when they were counted, in seconds of the steady clock.
+        memory: the resident memory, in bytes.
+        threads: the number of threads.
+        files: the number of open files.
+        segments: the number of mapped files in shared memory.
+    """
 
     at: float
     memory: int

@@ -36,7 +36,11 @@ RELIABLE = QoSProfile(depth=1000)
 
 
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_S) -> Any:
-    """Waits until ``condition`` returns something true, and returns that."""
+    """Waits until ``condition`` returns a true value, and returns this value.
+
+    Raises:
+        AssertionError: that did not happen within ``seconds`` seconds. The message has ``what`` was awaited.
+    """
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -65,22 +69,25 @@ class SpinningExecutor:
 
 
 class Received(list[Any]):
-    """A list of the messages that came in."""
+    """A list of the messages that a subscription has received."""
 
     def wait_for(self, count: int, seconds: float = WAIT_S) -> list[Any]:
-        """Waits for ``count`` messages and returns the first ones."""
+        """Waits for ``count`` messages, and returns the first ``count``."""
         wait_until(lambda: len(self) >= count, lambda: f"{count} messages; there are {len(self)}", seconds)
         return self[:count]
 
     def wait_for_one(
         self, condition: Callable[[Any], bool], what: str | Callable[[], str], seconds: float = WAIT_S
     ) -> Any:
-        """Waits for a message that meets the condition and returns the first one."""
+        """Waits for a message that meets the condition, and returns the first such message."""
         return wait_until(lambda: next(filter(condition, list(self)), None), what, seconds)
 
 
 class Client:
-    """A plain rclpy node that acts as a user. To the nodes under test it is remote, though it shares their process."""
+    """A plain rclpy node that acts as a user.
+
+    The nodes under test see it as a remote node, although it is in their process.
+    """
 
     def __init__(self, context: Context, namespace: str = "") -> None:
         self.node = Node("client", context=context, namespace=namespace, use_global_arguments=False)
@@ -94,14 +101,14 @@ class Client:
         self.node.destroy_node()
 
     def subscribe(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Received:
-        """Collects the messages on a topic, once it has a publisher."""
+        """Subscribes to a topic, and waits for a publisher. Returns the list to which received messages are added."""
         received = Received()
         self.node.create_subscription(message, topic, received.append, qos)
         wait_until(lambda: self.node.count_publishers(topic), f"a publisher of {topic}", START_S)
         return received
 
     def publisher(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Any:
-        """Returns a publisher, once its topic has a subscriber."""
+        """Makes a publisher, and returns it once its topic has a subscriber."""
         publisher = self.node.create_publisher(message, topic, qos)
         wait_until(publisher.get_subscription_count, f"a subscriber of {topic}", START_S)
         return publisher
@@ -123,13 +130,13 @@ class Client:
         return first.result()
 
     def set(self, node: str, **values: Any) -> list[str]:
-        """Sets parameters one by one, as ``ros2 param set`` does; returns why each was refused, or ''."""
+        """Sets parameters one by one, as ``ros2 param set`` does. Returns why each was refused; '' if it was not."""
         request = SetParameters.Request(parameters=_parameters(values))
         results = self.call(SetParameters, f"{node}/set_parameters", request).results
         return [result.reason if not result.successful else "" for result in results]
 
     def set_all(self, node: str, **values: Any) -> str:
-        """Sets parameters all at once or not at all; returns why they were refused, or ''."""
+        """Sets all parameters at once or none. Returns why they were refused; '' if they were not."""
         request = SetParametersAtomically.Request(parameters=_parameters(values))
         result = self.call(SetParametersAtomically, f"{node}/set_parameters_atomically", request).result
         return result.reason if not result.successful else ""
@@ -169,7 +176,10 @@ def image(
     padding: int = 0,
     seed: int = 0,
 ) -> Image:
-    """Returns an image of noise whose rows end with ``padding`` unused bytes."""
+    """Returns an image message of noise. Its rows end with ``padding`` unused bytes.
+
+    The seconds of its stamp are ``stamp // 1000``, and the nanoseconds ``stamp % 1000``.
+    """
     size = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}.get(encoding, 2)
     step = width * size + padding
     noise = random.Random(seed).randbytes(step * height)
@@ -178,7 +188,10 @@ def image(
 
 
 def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detections:
-    """Returns the detections in a message; of several labels with one name, it takes the first."""
+    """Returns the detections in a message.
+
+    ``labels`` are the names of the classes. If several classes have one name, the first is returned.
+    """
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     return Detections(
         np.array([corners(found) for found in message.detections], np.float32).reshape(-1, 4),

@@ -1,4 +1,4 @@
-"""How many schedules of the simulated GPU a test tries."""
+"""Settings of Hypothesis for tests that try several schedules (orders of work) of the simulated GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def drawn(count: int) -> settings:
-    """So many, the same ones each time; what fails is not made smaller, which would take minutes."""
+    """Returns settings with which a test tries ``count`` examples, the same ones in each run.
+
+    A failing example is not made smaller, because that would take minutes.
+    """
     return settings(
         max_examples=count,
         derandomize=True,

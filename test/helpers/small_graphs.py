@@ -19,14 +19,14 @@ any order, differ by less than 72 x 2^-24 = 4e-6 of the sum of their sizes, whic
 
 
 def weights() -> dict[str, Tensor]:
-    """The weights of the network, the same ones at each call."""
+    """Returns the weights of the network by name, the same ones at each call."""
     random = torch.Generator().manual_seed(7)
     shapes = {"w1": (CHANNELS, 3, 3, 3), "b1": (CHANNELS,), "w2": (CHANNELS, CHANNELS, 3, 3), "b2": (CHANNELS,)}
     return {name: 0.2 * torch.randn(shape, generator=random) for name, shape in shapes.items()}
 
 
 def images(count: int, seed: int = 0) -> Tensor:
-    """Noise, float32 (count, 3, SIDE, SIDE)."""
+    """Returns noise, float32 (count, 3, SIDE, SIDE)."""
     return torch.randn((count, *IMAGE_SHAPE), generator=torch.Generator().manual_seed(seed))
 
 
@@ -39,7 +39,7 @@ def in_torch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def small_graph(batch: str | int = "batch") -> OnnxGraph:
-    """The network as an ONNX graph, with a symbolic or a fixed batch."""
+    """Returns the network as an ONNX graph. ``batch`` is a symbol or a number."""
     nodes = [
         helper.make_node("Conv", ["images", "w1", "b1"], ["conv1"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["conv1"], ["first"]),
@@ -64,7 +64,15 @@ def graph_of(
     name: str = "small",
     types: dict[str, int] | None = None,
 ) -> OnnxGraph:
-    """A graph of these nodes. Inputs and outputs are given by name with their shapes, and are float32 by default."""
+    """Returns a graph of some nodes.
+
+    Args:
+        nodes: the nodes, in the order of execution.
+        inputs, outputs: the shapes of inputs and outputs, by name.
+        constants: the constants, by name.
+        name: the name of the graph.
+        types: types of ``onnx.TensorProto`` for inputs and outputs, by name; others are float32.
+    """
 
     def values(shapes: dict[str, list[str | int]]) -> list[onnx.ValueInfoProto]:
         return [

@@ -1,4 +1,4 @@
-"""Small models of one architecture with different weights, as of one network that was tuned for each camera."""
+"""Small models of one architecture with different weights, like one network that was fine-tuned for each camera."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def seeded_model(name: str, seed: int, *, side: int = 64, config: ExecutionConfi
     """Returns a model of the catalogue on the CPU whose results depend on its images.
 
     Args:
-        name: of the catalogue.
-        seed: of the weights.
-        side: of an image, in pixels.
-        config: how it runs.
+        name: the name of the model in the catalogue.
+        seed: the seed of the weights.
+        side: the side of an image, in pixels.
+        config: the execution config; None for the default.
     """
     entry, module = build_model(ModelSpec(name, "none"))
     entry = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
@@ -32,5 +32,5 @@ def seeded_model(name: str, seed: int, *, side: int = 64, config: ExecutionConfi
 
 
 def seeded_models(name: str, count: int, *, side: int = 64) -> dict[str, SplitModel]:
-    """Returns several such models by name: ``a``, ``b`` and so on."""
+    """Returns ``count`` models from ``seeded_model`` with different weights, by name: ``a``, ``b`` and so on."""
     return {chr(ord("a") + seed): seeded_model(name, seed, side=side) for seed in range(count)}

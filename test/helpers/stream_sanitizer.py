@@ -1,4 +1,7 @@
-"""PyTorch's stream sanitizer, made fit for several threads and for CUDA graphs."""
+"""Makes PyTorch's stream sanitizer work with several threads and with CUDA graphs.
+
+The sanitizer reports accesses of different streams to the same memory that nothing orders.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def check_every_thread(patch: pytest.MonkeyPatch) -> None:
-    """Has the sanitizer check the operations of all threads that start from now on, until ``patch`` is undone.
+    """Lets the sanitizer check the operations of all threads that start from now on, until ``patch`` is undone.
 
-    By itself it checks only the thread that imported torch, and here other threads do the work. It takes operations
-    that are recorded for operations that run, so the end of a recording counts as a wait for them. An event that was
-    asked and has passed counts as waited for, which the sanitizer does not see either. It does not see launches of
-    graphs. A graph's results that are read too early, and inputs that are written too early, therefore go
-    unnoticed.
+    Without this function, it checks only the thread that imported torch, but other threads do the work. The function
+    also tells the sanitizer about two waits that it does not see:
+
+    - It takes recorded operations for operations that run. The end of a recording therefore counts as a wait for them.
+    - An event that was queried and has passed counts as waited for.
+
+    The sanitizer does not see launches of graphs. If the results of a graph are read too early, or its inputs are
+    written too early, nothing is reported.
     """
     from torch.cuda import _sanitizer  # only here: its import has CUDA's calls traced
 
@@ -28,7 +34,7 @@ def check_every_thread(patch: pytest.MonkeyPatch) -> None:
     has_passed = torch.cuda.Event.query
 
     class Sanitized(TorchDispatchMode):
-        """Hands the operations of a thread to the sanitizer of the process."""
+        """Passes the operations of a thread on to the sanitizer of the process."""
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             return dispatch.__torch_dispatch__(func, types, args, kwargs)

@@ -1,4 +1,4 @@
-"""Runs the small detector in a pipeline whose weights are streamed, and collects its detections."""
+"""Runs the shapes detector in a pipeline with streamed weights, and collects its detections."""
 
 from __future__ import annotations
 
@@ -30,13 +30,22 @@ Scores = npt.NDArray[np.float32]
 
 
 def own_model() -> SplitModel:
-    """Returns a small detector that shares its weights with no other model, so that they can be released."""
+    """Returns a shapes detector that shares its weights with no other model, so that their memory can be freed."""
     entry = load_model(ModelSpec("shapes", "default", "cpu")).entry
     return SplitModel(TorchNetwork(entry, entry.build().eval()))
 
 
 class Run:
-    """The small detector in a pipeline, and its detections."""
+    """The shapes detector in a pipeline, and its detections.
+
+    Args:
+        head: the settings for the weights of the head; None for resident weights.
+
+    Attributes:
+        model: the model.
+        found: the detections of each picture that was fed last.
+        pipeline: the pipeline.
+    """
 
     def __init__(self, head: WeightsSettings | None = None) -> None:
         self.model = own_model()
@@ -54,14 +63,14 @@ class Run:
         return [each.scores for each in self.found]
 
     def settle(self) -> LedgerCounts:
-        """Waits for frames in flight after an error, and forgets the error."""
+        """Waits until no frame is in flight after an error, and clears the errors. Returns the counts of frames."""
         while self.pipeline.backbone.ledger.counts().in_flight:
             time.sleep(1e-3)
         self.pipeline.errors.clear()
         return self.pipeline.backbone.ledger.counts()
 
     def memory_share(self) -> float:
-        """Returns the part of the model's own weights in memory. The rest was released."""
+        """Returns the share of the model's own weights that is in memory, from 0 to 1. The rest was released."""
         state = state_of(graph_of(self.model)).values()
         return sum(tensor.untyped_storage().nbytes() for tensor in state) / sum(tensor.nbytes for tensor in state)
 
@@ -76,7 +85,10 @@ def change(run: Run, **changes: object) -> None:
 
 
 def same(found: list[Scores], expected: list[Scores]) -> bool:
-    """Compares bits. No layer is tiled, so each runs as with resident weights, wherever the model is split."""
+    """Returns whether scores are equal bit for bit.
+
+    They must be so at any split point: no layer is tiled, so each layer computes as with resident weights.
+    """
     return len(found) == len(expected) and all(map(np.array_equal, found, expected))
 
 
@@ -86,7 +98,7 @@ def packed_in(folder: Path) -> Path:
 
 
 def damage(path: Path) -> tuple[str, bytes]:
-    """Flips a bit of the first layer. Returns the layer's name, and the file as it was."""
+    """Flips a bit of the first layer in a packed file. Returns the layer's name, and the bytes of the file before."""
     whole, first = path.read_bytes(), read_header(path).pieces[0]
     with path.open("r+b") as file:
         file.seek(first.offset)

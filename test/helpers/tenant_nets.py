@@ -1,4 +1,4 @@
-"""Tiny models for tests of tenants: they name the shade of a uniform image, so a result tells which image it is of."""
+"""Tiny models for tests of tenants. They name the shade of a uniform image, so a result tells which image it is of."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class _Shades(nn.Module):
 
 
 def red() -> nn.Module:
-    """The model whose labels begin with ``red``."""
+    """Returns a model with labels that begin with ``red``."""
     return _Shades("red")
 
 
 def green() -> nn.Module:
-    """The model whose labels begin with ``green``."""
+    """Returns a model with labels that begin with ``green``."""
     return _Shades("green")
 
 
 def blue() -> nn.Module:
-    """The model whose labels begin with ``blue``."""
+    """Returns a model with labels that begin with ``blue``."""
     return _Shades("blue")
 
 
 def odd() -> ModelEntry:
-    """A detector that finds the same in each image: a box with a coordinate that is no number, and a square."""
+    """Returns a detector that finds two boxes in each image: one with a NaN coordinate, and a square."""
     boxes = torch.tensor([[1.0, 2.0, torch.nan, 4.0], [1.0, 2.0, 3.0, 4.0]])
     detections = Detections(boxes, torch.tensor([0.9, 0.8]), torch.tensor([0, 1]))
     return replace(find_model("shapes"), name="odd", decode=lambda outputs, limits: [detections for _ in outputs[0]])

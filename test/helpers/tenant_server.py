@@ -1,4 +1,4 @@
-"""A server of tenants under test, with its results and errors."""
+"""A server of tenants for tests. It collects its results and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,21 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Running:
-    """A server that keeps its results and errors. Its models are made by hand."""
+    """A server that stores its results and errors.
+
+    Args:
+        database: the file of the database of measurements.
+        models: the models of tenants, by name.
+        settings: the settings that all tenants share.
+        say: called with a model's key and a line about its split point.
+
+    Attributes:
+        errors: the tenant's name and the text of each error.
+        delivered: origin and detections of each result, by tenant.
+        ledgers: the ledgers that each tenant has had.
+        deliver_gate: while it is not set, results wait.
+        pipeline: the server.
+    """
 
     def __init__(
         self,
@@ -104,7 +118,7 @@ class Running:
         return self.pipeline.view.report(tenant, time.monotonic()).counts
 
     def check(self) -> None:
-        """Checks that all frames are accounted for and that each result is of its own tenant's frame."""
+        """Asserts that all frames are accounted for, and that each result belongs to a frame of its own tenant."""
         for name, ledgers in self.ledgers.items():
             published = 0
             for ledger in ledgers:
@@ -118,7 +132,7 @@ class Running:
 
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
-    """Makes all models run on two lanes, or with all cores, whatever their measured costs are."""
+    """Makes all models run on two lanes if ``lanes``, else on all cores, whatever their measured costs are."""
     for module in (server, warm_up):
         monkeypatch.setattr(module, "max_threads", lambda: 2)
     monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: lanes)

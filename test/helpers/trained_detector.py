@@ -1,4 +1,4 @@
-"""A trained detector that lies beside the project, and photographs for it. Nothing of it is committed."""
+"""A trained detector that lies beside the project and is not committed, and photographs for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MORE = ("camera", "coins", "clock", "cell", "text")  # of scikit-image, in which
 
 
 def trained_detector() -> Path:
-    """Returns the path of YOLOX-Nano, trained on COCO. Without it, the test is skipped."""
+    """Returns the path of YOLOX-Nano, trained on COCO. Skips the test if the file is missing."""
     for folder in Path(__file__).resolve().parents:
         if (folder / MODEL).is_file():
             return folder / MODEL
@@ -23,7 +23,7 @@ def trained_detector() -> Path:
 
 
 def photograph(name: str) -> np.ndarray:
-    """A photograph of scikit-image: uint8 (height, width, 3), blue first."""
+    """Returns a photograph of scikit-image, uint8 (height, width, 3) in BGR."""
     image = getattr(skimage.data, name)()
     if image.dtype == np.bool_:
         image = image.astype(np.uint8) * 255
@@ -32,7 +32,7 @@ def photograph(name: str) -> np.ndarray:
 
 
 def write_crops(folder: Path, names: tuple[str, ...], count: int, seed: int) -> list[Path]:
-    """Writes crops of photographs, every other one mirrored, and returns the files.
+    """Writes ``count`` random crops of each photograph, every other one mirrored, and returns the files.
 
     A crop has half to all of the photograph's height and width.
     """

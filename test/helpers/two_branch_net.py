@@ -1,4 +1,4 @@
-"""A small network of torch that other engines run as well. Two maps cross behind its split point ``left``."""
+"""A small torch network that other engines run as well. Two feature maps cross at its split point ``left``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREPROCESS = Preprocess(SIDE, SIDE)
 
 
 class TwoRoads(nn.Module):
-    """Blocks of which one passes a value by. Its logits, of about 1, differ between images."""
+    """A network with two branches: one passes by two blocks. The logits are about 1 in size and depend on the image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class TwoRoads(nn.Module):
 
 
 def two_roads(config: ExecutionConfig, preprocess: Preprocess = PREPROCESS) -> SplitModel:
-    """Returns the network with the same weights each time, on the CPU."""
+    """Returns the model on the CPU, with the same weights at each call. ``config`` says how it runs."""
     torch.manual_seed(SEED)
     entry = ModelEntry(
         name="two_roads",

@@ -1,4 +1,4 @@
-"""Two models that share a GPU, each with slots and staging under a memory policy of its own."""
+"""Runs two models that share a GPU. Each has slots and staging buffers under its own memory policy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from split_infer_ros.split.model import SplitModel
 
 
 class Neighbour:
-    """A model whose batches run on streams of its own, beside another one's.
+    """A model with its own streams, so that its batches run beside those of another model.
 
     Attributes:
-        plan: its slots, staging and backbone.
+        plan: the model's plan, with one slot.
     """
 
     def __init__(self, model: SplitModel, policy: Policy, batch_size: int) -> None:
@@ -46,7 +46,7 @@ class Neighbour:
         self._running: tuple[Lease, Fence, int] | None = None
 
     def launch(self, images: Sequence[Pixels]) -> None:
-        """Gives a batch to the GPU."""
+        """Gives a batch to the GPU, and does not wait for it."""
         lease = self.plan.pool.acquire()
         assert lease is not None
         loaded = self.plan.load(images, lease)
@@ -63,13 +63,16 @@ class Neighbour:
         return features
 
     def close(self) -> None:
-        """Frees slots and staging."""
+        """Frees the slots and staging buffers. Asserts that there was no error."""
         self._instance.close()
         assert self._errors == []
 
 
 def run_together(neighbours: Sequence[Neighbour], images: Sequence[Pixels]) -> tuple[list[tuple[Tensor, ...]], float]:
-    """Runs a batch of each at the same time. Returns their features, and the seconds until the CPU has read all."""
+    """Runs a batch of each model at the same time.
+
+    Returns the features of each, and the seconds until the CPU has read all features.
+    """
     begin = time.perf_counter()
     for neighbour in neighbours:
         neighbour.launch(images)

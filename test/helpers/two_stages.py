@@ -1,4 +1,4 @@
-"""Backbone and head stage together, on a model whose score is the brightness of the frame that it saw."""
+"""Runs a backbone stage and a head stage together. The score of a result is the brightness of its frame."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from split_infer_ros.split.torch_network import TorchNetwork
 
 
 class Brightness(nn.Module):
-    """The mean of red over the image."""
+    """Maps images to the mean of red over the image, (N, 1)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -
 
 
 class RecordingHead:
-    """A head that computes nothing.
+    """Stands in for a head. It only records what it is told.
 
     Attributes:
-        sent: the handles that it was given, each with the reader of its slot.
-        prepared: the models, split points and batch sizes that it was told to prepare.
+        sent: the submitted handles, each with the reader of its slot.
+        prepared: the models, split points and batch sizes to prepare.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,12 @@ class RecordingHead:
 
 
 class FakeTransport:
-    """A transport within the process. It calls ``publish`` with each handle."""
+    """A transport within the process. It calls ``publish`` with each handle.
+
+    Args:
+        publish: sends a handle to heads, and returns the number of heads.
+        lease_s: after how many seconds a lease ends.
+    """
 
     shared = False
 
@@ -118,9 +123,9 @@ class FakeTransport:
 
 
 class Stages:
-    """Both stages, with a gate at which the head waits before it delivers.
+    """Both stages, and a gate: while it is not set, the head waits before it delivers a result.
 
-    Leases are long, so a busy machine that holds up the head ends none. Tests about leases pass shorter ones.
+    Leases are long, so that none ends if a busy machine holds up the head. Tests about leases pass shorter ones.
     """
 
     def __init__(self, settings: StageSettings, lease_s: float = LONG_S) -> None:
@@ -148,7 +153,7 @@ class Stages:
         self.head.submit(handle, find_pool(handle.lease))
 
     def keep_unread(self) -> list[Handle]:
-        """Keeps handles from the head from now on. Returns the list to which they are appended."""
+        """From now on, does not send handles to the head. Returns the list to which they are added instead."""
         unread: list[Handle] = []
 
         def publish(handle: Handle) -> int:
@@ -170,7 +175,7 @@ class Stages:
         until(lambda: not self.backbone.ledger.counts().in_flight)
 
     def check_results(self) -> None:
-        """Checks that all frames are accounted for and that each result is of its own frame."""
+        """Asserts that all frames are accounted for, and that each result tells the brightness of its own frame."""
         counts = self.backbone.ledger.counts()
         assert counts.balanced
         assert counts.published == len(self.delivered)

@@ -1,8 +1,11 @@
 """Starts a model on streamed weights as a node does, and measures the memory of this process.
 
-`weightless_start.py MODEL RESIDENCY` prints JSON: ``start_bytes``, the peak from loading the model to the first result,
-and ``steady_bytes``, the peak of later passes, both without what the process took before; ``weight_bytes`` of the
-model; and the ``logits`` of the first image. A line before says whether the model started whole or weightless.
+`weightless_start.py MODEL RESIDENCY` first prints whether the model started whole or weightless. Then it prints JSON:
+
+- ``start_bytes``: the peak of memory from loading the model to the first result.
+- ``steady_bytes``: the peak of later passes. Both peaks leave out what the process had before.
+- ``weight_bytes``: the bytes of the model's weights.
+- ``logits``: the logits of the first image.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ BATCH, STEADY_PASSES = 16, 2
 
 
 def peak_bytes() -> int:
-    """Returns the most memory of this process since ``forget_peak``."""
+    """Returns the peak of this process's memory in bytes, since its start or the last ``forget_peak``."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def forget_peak() -> int:
-    """Lets the peak begin at what the process has now, and returns that."""
+    """Lets ``peak_bytes`` return the peak since now. Returns the bytes that the process has now."""
     gc.collect()
     trim()
     Path("/proc/self/clear_refs").write_text("5")
@@ -45,13 +48,13 @@ def forget_peak() -> int:
 
 
 def images_of(side: int) -> Tensor:
-    """Returns a batch of noise."""
+    """Returns ``BATCH`` images of noise, float32 (BATCH, 3, side, side), in channels last."""
     images = torch.rand(BATCH, 3, side, side, generator=torch.Generator().manual_seed(0))
     return images.contiguous(memory_format=torch.channels_last)
 
 
 def start(name: str, residency: str) -> tuple[SplitModel, StreamedPartition]:
-    """Loads a model, of which the backbone is the whole, and streams its weights."""
+    """Loads a model, and streams the weights of its backbone, which is the whole model."""
     settings = StageSettings(split_point="output", batch_size=BATCH, weights_residency=Residency(residency))
     model = load_streamable(ModelSpec(name, "none", "cpu"), settings)
     is_weightless = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(graph_of(model)).values())

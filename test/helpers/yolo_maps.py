@@ -1,4 +1,4 @@
-"""Where the predictions of a YOLO network lie in its outputs."""
+"""Checks where the predictions of a YOLO network lie in its outputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 def check_places(net: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
-    """Checks that predictions are ordered by level, row, column and anchor, on places of each map.
+    """Asserts that predictions are ordered by level, row, column and anchor, at some places of each feature map.
 
     Returns:
-        The network's results, and the shapes of the maps of its heads.
+        The network's results, and the shapes of the feature maps of its heads.
     """
     maps: list[Tensor] = []
     for head in net.heads:

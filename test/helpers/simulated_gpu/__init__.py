@@ -1,4 +1,4 @@
-"""A simulated GPU: work is done late, device memory is separate, and unordered accesses are reported."""
+"""A simulated GPU for tests. It does work late, has its own memory, and reports races: accesses without an order."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Simulates torch's caching allocator: blocks belong to streams, are reused at once, and are never cleaned."""
+"""Simulates torch's caching allocator: blocks of memory belong to streams, and are reused at once without cleaning."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Block:
         self.region = region
 
     def spoil(self) -> None:
-        """Overwrites the block, so stale reads are noticed. Of a large block, only the beginning is overwritten."""
+        """Overwrites the first ``SPOILT`` bytes of the block with NaN, so that reads of old values are noticed."""
         self.bytes[:SPOILT].fill_(POISON)
 
 
 class Use:
-    """One use of a block, which ends with the last tensor that lies there."""
+    """One use of a block by tensors. It ends when the last tensor that lies in the block is gone."""
 
     def __init__(self, allocator: Allocator, block: Block) -> None:
         self.block = block
@@ -56,10 +56,14 @@ class Use:
 
 
 class Allocator:
-    """Keeps blocks by pool and stream. Blocks of the common pool are freed on request, those of a graph with the graph.
+    """Keeps blocks by pool and stream.
+
+    Blocks of the common pool are freed by ``release``. Blocks of a graph's pool are freed once the graph is gone.
 
     Attributes:
-        left_open: pools into which allocation was begun and not ended, as a failed capture leaves them.
+        blocks: all blocks.
+        users: for each pool, how many graphs and ``MemPool`` objects use it.
+        left_open: pools into which an allocation was begun but not ended, as after a failed capture.
         entered: pools from which threads allocate now.
     """
 
@@ -90,7 +94,7 @@ class Allocator:
         return sum(block.region.size for block in self.blocks if block.in_use)
 
     def allocate(self, nbytes: int, queue: Queue) -> tuple[Tensor, Use]:
-        """Returns memory for a tensor, uint8 (at least ``nbytes``,), and the object that keeps it."""
+        """Returns memory for a tensor, uint8 (at least ``nbytes``,), and the object that keeps the memory in use."""
         self.drain()
         size = max(GRAIN, -(-nbytes // GRAIN) * GRAIN)
         pool = queue.capture.pool if queue.capture is not None else self._gpu.pool_of_thread or COMMON
@@ -109,11 +113,11 @@ class Allocator:
         return block.bytes, Use(self, block)
 
     def let_go(self, block: Block, streams: set[Queue]) -> None:
-        """Notes that the last tensor of a block went. This can happen on any thread, at any time."""
+        """Notes that the last tensor in a block is gone. Any thread may call this, at any time."""
         self._garbage.append((block, streams))
 
     def drain(self) -> None:
-        """Gives released blocks back to their streams."""
+        """Gives blocks that no tensor uses any longer back to their streams."""
         while self._garbage:
             block, streams = self._garbage.pop(0)
             block.region.use += 1
@@ -123,9 +127,10 @@ class Allocator:
         self._free_closed_pools()
 
     def release(self) -> None:
-        """Frees blocks that no tensor and no graph needs, unless a capture is under way or never ended.
+        """Frees the blocks that no tensor and no graph needs.
 
-        While a thread allocates from a pool, the common memory stays.
+        Does nothing while a capture is under way, or after one that never ended. While a thread allocates from a pool,
+        blocks of the common pool are not freed.
         """
         gpu = self._gpu
         self.drain()
@@ -135,12 +140,12 @@ class Allocator:
         self._free_blocks([block for block in idle if block.pool != COMMON or not self.entered])
 
     def open_pool(self, pool: PoolId, allocator: PoolAllocator | None) -> None:
-        """Opens a pool that lives as long as its ``MemPool``."""
+        """Opens the pool of a ``MemPool`` object. It stays open as long as this object exists."""
         self.users[pool] += 1
         self._allocators[pool] = allocator
 
     def close_pool(self, pool: PoolId) -> None:
-        """Notes that the ``MemPool`` of a pool went. This can happen on any thread, at any time."""
+        """Notes that the ``MemPool`` object of a pool is gone. Any thread may call this, at any time."""
         self._closed.append(pool)
 
     def _free_closed_pools(self) -> None:
@@ -153,7 +158,7 @@ class Allocator:
             self._free_blocks([block for block in self.blocks if block.pool == pool and not block.in_use])
 
     def is_of_graphs(self, pool: PoolId) -> bool:
-        """Returns whether the blocks of a pool belong to graphs, which may use them again as they like."""
+        """Returns whether the blocks of a pool belong to graphs. Graphs may use them again without asking."""
         return pool != COMMON and (pool not in self._allocators or self.users[pool] > 1)
 
     def _free_blocks(self, idle: Sequence[Block]) -> None:

@@ -1,4 +1,4 @@
-"""Graphs: work is recorded with the addresses that it has then, and each replay does it again."""
+"""Simulates the recording (capture) of graphs. Work is recorded with its addresses, and each replay does it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ PoolId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """The bytes that a recorded piece of work touches, and the use of the block to which they belonged."""
+    """The bytes that a recorded piece of work touches.
+
+    Attributes:
+        region: the allocation with the bytes.
+        start, end: offsets of the first byte and of the byte after the last, in the region.
+        writes: whether the work writes them.
+        use: ``Region.use`` when the work was recorded.
+        private: whether the region belongs to graphs.
+    """
 
     region: Region
     start: int
@@ -32,7 +40,15 @@ class Baked:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One recorded piece of work, and the steps that must come before it."""
+    """One recorded piece of work.
+
+    Attributes:
+        run: does the work.
+        queue: the stream in which it was recorded.
+        needs: the indices of the steps that must be done before it.
+        touches: the bytes that it touches.
+        place: where in the program it was recorded.
+    """
 
     run: Callable[[], object]
     queue: Queue
@@ -46,8 +62,13 @@ class Capture:
     """A recording that is under way.
 
     Attributes:
-        tails: of each queue that takes part, the steps that its next one comes after.
-        failure: why it cannot end well.
+        origin: the stream in which the recording was begun.
+        pool: the pool from which the recorded work gets memory.
+        mode: torch's ``capture_error_mode``, which says for which threads other calls are forbidden meanwhile.
+        thread: the thread that began the recording.
+        steps: the recorded steps.
+        tails: for each stream that takes part, the steps that its next step must come after.
+        failure: why the recording cannot succeed; empty if it can.
     """
 
     origin: Queue
@@ -62,19 +83,19 @@ class Capture:
         self.join(self.origin, [])
 
     def join(self, queue: Queue, needs: list[int]) -> None:
-        """Makes a queue part of the recording from now on."""
+        """Makes a stream part of the recording from now on. Its next step comes after the steps ``needs``."""
         self.tails[queue] = [*self.tails.get(queue, []), *needs]
         queue.capture = self
 
     def add(self, gpu: Gpu, queue: Queue, run: Callable[[], object], touches: list[Baked], place: str) -> None:
-        """Records work."""
+        """Records a piece of work of a stream."""
         if len(self.steps) == 1 and gc.isenabled():
             gc.collect()  # it may come at any time, and so it comes now
         self.steps.append(Step(run, queue, self.tails[queue], touches, place))
         self.tails[queue] = [len(self.steps) - 1]
 
     def unjoined(self) -> bool:
-        """Returns whether a queue was forked and not joined to the origin again."""
+        """Returns whether a stream was forked from the origin and not joined to it again."""
         seen: set[int] = set()
         todo = list(self.tails[self.origin])
         while todo:
@@ -96,7 +117,7 @@ class Graph:
         self._clock: Clock = {}
 
     def replay(self, queue: Queue, place: str) -> None:
-        """Launches the graph in a queue, after its own last launch."""
+        """Launches the graph in a stream, after the graph's last launch. ``place`` is the calling line, for reports."""
         gpu = self._gpu
         if queue.capture is not None:
             gpu.invalidate(queue.capture, "a graph was replayed in a stream that records another")
@@ -152,7 +173,7 @@ class Graph:
 
 
 def pool_ids() -> Callable[[], PoolId]:
-    """Returns a function that makes names for pools."""
+    """Returns a function that returns a new pool id at each call."""
     count = 0
 
     def make(*_: Any) -> PoolId:

@@ -1,4 +1,4 @@
-"""Vector clocks: which work of the others each host thread and each stream is ordered after."""
+"""Vector clocks. They tell, for each host thread and stream, after which work of the others it is ordered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 def join(into: Clock, other: Clock) -> None:
-    """Merges another clock into a clock."""
+    """Merges the clock ``other`` into the clock ``into``."""
     for actor, epoch in other.items():
         if into.get(actor, 0) < epoch:
             into[actor] = epoch
@@ -34,8 +34,8 @@ class Actor:
     """Something that does its work in order: a host thread, a stream, or a branch of a graph.
 
     Attributes:
-        name: as reports have it.
-        clock: what it knows; its own entry is the epoch in which it is.
+        name: the name in reports.
+        clock: for each actor, the last epoch that is known to be over. The actor's own entry is its current epoch.
     """
 
     def __init__(self, name: str) -> None:

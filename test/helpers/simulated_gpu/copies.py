@@ -1,4 +1,4 @@
-"""Copies between host and device: whether they wait, and when they read or write the host's memory."""
+"""Simulates copies between host and device: whether the host waits, and when its memory is read or written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copy(gpu: Gpu, into: Tensor, source: Tensor, non_blocking: bool = False) -> 
 
 
 def to_copy(gpu: Gpu, source: Tensor, **options: Any) -> Tensor:
-    """Simulates ``source.to(...)`` if that makes a new tensor."""
+    """Simulates a call ``source.to(...)`` that makes a new tensor; returns the tensor."""
     from simulated_gpu.operators import empty
 
     non_blocking = bool(options.pop("non_blocking", False))
@@ -45,7 +45,7 @@ def to_copy(gpu: Gpu, source: Tensor, **options: Any) -> Tensor:
 
 
 def to_host(gpu: Gpu, source: GpuTensor) -> Tensor:
-    """Returns the elements on the CPU, after the host has waited for them."""
+    """Returns a copy on the CPU. The host waits for the elements."""
     into = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype)
     _from_device(gpu, into, source, non_blocking=False)
     return into

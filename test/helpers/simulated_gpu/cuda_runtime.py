@@ -34,10 +34,14 @@ def _take_outlived(address: int) -> bool:
 
 
 class Runtime:
-    """Answers calls as the real binding does: with a status and the results. The enumerations are the real ones.
+    """Stands in for ``cuda.bindings.runtime``. A call returns a status and its results. Enumerations are the real ones.
+
+    Args:
+        gpu: the simulated GPU.
+        real: the real module.
 
     Attributes:
-        refuse: names of calls that fail from now on, and with which status' name.
+        refuse: calls that fail from now on: the name of the status that each returns, by the name of the call.
     """
 
     def __init__(self, gpu: Gpu, real: ModuleType) -> None:
@@ -60,7 +64,7 @@ class Runtime:
         return getattr(self._real, name)
 
     def status(self, name: str = "cudaSuccess") -> Any:
-        """Returns CUDA's error of a name."""
+        """Returns the CUDA status with a name."""
         return getattr(self._real.cudaError_t, name)
 
     def cudaGetErrorString(self, status: Any) -> tuple[Any, bytes]:
@@ -169,11 +173,14 @@ class Runtime:
         return (self.status(),)
 
     def end(self) -> None:
-        """Allows memory that is still there to be freed while another GPU is simulated."""
+        """Ends the simulation of this GPU. Its remaining memory may then be freed while another GPU is simulated."""
         _OUTLIVED.update(region.start for region in self._gpu.memory.regions() if region.is_shared)
 
     def as_tensor(self, owner: Any) -> GpuTensor:
-        """Returns a tensor on the GPU over memory of the host that CUDA can reach."""
+        """Returns a tensor on the GPU over memory of the host. CUDA must be able to reach this memory.
+
+        ``owner`` describes the memory by ``__cuda_array_interface__``.
+        """
         gpu, facts = self._gpu, owner.__cuda_array_interface__
         address, (nbytes,) = facts["data"][0], facts["shape"]
         with gpu.lock:

@@ -13,12 +13,12 @@ CudaError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 class Findings:
-    """Collects findings while a test runs, and raises them at its end.
+    """Collects what goes wrong while a test runs, and raises it at the end of the test.
 
     Attributes:
-        memory: with the races in it.
-        faults: what a real GPU would have answered with an error, sentences.
-        sticky: an error that every call raises from now on.
+        memory: all memory that the GPU can reach, with the races that were found.
+        faults: a sentence for each call to which a real GPU would have answered with an error.
+        sticky: the text of an error that every call raises from now on; empty if there is none.
     """
 
     def __init__(self) -> None:
@@ -32,26 +32,26 @@ class Findings:
         return self.memory.races
 
     def assert_clean(self) -> None:
-        """Raises if anything raced or would have failed on a real GPU."""
+        """Raises AssertionError if there was a race, or if a call would have failed on a real GPU."""
         assert not self.faults, self.findings()
         assert not self.races, self.findings()
 
     def assert_nothing_left(self) -> None:
-        """Raises if memory of the host is still page-locked or managed."""
+        """Raises AssertionError if memory that the host can reach is still page-locked or managed."""
         left = [region.name for region in self.memory.regions() if region.is_shared]
         assert not left, f"Nobody freed {', '.join(left)}."
 
     def findings(self) -> str:
-        """Returns all races and faults, a line each."""
+        """Returns the races and faults, one on each line, at most 20."""
         found = dict.fromkeys([*self.faults, *map(str, self.races)])
         return f"The simulated GPU found {len(found)} faults.\n" + "\n".join(list(found)[:20])
 
     def error(self, sentence: str) -> RuntimeError:
-        """Returns an error as torch raises it."""
+        """Returns an error like those of CUDA that torch raises."""
         return CudaError(f"CUDA error: {sentence}")
 
     def fault(self, sentence: str) -> NoReturn:
-        """Notes and raises an error that a real GPU would give."""
+        """Records in ``faults``, and raises, an error that a real GPU would return."""
         self.faults.append(f"{sentence} ({place_of_call()})")
         raise CudaError(f"CUDA error: {sentence}")
 

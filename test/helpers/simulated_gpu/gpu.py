@@ -26,19 +26,20 @@ RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 
 class Gpu(Findings):
-    """One GPU, on which no work is done before somebody waits for it.
+    """A simulated GPU. It does no work before somebody waits for the work.
 
     Args:
-        choose: decides the order among what may advance; by chance unless given.
-        total: bytes of memory.
+        choose: chooses which of several pieces of work is done next; by default at random.
+        total: the bytes of device memory.
         absent: CUDA's device attributes that are 0; all others are 1.
 
     Attributes:
-        page_lockable: bytes of the host's memory that can be page-locked.
-        fail_captures: so many recordings fail from now on.
-        generator_records: the generator of random numbers is part of a recording, and so refuses others.
+        page_lockable: how many bytes of the host's memory can be page-locked.
+        fail_captures: how many of the next recordings fail.
+        generator_records: whether the generator of random numbers takes part in a recording, and so refuses others.
         calls: names of the calls into CUDA's run-time API, in order.
-        kernels: operators that were launched, with the types of their tensors. A GPU loads each at its first launch.
+        kernels: the operators that were launched, with the dtypes of their tensors. A real GPU loads each at its first
+            launch.
     """
 
     def __init__(self, choose: Choose | None = None, total: int = TOTAL, absent: Sequence[str] = ()) -> None:
@@ -67,7 +68,7 @@ class Gpu(Findings):
 
     @property
     def free_bytes(self) -> int:
-        """The free bytes of the device's memory. Where pages come late, untouched managed memory takes none."""
+        """The free bytes of the device's memory. If ``pages_come_late``, untouched managed memory takes none."""
         managed = [region for region in self.memory.regions() if region.kind == "managed"]
         taken = sum(region.size for region in managed if region.resident or not self.pages_come_late)
         return self.total - self.allocator.reserved_on_device - taken
@@ -102,7 +103,7 @@ class Gpu(Findings):
             return self._dealt[(self._deal - 1) % DEALT]
 
     def queue_of(self, handle: int) -> Queue:
-        """Returns the stream of a number."""
+        """Returns the stream with CUDA's number ``handle``. If there is none, that is a fault."""
         for queue in self.processor.queues:
             if queue.handle == handle:
                 return queue
@@ -119,7 +120,7 @@ class Gpu(Findings):
 
     @property
     def pool_of_thread(self) -> PoolId | None:
-        """The pool from which the calling thread's tensors get memory; None for the common one."""
+        """The pool from which the calling thread's tensors get memory; None for the common pool."""
         return getattr(self._threads, "pool", None)
 
     @pool_of_thread.setter
@@ -128,7 +129,7 @@ class Gpu(Findings):
 
     @property
     def capture_mode_of_thread(self) -> int:
-        """How the thread respects recordings, as CUDA numbers it; with 2 (relaxed), it may allocate."""
+        """The calling thread's capture mode, by CUDA's numbers. With 2 (relaxed), the thread may allocate meanwhile."""
         return getattr(self._threads, "capture_mode", 0)
 
     @capture_mode_of_thread.setter
@@ -145,16 +146,16 @@ class Gpu(Findings):
         return actor
 
     def threads(self) -> list[Actor]:
-        """Returns all host threads that were ever seen."""
+        """Returns the actors of all host threads that have used the GPU."""
         return list(self._actors)
 
     def is_page_locked(self, plain: Tensor) -> bool:
-        """Returns whether CUDA can copy from or to this memory of the host while the host goes on."""
+        """Returns whether a tensor's memory is page-locked: CUDA can then copy from or to it while the host goes on."""
         region = self.memory.find(plain.data_ptr())
         return region is not None and region.kind in ("mapped", "registered")
 
     def touches_shared(self, tree: object) -> bool:
-        """Returns whether one of these tensors lies in memory that the device can reach."""
+        """Returns whether any tensor in ``tree`` lies in memory that the device can reach."""
         return any(
             isinstance(each, Tensor) and _has_bytes(each) and self.memory.find(each.data_ptr()) is not None
             for each in tree_leaves(tree)
@@ -163,7 +164,14 @@ class Gpu(Findings):
     def launch(
         self, queue: Queue, run: Callable[[], object], tensors: Sequence[tuple[Tensor, bool]], place: str = ""
     ) -> None:
-        """Gives a stream work that reads or writes (True) these tensors."""
+        """Gives a piece of work to a stream.
+
+        Args:
+            queue: the stream.
+            run: does the work.
+            tensors: the tensors that the work touches, each with True if it is written.
+            place: the calling line, for reports; by default found out.
+        """
         with self.lock:
             self.check()
             self.allocator.drain()
@@ -188,7 +196,10 @@ class Gpu(Findings):
             host.step()
 
     def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
-        """Notes that work of a stream, or of a branch of a graph, touches memory."""
+        """Notes that work of a stream, or of a branch of a graph, touches memory, and reports races.
+
+        The arguments are those of ``MemoryMap.touch``.
+        """
         if region.attached is not None and region.attached is not actor:
             owner = region.attached if isinstance(region.attached, str) else region.attached.name  # type: ignore[attr-defined]
             self.fault(f"{actor.name} touches {region.name}, which is attached to {owner}.")
@@ -196,7 +207,7 @@ class Gpu(Findings):
         self.memory.touch(region, start, end, actor, clock, writes, place)
 
     def host_touches(self, plain: Tensor, writes: bool) -> None:
-        """Notes that the calling thread touches memory of the host, which the device may reach as well."""
+        """Notes that the calling thread touches a tensor on the host. Reports races if the GPU can reach the tensor."""
         if not _has_bytes(plain):
             return
         with self.lock:
@@ -237,7 +248,7 @@ class Gpu(Findings):
             self.wait(queue.last, queue.clock)
 
     def wait_for_all(self) -> None:
-        """Makes the calling thread wait for the whole device, which fails while anybody records."""
+        """Makes the calling thread wait for the whole device. That fails while any thread records."""
         with self.lock:
             self.check()
             self.allocator.drain()
@@ -250,7 +261,7 @@ class Gpu(Findings):
                 self.wait(None, queue.clock)
 
     def capture_of_this_thread(self) -> Capture | None:
-        """Returns the recording whose rules hold for the calling thread; None if the thread chose relaxed rules."""
+        """Returns the recording whose rules the calling thread must follow; None if there is none."""
         if self.capture_mode_of_thread == RELAXED:
             return None
         for capture in self.captures:
@@ -259,13 +270,13 @@ class Gpu(Findings):
         return None
 
     def forbid(self, what: str) -> None:
-        """Raises if the calling thread records, and ends its recording."""
+        """Raises an error, and spoils the recording, if a recording forbids the call ``what`` to this thread."""
         capture = self.capture_of_this_thread()
         if capture is not None:
             self.invalidate(capture, what)
 
     def invalidate(self, capture: Capture, what: str) -> NoReturn:
-        """Ends a recording, and raises the reason."""
+        """Spoils a recording, so that it cannot succeed, and raises the reason ``what``."""
         capture.failure = capture.failure or what
         raise CudaError(
             f"CUDA error: operation not permitted when stream is capturing ({CAPTURING}): {what} ({place_of_call()})"

@@ -1,4 +1,4 @@
-"""Orders host threads by the locks, queues, starts and joins that they share."""
+"""Watches in which order host threads work: by the locks and queues that they share, and by starts and joins."""
 
 from __future__ import annotations
 
@@ -74,12 +74,15 @@ class _ReentrantLock(_Passes):
 
 
 def lock_classes(gpu: Gpu) -> tuple[type, type]:
-    """Returns the substitutes of ``threading.Lock`` and ``threading.RLock``."""
+    """Returns substitutes for ``threading.Lock`` and ``threading.RLock``. They order a thread after earlier holders."""
     return type("Lock", (_Lock,), {"gpu": gpu}), type("RLock", (_ReentrantLock,), {"gpu": gpu})
 
 
 def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Callable[[], Any]) -> Callable[..., None]:
-    """Returns a ``Thread.start`` that orders the thread after its parent and runs it inside ``entered``."""
+    """Returns a substitute for ``Thread.start``.
+
+    It orders the new thread after its parent, and runs it inside the context that ``entered`` returns.
+    """
 
     def start_watched(thread: threading.Thread) -> None:
         host = gpu.host()
@@ -104,7 +107,7 @@ def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Calla
 
 
 def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
-    """Returns a ``Thread.join`` that orders the caller after the thread."""
+    """Returns a substitute for ``Thread.join``. It orders the caller after the end of the thread."""
 
     def join_watched(thread: threading.Thread, timeout: float | None = None) -> None:
         wait(thread, timeout)
@@ -115,7 +118,7 @@ def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
 
 
 def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a cached function that orders its callers after the thread that computed the result."""
+    """Returns a substitute for a cached function. It orders callers after the threads that computed results."""
     clock: Clock = {}
 
     @functools.wraps(remembered)
@@ -135,7 +138,10 @@ def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Published:
-    """An attribute that threads read without a lock. The interpreter's own lock makes that safe."""
+    """Replaces an attribute that threads read without a lock. A reader is ordered after the threads that wrote it.
+
+    Reading without a lock is safe, because Python's interpreter has a lock of its own.
+    """
 
     def __init__(self, gpu: Gpu, name: str) -> None:
         self._gpu, self._name = gpu, f"_published_{name}"

@@ -36,11 +36,14 @@ _torch_same_type = torch._has_compatible_shallow_copy_type
 
 @contextmanager
 def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
-    """Runs everything in the block that uses ``cuda`` on a simulated GPU.
+    """Runs everything that uses ``cuda`` inside the ``with`` block on a simulated GPU, which it yields.
+
+    Args:
+        gpu: the simulated GPU; None makes one.
 
     Raises:
-        AssertionError: at the end, if anything raced, or a real GPU would have refused something. A test that expects
-            this looks at it and clears it.
+        AssertionError: at the end, if there was a race, or if a real GPU would have refused a call. A test that
+            expects such findings must remove them from the GPU before.
     """
     gpu = gpu or Gpu()
     runtime = Runtime(gpu, importlib.import_module(_BINDING))

@@ -1,4 +1,4 @@
-"""All memory that a GPU can reach and its last accesses. Each conflicting pair of accesses must be ordered."""
+"""All memory that a GPU can reach, with the last accesses. Accesses that conflict and are not ordered are races."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from simulated_gpu.clocks import Actor, Clock
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that an actor read or wrote, with the actor's epoch and the place in the program."""
+    """An access to bytes of a region.
+
+    Attributes:
+        start, end: offsets of the first byte and of the byte after the last.
+        actor: the host thread, stream or branch that read or wrote the bytes.
+        epoch: the epoch of the actor at the access.
+        writes: whether it wrote the bytes.
+        place: the line in the program.
+    """
 
     start: int
     end: int
@@ -27,7 +35,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two unordered accesses to the same bytes, of which at least one is a write."""
+    """Two accesses to the same bytes that nothing orders. At least one of them is a write.
+
+    Attributes:
+        region: the name of the region.
+        first, second: the accesses, in the order in which they were noticed.
+    """
 
     region: str
     first: Access
@@ -47,11 +60,13 @@ class Region:
 
     Attributes:
         kind: ``device``, ``mapped`` (page-locked by CUDA), ``registered``, ``managed`` or ``pageable``.
-        name: as reports have it.
-        live: False once it was freed.
-        use: of a device block, how often it was handed out.
-        attached: of managed memory that both sides may not touch at once: None (all), ``host``, or a stream.
-        resident: of managed memory, whether the device touched it last and so has its pages.
+        name: the name in reports.
+        live: False once the allocation was freed.
+        use: for a block of the allocator, how often it was given back.
+        attached: who may touch managed memory, if host and device may not do so at once: None (all), ``host``, or a
+            stream.
+        resident: for managed memory, whether the device touched it last, and so has its pages.
+        accesses: the last accesses that later ones are compared with.
     """
 
     start: int
@@ -85,7 +100,7 @@ class MemoryMap:
         return self._shared > 0
 
     def add(self, region: Region) -> Region:
-        """Adds a region."""
+        """Adds a region, and returns it."""
         insort(self._starts, region.start)
         self._regions[region.start] = region
         self._shared += region.is_shared
@@ -100,7 +115,7 @@ class MemoryMap:
             self._shared -= region.is_shared
 
     def find(self, address: int) -> Region | None:
-        """Returns the region that holds an address."""
+        """Returns the region that contains an address; None if there is none."""
         index = bisect_right(self._starts, address) - 1
         if index < 0:
             return None
@@ -112,7 +127,16 @@ class MemoryMap:
         return [self._regions[start] for start in self._starts]
 
     def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
-        """Checks an access against those before it, and stores it. Offsets count from the region's first byte."""
+        """Compares an access with earlier ones, stores it, and adds races to ``races``.
+
+        Args:
+            region: the region.
+            start, end: offsets of the first byte and of the byte after the last, from the region's first byte.
+            actor: who reads or writes.
+            clock: the work after which the access is ordered.
+            writes: whether the bytes are written.
+            place: the line in the program.
+        """
         mine = Access(start, end, actor, clock.get(actor.number, 0), writes, place)
         kept = []
         for other in region.accesses:

@@ -1,4 +1,4 @@
-"""Simulates ``torch.cuda.MemPool`` and the part of CUDA that the package's own allocators call from C."""
+"""Simulates ``torch.cuda.MemPool``, and the functions of CUDA that the package's own allocators call from C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes
 
 
 class PoolAllocator:
-    """An allocator from two C functions, as torch takes them.
+    """An allocator that consists of two C functions, as torch accepts it.
 
     Args:
         allocate: the address of ``void *(size_t size, int device, void *stream)``.
@@ -41,7 +41,7 @@ class PoolAllocator:
 
 
 class MemPool:
-    """A pool of torch, whose memory comes from its allocator."""
+    """A memory pool of torch. Its memory comes from ``allocator``; None for torch's own."""
 
     gpu: Gpu  # of the subclass that ``torch_api`` makes
 
@@ -62,7 +62,7 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(gpu: Gpu, pool: MemPool) -> Iterator[None]:
-    """Gives the calling thread memory from a pool. Like torch, it refuses a pool that is in use already."""
+    """Makes the calling thread's tensors lie in a pool inside the ``with`` block. Like torch, refuses a pool in use."""
     with gpu.lock:
         if pool.id in gpu.allocator.entered:
             gpu.fault("beginAllocateToPool: already recording to mempool_id.")
@@ -79,7 +79,7 @@ def use_mem_pool(gpu: Gpu, pool: MemPool) -> Iterator[None]:
 
 
 def runtime_library(gpu: Gpu) -> SimpleNamespace:
-    """Returns functions with the names and C types of CUDA's, which call the simulated run-time API."""
+    """Returns functions with the names and C types of CUDA's functions. They call the simulated run-time API."""
     runtime = gpu.runtime  # type: ignore[attr-defined]
 
     def allocate(name: str) -> Any:

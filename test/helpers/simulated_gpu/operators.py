@@ -24,7 +24,7 @@ _UNSUPPORTED = {aten.set_, aten.resize_, aten._resize_output_}
 
 
 class Simulation(TorchDispatchMode):
-    """Makes a thread's tensors for ``cuda`` on the simulated GPU, and watches the host's accesses."""
+    """Makes a thread's tensors for ``cuda`` on the simulated GPU, and watches its accesses, while this mode is on."""
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def _kind(func: Any) -> _Kind:
 
 
 def dispatch(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    """Runs an operator as a machine with this GPU would."""
+    """Runs an operator of torch as on a machine with this GPU, and returns its result."""
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     on_gpu = any(isinstance(each, GpuTensor) for each in tensors)
     target = kwargs.get("device")
@@ -135,7 +135,7 @@ def _make(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
-    """Returns a tensor of a size, strides and type, in memory of the current stream."""
+    """Returns a new tensor with the size, strides and dtype of ``like``, in memory of the current stream."""
     nbytes = 0
     if like.numel():
         nbytes = (

@@ -1,4 +1,4 @@
-"""Streams as queues of work that is done late, in any order that their dependencies allow."""
+"""Streams as queues of work. The work is done late, in any order that its dependencies allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ Choose = Callable[[int], int]  # given how many may advance, the number of the o
 
 
 class Work:
-    """A piece of work. A stream does it after its earlier work and after the work of others that it needs."""
+    """A piece of work. Its stream does it after all earlier work, and after the work of other streams in ``needs``.
+
+    Attributes:
+        run: does the work; None for an event.
+        queue: the stream.
+        needs: the work of other streams that must be done before.
+        done: whether it is done.
+    """
 
     __slots__ = ("done", "needs", "queue", "run")
 
@@ -32,10 +39,12 @@ class Queue(Actor):
     """One CUDA stream.
 
     Attributes:
-        handle: CUDA's number of it.
-        capture: what is being recorded here, if anything.
-        alive: False once it was destroyed.
-        given: how many pieces of work it was given; events do not count.
+        handle: CUDA's number of the stream.
+        capture: the recording in which the stream takes part; None if there is none.
+        alive: False once the stream was destroyed.
+        given: how many pieces of work it was given, without events.
+        last: the work that was given last.
+        needs: the work of other streams that must be done before the next work.
     """
 
     def __init__(self, name: str, handle: int) -> None:
@@ -49,7 +58,7 @@ class Queue(Actor):
         self._waiting: deque[Work] = deque()
 
     def append(self, run: Callable[[], object] | None) -> Work:
-        """Appends work."""
+        """Adds work to the end of the queue, and returns it. ``run`` is None for an event."""
         self.last = Work(run, self, self.needs)
         self.needs = []
         self.given += run is not None
@@ -58,7 +67,7 @@ class Queue(Actor):
 
     @property
     def head(self) -> Work | None:
-        """The next work of this stream."""
+        """The next work of this stream; None if there is none."""
         return self._waiting[0] if self._waiting else None
 
     @property
@@ -67,7 +76,7 @@ class Queue(Actor):
         return not self._waiting
 
     def advance(self, idle: bool = False) -> None:
-        """Does the next work, or skips it if ``idle``."""
+        """Does the next work. If ``idle``, only marks it as done."""
         work = self._waiting.popleft()
         work.done = True
         run, work.run, work.needs = work.run, None, []
@@ -81,8 +90,11 @@ class Processor:
     """Does the work of all queues. No work is done before somebody waits for it.
 
     Args:
-        choose: the order among queues that may advance.
-        fail: raises what a GPU raises whose kernel fails, as whoever waits next is told.
+        choose: chooses which of several streams does its next work.
+        fail: called with the error of a kernel that failed. It raises the error that CUDA then raises.
+
+    Attributes:
+        queues: all streams.
     """
 
     def __init__(self, choose: Choose, fail: Callable[[Exception], NoReturn]) -> None:
@@ -92,7 +104,7 @@ class Processor:
         self._lost = False  # a kernel failed: whatever else is given is not done
 
     def finish(self, work: Work | None) -> None:
-        """Does this work and what it depends on. By chance, work of another queue comes before."""
+        """Does a piece of work, after all that it depends on. By chance, work of other streams is done in between."""
         stack = [work] if work is not None else []
         while stack:
             wanted = stack[-1]
@@ -111,7 +123,7 @@ class Processor:
                 self._advance(head.queue)
 
     def finish_all(self) -> None:
-        """Does all work, in any order."""
+        """Does all work of all streams, in any order that the dependencies allow."""
         while busy := [queue for queue in self.queues if not queue.is_idle]:
             self.finish(busy[self._choose(len(busy))].last)
 

@@ -15,8 +15,9 @@ class GpuTensor(Tensor):
     """A tensor on the simulated GPU.
 
     Attributes:
-        plain: the same elements as the simulation sees them; on a CPU tensor nobody else may look there.
-        keeper: keeps the memory, as long as any tensor lies in it.
+        plain: a CPU tensor over the same bytes. Only the simulation may use it.
+        keeper: an object that keeps the memory in use, as long as any tensor lies in it.
+        gpu: the simulated GPU.
     """
 
     plain: Tensor
@@ -27,7 +28,7 @@ class GpuTensor(Tensor):
 
     @staticmethod
     def make(gpu: Gpu, plain: Tensor, keeper: object, inference: bool) -> GpuTensor:
-        """Returns a tensor over these elements. It is an inference tensor exactly if torch's own would be."""
+        """Returns a tensor on the GPU over the elements of ``plain``, which is an inference tensor if ``inference``."""
         with torch.inference_mode(inference):
             made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 GpuTensor,
@@ -51,11 +52,11 @@ class GpuTensor(Tensor):
         return self.plain.data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Returns the tensor's storage, of which only the size is used."""
+        """Returns the tensor's storage. Only its size may be used."""
         return self.plain.untyped_storage()
 
     def record_stream(self, stream: Any) -> None:
-        """Keeps the tensor's memory until a stream has done the work that it has now, as torch does."""
+        """As in torch, the tensor's memory is not reused before ``stream`` has done the work that it has by then."""
         self.keeper.streams.add(stream.queue)  # type: ignore[attr-defined]
 
     def is_pinned(self, device: object = None) -> bool:
@@ -63,11 +64,11 @@ class GpuTensor(Tensor):
         return False
 
     def tolist(self) -> Any:
-        """Returns the elements, after the host has waited for them."""
+        """Returns the elements as a list. The host waits for them."""
         return self.cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Returns a copy on the host, after the host has waited for it. Without ``force``, torch refuses."""
+        """Returns a copy on the host, which waits for it. Without ``force``, it raises TypeError, like torch."""
         if not force:
             raise TypeError("can't convert cuda:0 device type tensor to numpy.")
         return self.cpu().numpy()

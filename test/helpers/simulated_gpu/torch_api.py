@@ -14,7 +14,7 @@ from simulated_gpu.torch_streams import Event, Stream
 
 
 def torch_api(gpu: Gpu) -> SimpleNamespace:
-    """Returns the substitutes for the attributes of ``torch.cuda``, by name."""
+    """Returns substitutes for attributes of ``torch.cuda``, under the same names."""
 
     def bound(cls: type) -> type:
         return type(cls.__name__.strip("_"), (cls,), {"gpu": gpu})

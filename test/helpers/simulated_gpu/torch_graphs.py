@@ -8,7 +8,7 @@ from simulated_gpu.gpu import Gpu
 
 
 class CudaGraph:
-    """A graph, before, while and after it is recorded."""
+    """Stands in for torch's graph: it can be recorded once, and then replayed."""
 
     gpu: Gpu
 
@@ -84,7 +84,10 @@ class CudaGraph:
 
 
 class Generator:
-    """A generator of random numbers. Like torch 2.11's, it keeps recording if the end of a capture failed."""
+    """Stands in for torch's generator of random numbers.
+
+    As in torch 2.11, it stays part of a recording that failed at its end.
+    """
 
     gpu: Gpu
 

@@ -11,7 +11,7 @@ from simulated_gpu.queues import Queue, Work
 
 
 class Stream:
-    """A stream of torch or of other code."""
+    """Stands in for torch's stream. Without ``queue``, it is the next of torch's 32 streams."""
 
     gpu: Gpu  # of the subclass that ``torch_api`` makes
 
@@ -54,7 +54,7 @@ class Stream:
 
 
 class Event:
-    """A point in the work of a stream or of a recording."""
+    """Stands in for torch's event: a point in the work of a stream or of a recording."""
 
     gpu: Gpu
 
