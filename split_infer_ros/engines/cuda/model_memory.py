@@ -31,13 +31,13 @@ class ModelMemory:
 
     @classmethod
     def open(cls, place: Place, covers_model: bool) -> ModelMemory:
-        """Makes the pools of a plan.
+        """Makes the pools of a plan. The model's weights are not in them; the caller places them by ``policy``.
 
         Args:
             place: the plan's memory policy, and the backbone's device.
-            covers_model: whether weights and activations should lie in memory of the policy. If not, they lie in
-                torch's common memory. They also lie there if torch cannot allocate memory of the policy on this
-                machine. ``note`` then says so.
+            covers_model: whether both pools should be of the plan's policy. If not, both are torch's common memory,
+                and ``note`` is empty. If torch cannot allocate memory of the policy on this machine, both are torch's
+                common memory too, and ``note`` says why.
         """
         note = ""
         if covers_model:

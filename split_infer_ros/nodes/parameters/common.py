@@ -68,7 +68,7 @@ class ModelParameters(LoadParameters):
 
 @dataclass(frozen=True)
 class TraceParameters(NodeParameters):
-    """The parameters of every node that runs backbones."""
+    """The parameter for the file of a trace of batches. Every node that runs backbones has it."""
 
     PURPOSE: ClassVar[str] = COMPUTING
 

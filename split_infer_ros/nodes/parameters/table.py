@@ -96,7 +96,7 @@ def family(names: str, prefix: str, table: type[Any]) -> Any:
 
 @dataclass(frozen=True)
 class NodeParameters:
-    """The parameters of every node."""
+    """The parameters that every node has."""
 
     PURPOSE: ClassVar[str] = "The node"
 
