@@ -11,6 +11,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.guarded import guarded
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
 
 
@@ -41,7 +42,7 @@ class Admission:
         self._tenants = tenants
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._on_error = on_error
+        self._on_error = guarded(on_error)
         self.is_open = False
         self.is_lost = False
 
@@ -68,11 +69,11 @@ class Admission:
         Returns:
             The reason under which those frames were dropped. The caller drops batches in flight under it, too.
         """
-        reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN
         with self._changed:
             self.is_open, self._dispatcher.is_draining = False, True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.is_idle, drain_s)
+            reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN  # it may be lost meanwhile
             drop(self._waiting.clear(), reason)
         return reason
 
@@ -142,6 +143,8 @@ class Intake:
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Waits while it is full, on a thread of the sender; returns whether there is room."""
+        if not self.is_full:  # usual, and asked for each image
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout_s)
 
