@@ -15,7 +15,7 @@ from split_infer_ros.server.plan import Plan
 class CoRuns:
     """A model's tasks and plans for co-runs. The plans share slots and staging with the model's own plan.
 
-    Callers hold the server's lock.
+    Callers hold the server's lock, except of ``reason``.
 
     Args:
         instance: the model's instance.
@@ -42,9 +42,10 @@ class CoRuns:
     @property
     def reason(self) -> str:
         """Text that a report appends to the reason for the model's policy; empty if there are no plans for co-runs."""
-        if not self.plans:
+        policies = tuple(self.plans)  # at once, because reports do not hold the lock
+        if not policies:
             return ""
-        others = " and ".join(policy.value for policy in self.plans)
+        others = " and ".join(policy.value for policy in policies)
         return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
