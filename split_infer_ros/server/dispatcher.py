@@ -252,6 +252,7 @@ class Dispatcher:
             if not self._measurer.finish(measurement):
                 return
             self._stale = True
+        self._table.save_costs()  # without the lock, because the disk may be slow
         if measurement.failure is not None:
             for key, _ in measurement.combination:
                 self._on_error(key, measurement.failure)
