@@ -136,4 +136,5 @@ class ExecutionChooser:
         return found if len(found) == len(plans) else []
 
     def _start_batch(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> Batch:
-        return self._models[batch.model].start_batch(self._waiting.take(batch.requests), now, plan)
+        """Takes a batch's frames off the queue once it has its slot. If it gets none, its frames wait on."""
+        return self._models[batch.model].start_batch(lambda: self._waiting.take(batch.requests), now, plan)

@@ -209,9 +209,9 @@ class ServedModel:
         behind = sum(batch.timeline.published > 0.0 for batch in self.in_flight)
         return self._flow.admits(len(self.in_flight) - behind, behind)
 
-    def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
-        """Makes a batch and gives it a slot of ``plan``, or of the usual plan (lock held). A slot must be free."""
-        batch = self.instance.start_batch(lambda: frames, now, plan)
+    def start_batch(self, frames: Callable[[], Sequence[TenantFrame]], now: float, plan: Plan | None = None) -> Batch:
+        """Makes a batch and gives it a slot; see ``ModelInstance.start_batch`` (lock held). A slot must be free."""
+        batch = self.instance.start_batch(frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 
