@@ -206,7 +206,7 @@ class ServedModel:
             return False
         if plan.settings.drop_policy is DropPolicy.BLOCK:
             return True
-        behind = sum(batch.timeline.published > 0.0 for batch in self.in_flight)
+        behind = sum([batch.timeline.published > 0.0 for batch in self.in_flight])
         return self._flow.admits(len(self.in_flight) - behind, behind)
 
     def start_batch(self, frames: Callable[[], Sequence[TenantFrame]], now: float, plan: Plan | None = None) -> Batch:
