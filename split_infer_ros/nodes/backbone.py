@@ -89,10 +89,10 @@ class BackboneNode(ManagedNode[BackboneParameters]):
     def activate(self) -> None:
         pipeline, model = self.pipeline, self.model
         pipeline.start()
-        self._inputs = [
-            ImageInput(self, topic, intake=pipeline.stage.intake, limiter=pipeline.limiter, enable=self._enable)
-            for topic in self.values.image_topics
-        ]
+        for topic in self.values.image_topics:  # one by one, so that ``deactivate`` closes them if the next one fails
+            self._inputs.append(
+                ImageInput(self, topic, intake=pipeline.stage.intake, limiter=pipeline.limiter, enable=self._enable)
+            )
         split_point = model.split_point(pipeline.stage.settings.split_point)
         self.get_logger().info(
             f"{self.values.model.name} on {model.device} by {_engine_of(model)}, split at {split_point.name}: "

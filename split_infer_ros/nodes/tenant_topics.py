@@ -64,7 +64,7 @@ class TenantTopics:
             return
         if self._input is not None:
             self._input.close()
-            self._input = None
+        self._input = self._image_topic = None  # also if the next subscription fails
         if image_topic is not None:
             self._input = ImageInput(
                 self._node, image_topic, intake=self._intake, limiter=self.limiter, enable=self._enable

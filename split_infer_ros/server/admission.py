@@ -11,6 +11,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.guarded import guarded
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
 
 
@@ -44,7 +45,7 @@ class Admission:
         self._tenants = tenants
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._on_error = on_error
+        self._on_error = guarded(on_error)
         self.is_open = False
         self.is_lost = False
 
@@ -71,11 +72,11 @@ class Admission:
         Returns:
             The drop reason of these frames. The caller drops the batches that are still in flight for this reason, too.
         """
-        reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN
         with self._changed:
             self.is_open, self._dispatcher.is_draining = False, True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.is_idle, drain_s)
+            reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN  # it may be lost meanwhile
             drop(self._waiting.clear(), reason)
         return reason
 
@@ -156,6 +157,8 @@ class Intake:
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Waits on the sender's thread while the intake is full, up to ``timeout_s``. Returns whether there is room."""
+        if not self.is_full:  # usual, and asked for each image
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout_s)
 

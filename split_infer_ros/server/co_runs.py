@@ -18,7 +18,8 @@ from split_infer_ros.server.plan import Plan
 class CoRuns:
     """Makes the tasks of the overhead model, and the plans, that a model needs for co-runs.
 
-    The plans share slots and staging buffers with the model's own plan. Callers hold the server's lock.
+    The plans share slots and staging buffers with the model's own plan. Callers of all but ``reason`` hold the server's
+    lock.
 
     Args:
         instance: the model's instance.
@@ -45,9 +46,10 @@ class CoRuns:
     @property
     def reason(self) -> str:
         """The text that a report appends to ``memory_reason``; empty if there are no plans for co-runs."""
-        if not self.plans:
+        policies = tuple(self.plans)  # at once, because reports do not hold the lock
+        if not policies:
             return ""
-        others = " and ".join(policy.value for policy in self.plans)
+        others = " and ".join(policy.value for policy in policies)
         return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.engines.compute import Backbone
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.server.costs.cost_measurer import CostMeasurer, ExecutionRunner
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution_chooser import ExecutionChooser
 from split_infer_ros.server.executor import Executor
+from split_infer_ros.server.loaded_models import LoadedModels
 from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.stacks_in_use import StacksInUse
 from split_infer_ros.server.tenant_state import WaitingFrames, drop
 
 if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
-TICK_S = 0.25  # how often returned slots are collected while nothing else happens
+TICK_S = 0.25  # how often slots with expired leases are looked for
 
 
 class Dispatcher:
@@ -41,7 +41,6 @@ class Dispatcher:
 
     Attributes:
         models: the models that are served, by key.
-        stacks: groups of models of one architecture that may run as one network, by name.
         rules: the argument.
         measures: whether costs are measured. If not, executions are chosen by rules that need no costs.
         is_draining: whether no more frames will come. Batches that are not full then run without waiting for more.
@@ -59,7 +58,6 @@ class Dispatcher:
         measures: bool = True,
     ) -> None:
         self.models: dict[str, ServedModel] = {}
-        self.stacks: dict[str, StackedModel] = {}
         self.rules = rules
         self.is_draining = False
         self._changed = changed
@@ -67,6 +65,7 @@ class Dispatcher:
         self._executor = executor
         self._table = table
         self._on_error = on_error
+        self._stacks = StacksInUse(self.models, table)
         self._chooser = ExecutionChooser(self.models, waiting, executor.lanes)
         self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
@@ -77,7 +76,8 @@ class Dispatcher:
         self._measurer = CostMeasurer(table, runners)
         self.measures = measures
         self._running = False
-        self._at_rest = False  # True if nothing came or ended for a tick
+        self._at_rest = False  # True if no frame came for a tick
+        self._reconcile_at = 0.0
         self._thread: threading.Thread | None = None
 
     @property
@@ -89,6 +89,11 @@ class Dispatcher:
     def leaving(self) -> list[ServedModel]:
         """Models that are no longer served but still have batches in flight (lock held)."""
         return list(self._leaving)
+
+    @property
+    def stacks(self) -> Mapping[str, StackedModel]:
+        """Groups of models of one architecture that may run as one network, by name (lock held)."""
+        return self._stacks.by_name
 
     @property
     def settled(self) -> bool:
@@ -132,31 +137,17 @@ class Dispatcher:
         """Stops serving a model for which no frame waits (lock held). Its batches in flight are still finished."""
         del self.models[model.key]
         self._leaving.append(model)
-        self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
+        self._stacks.remove_model(model.key)
         self._table.remove_model(model.key)
         self.renew()
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        """Uses from now on those of the given stacks that fit the models, and no other stacks (lock held).
+        """Uses from now on those of the given stacks that fit the models; see ``StacksInUse.use`` (lock held).
 
-        A stack fits if all its members are served, up to the stack's split point. Unknown costs of stacks are measured.
-        A stack is given up once measurements show that it saves no time.
+        Unknown costs of stacks are measured.
         """
-        present = [stack for stack in stacks if all(self._has(stack, key) for key in stack.members)]
-        if present != list(self.stacks.values()):
-            self._keep_stacks(present)
+        if self._stacks.use(stacks):
             self.renew()
-
-    def _has(self, stack: StackedModel, key: str) -> bool:
-        """Returns whether a member of a stack is served with the same model and split point as in the stack."""
-        served = self.models.get(key)
-        if served is None or served.model is not stack.members[key]:
-            return False
-        return served.plan.split_point.name == stack.split_point
-
-    def _keep_stacks(self, stacks: Sequence[StackedModel]) -> None:
-        self.stacks = {stack.name: stack for stack in stacks}
-        self._table.set_stacks(stacks)
 
     def renew(self) -> None:
         """Notes that models or rules changed (lock held).
@@ -196,6 +187,7 @@ class Dispatcher:
         while that thread does not run.
         """
         with self._changed:
+            self._reconcile_at = time.monotonic() + TICK_S
             models = self.all_models
             idle = [model for model in self._leaving if not model.in_flight]
             stale, self._stale = self._stale, False
@@ -203,26 +195,18 @@ class Dispatcher:
                 self._leaving = [model for model in self._leaving if model.in_flight]
             if stale:
                 self._renew_costs()
-            loads = self._loads() if stale or idle else None
-        if loads is not None:
+            loaded = None
+            if stale or idle:
+                loaded = LoadedModels.of((*self._leaving, *self.models.values()), self.stacks, self.execution_s)
+        if loaded is not None:
             if self._executor.is_asynchronous:  # otherwise launched executions would run the backbones of later plans
                 with self._changed:
                     self._changed.wait_for(lambda: self._executor.lanes.is_idle)
-            self._executor.load(*loads)
+            self._executor.load(loaded)
         for model in models:
             model.instance.collect(time.monotonic())
         for model in idle:
             model.close()
-
-    def _loads(self) -> tuple[dict[str, Backbone], dict[str, float], dict[str, Engine], dict[str, int]]:
-        """Returns what the executor must load, by name: backbones, seconds for one image, engines and threads."""
-        loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
-        backbones = {key: model.backbone for key, model in loaded.items()}
-        engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
-        image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
-        for name, stack in self.stacks.items():  # a stack is measured like a model
-            backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
-        return backbones, image_s, engines, {key: model.num_threads for key, model in loaded.items()}
 
     def _loop(self) -> None:
         self._executor.set_up_thread()
@@ -235,8 +219,9 @@ class Dispatcher:
                     self._changed.wait(TICK_S)
 
     def _take_turns(self) -> None:
-        self.reconcile()
-        if self.measures:
+        if self._stale or self._leaving or time.monotonic() >= self._reconcile_at:
+            self.reconcile()
+        if self.measures and (self._at_rest or not self._measurer.done):
             self._measure_once()
         for _ in range(max(1, self._executor.num_lanes)):
             executions = self._next_executions()
@@ -249,7 +234,6 @@ class Dispatcher:
         """Measures an unknown cost once. Requests are served between two measurements."""
         with self._changed:
             measurement = None if self._stale else self._measurer.next_measurement(self._at_rest)
-            self._changed.notify_all()
             if measurement is None:
                 return
             self._changed.wait_for(lambda: self._executor.lanes.is_idle)  # the measurement needs the device alone
@@ -259,15 +243,14 @@ class Dispatcher:
             if not self._measurer.finish(measurement):
                 return
             self._stale = True
+        self._table.save_costs()  # without the lock, because the disk may be slow
         if measurement.failure is not None:
             for key, _ in measurement.combination:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
         """Reads the measured costs: marks models that cannot run, and gives up stacks that save no time (lock held)."""
-        useful = [stack for stack in self.stacks.values() if self._table.stack_pays(list(stack.members)) is not False]
-        if len(useful) < len(self.stacks):
-            self._keep_stacks(useful)
+        self._stacks.release_what_does_not_pay()
         self._modes = self._table.costs()
         for key, model in self.models.items():
             model.failed = self._table.has_failed(key)
@@ -277,7 +260,9 @@ class Dispatcher:
     def _next_executions(self) -> list[Execution]:
         """Returns the executions that begin now. If there are none, waits for a change or for up to a tick."""
         with self._changed:
-            if self._stale:  # the executor does not have the latest plans yet
+            if not self._waiting and self.settled:
+                self._rest()
+            if self._stale or not self._waiting:  # if stale, the executor does not have the latest plans yet
                 return []
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             choice = self._chooser.choose(
@@ -287,10 +272,18 @@ class Dispatcher:
                 self._executor.begin(scheduled, batches, self.stacks.get(scheduled.decision.stack))
                 for scheduled, batches in choice.executions
             ]
-            # if late requests were dropped, others may wait behind them
-            if not executions and self._running and self.settled and len(self._waiting) == before:
-                is_over = self._changed.wait(max(0.0, min(TICK_S, choice.wake_at - now)))
-                self._at_rest = not is_over and not self._waiting and self._executor.lanes.is_idle
-            elif executions and self._waiting.blocks:
-                self._changed.notify_all()  # wakes senders that wait for room
+            if len(self._waiting) < before:  # if late requests were dropped, others may wait behind them
+                if self._waiting.blocks:
+                    self._changed.notify_all()  # wakes senders that wait for room
+            elif self._running and self.settled:
+                self._changed.wait(max(0.0, min(TICK_S, choice.wake_at - now)))
             return executions
+
+    def _rest(self) -> None:
+        """Waits until there is something to do, for up to a tick (lock held). Slots that come back are no reason."""
+        is_over = self._changed.wait_for(self._has_work, TICK_S)
+        self._at_rest = not is_over and self._executor.lanes.is_idle
+
+    def _has_work(self) -> bool:
+        is_gone = any(not model.in_flight for model in self._leaving)
+        return bool(self._waiting) or self._stale or is_gone or not self._running

@@ -68,19 +68,24 @@ class ExecutionChooser:
         """
         able = {key for key, model in self._models.items() if not model.failed and model.has_room}
         queue = self._waiting.of_models(able)
+        if not queue:
+            return Choice()
         wake_at = math.inf
-        if rules.timeout_s and not is_draining:
+        if rules.timeout_s and rules.largest_batch > 1 and not is_draining:
             due = due_at(queue, modes.whole, rules)
             wake_at = min((at for at in due.values() if at > now), default=math.inf)
             queue = [request for request in queue if due[request.model] <= now]
-        on_lanes = {key for key in able if self._models[key].lanes.may_be_used}
+        on_lanes = None
+        if self._lane_scheduler.has_lanes:
+            on_lanes = {key for key in able if self._models[key].lanes.may_be_used}
         execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules, on_lanes=on_lanes)
         decision = execution.decision
         costs, pair = modes.whole, []
         if execution.lane is None:
             pair = self._find_co_run(decision, queue, costs, now=now, rules=rules)
         prefetch_next(self._models, decision, queue, costs, now=now, rules=rules)
-        drop(self._waiting.take(decision.late), DropReason.DEADLINE)
+        if decision.late:
+            drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
             return Choice(
                 [
@@ -136,4 +141,5 @@ class ExecutionChooser:
         return found if len(found) == len(plans) else []
 
     def _start_batch(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> Batch:
-        return self._models[batch.model].start_batch(self._waiting.take(batch.requests), now, plan)
+        """Takes a batch's frames off the queue once it has its slot. If it gets none, its frames wait on."""
+        return self._models[batch.model].start_batch(lambda: self._waiting.take(batch.requests), now, plan)

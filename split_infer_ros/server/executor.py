@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.engines.compute import Backbone
-from split_infer_ros.engines.engine import Engine
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import max_threads, use_all_threads, use_one_thread
@@ -20,6 +17,7 @@ from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution.merge_runner import MergeRunner
+from split_infer_ros.server.loaded_models import LoadedModels
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 
 if TYPE_CHECKING:
@@ -79,21 +77,15 @@ class Executor:
         """Number of lanes; 0 if there are none."""
         return len(self.lane_runners)
 
-    def load(
-        self,
-        backbones: Mapping[str, Backbone],
-        image_s: Mapping[str, float],
-        engines: Mapping[str, Engine],
-        num_threads: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        """Replaces the loaded models by exactly these; see ``MergeRunner.load``.
+    def load(self, loaded: LoadedModels) -> None:
+        """Replaces the loaded models by exactly these; see ``MergeRunner.load``. Lanes may still run models that stay.
 
-        Lanes may run a model meanwhile if it stays loaded. ``num_threads`` gives each model's number of threads for
-        executions on all cores. 0 or a missing entry means all threads.
+        Args:
+            loaded: the models, with each model's number of threads for executions on all cores.
         """
-        self.whole.load(backbones, image_s, engines, num_threads)
+        self.whole.load(loaded.backbones, loaded.image_s, loaded.engines, loaded.num_threads)
         for runner in self.lane_runners:
-            runner.load(backbones, image_s, engines)
+            runner.load(loaded.backbones, loaded.image_s, loaded.engines)
 
     def start(self) -> None:
         """Starts the threads. A stopped executor can be started again."""
@@ -127,12 +119,13 @@ class Executor:
             batches: the batches of the execution.
             stack: computes all batches as one network; None if each model computes its own batch.
         """
-        self.lanes.begin(scheduled, time.monotonic(), time.process_time())
+        self.lanes.begin(scheduled, time.monotonic(), self._processor_s())
+        before: list[Execution] = []
         if scheduled.lane is not None:
             for batch in batches:
                 batch.num_lanes = self.num_lanes
-        sources = scheduled.sources
-        before = [each for each in self._under_way if not sources.isdisjoint(each.scheduled.sources)]
+            sources = scheduled.sources
+            before = [each for each in self._under_way if not sources.isdisjoint(each.scheduled.sources)]
         execution = Execution(batches, scheduled, stack, before)
         self._under_way.append(execution)
         return execution
@@ -147,6 +140,10 @@ class Executor:
             self._load(execution)
         else:
             self._lane_threads[lane].put(execution)
+
+    def _processor_s(self) -> float | None:
+        """Returns the processor time of the process, which only lanes need: Linux adds it up over all threads."""
+        return time.process_time() if self.lane_runners else None
 
     def _threads(self) -> list[WorkerThread[Execution]]:
         behind = [thread for thread in (self._launch, self._handover) if thread is not None]
@@ -178,10 +175,10 @@ class Executor:
                 execution.done = self.launch(execution)
         except Exception as error:
             execution.failed |= dict.fromkeys(execution.left, error)
-        if execution.scheduled.lane is not None:
+        if execution.before:
             with self._changed:
                 self._changed.wait_for(lambda: all(each.is_over for each in execution.before))
-        execution.before = ()  # otherwise each execution would keep all earlier ones in memory
+            execution.before = ()  # otherwise each execution would keep all earlier ones in memory
         if self._handover is not None:
             self._handover.put(execution)
         else:
@@ -225,20 +222,22 @@ class Executor:
         start, end = max(execution.began, self._last_end), time.monotonic()
         if self._handover is not None:
             self._last_end = end
-        for batch in execution.batches:
-            batch.timeline.backbone_start, batch.timeline.backbone_end = start, end
-            why = execution.failed.get(batch, failure)
-            try:
-                if why is not None:
-                    raise why
-                batch.owner.hand_over(batch)
-            except Exception as reason:  # one batch must not stop the others
-                batch.owner.fail(batch, reason)
-        with self._changed:
-            execution.is_over = True
-            self._under_way.remove(execution)
-            self.lanes.end(execution.scheduled, time.monotonic(), time.process_time())
-            self._changed.notify_all()
+        try:
+            for batch in execution.batches:
+                batch.timeline.backbone_start, batch.timeline.backbone_end = start, end
+                why = execution.failed.get(batch, failure)
+                try:
+                    if why is not None:
+                        raise why
+                    batch.owner.hand_over(batch)
+                except Exception as reason:  # one batch must not stop the others
+                    batch.owner.fail(batch, reason)
+        finally:  # an execution that never ends would keep all later ones from beginning
+            with self._changed:
+                execution.is_over = True
+                self._under_way.remove(execution)
+                self.lanes.end(execution.scheduled, time.monotonic(), self._processor_s())
+                self._changed.notify_all()
 
 
 def _set_up_lane() -> None:

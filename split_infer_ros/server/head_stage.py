@@ -21,6 +21,7 @@ from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.priority import HEAD, give_way
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.frame import Handle
+from split_infer_ros.server.guarded import guarded
 from split_infer_ros.server.head_partitions import HeadPartitions
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.split.model import SplitModel
@@ -31,23 +32,20 @@ YIELD_S = 1e-6
 Deliver = Callable[[Handle, int, Detections], None]  # called with a batch's handle and the index of a frame in it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SubmittedBatch:
-    """A batch that waits for the head, and the reader of its slot."""
+@dataclass(slots=True, eq=False)
+class _HeadBatch:
+    """A batch on its way through this stage, with the reader of its slot.
+
+    Attributes:
+        outputs: the head's outputs, once it has run.
+        start, end: when the head ran, in seconds of the steady clock.
+    """
 
     handle: Handle
     reader: FeatureReader
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ComputedBatch:
-    """A batch whose slot this stage holds, with the head's outputs and the times at which the head ran."""
-
-    handle: Handle
-    reader: FeatureReader
-    outputs: Features
-    start: float
-    end: float
+    outputs: Features = ()
+    start: float = 0.0
+    end: float = 0.0
 
 
 class HeadStage:
@@ -85,7 +83,7 @@ class HeadStage:
         self._model = model
         self._partitions = partitions
         self._deliver = deliver
-        self._on_error = on_error
+        self._on_error = guarded(on_error)
         self._head_thread = WorkerThread("head", self._run, partial(_set_up, model.head_config.engine, num_threads))
         self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
 
@@ -105,11 +103,8 @@ class HeadStage:
         """Creates a stage. Packs the head's weights if they are streamed, and compiles the head if its engine does so.
 
         Args:
-            model: the model; its head runs here.
-            limits: the limits of post-processing.
-            deliver: called with a batch's handle, the index of a frame in the batch, and the frame's detections.
-            on_error: called with every exception that cost frames, with every refused handle, and with notices.
-            num_threads: threads that the head's operations may use.
+            model, limits, deliver, num_threads: as for the class.
+            on_error: as for the class; also called with notices.
             weights: where the head's weights are; in memory if None.
             batch_size: number of images for which streamed weights are laid out and the head is compiled. Batches of
                 other sizes may be slower.
@@ -169,7 +164,7 @@ class HeadStage:
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Queues a handle for the head's thread. ``reader`` gives access to the handle's slot."""
-        self._head_thread.put(_SubmittedBatch(handle, reader))
+        self._head_thread.put(_HeadBatch(handle, reader))
         # This sleep takes about 60 us and releases the GIL. Otherwise the head waits until the caller releases it.
         time.sleep(YIELD_S)
 
@@ -193,22 +188,21 @@ class HeadStage:
             self._partitions.close()
         return has_ended
 
-    def _run(self, batch: _SubmittedBatch) -> None:
-        handle, reader = batch.handle, batch.reader
-        start = time.monotonic()
+    def _run(self, batch: _HeadBatch) -> None:
+        batch.start = time.monotonic()
         try:
-            reader.take(handle.lease)
-        except HandleError as error:
-            self.refuse(error)
-            return
-        try:
-            outputs = self._infer(handle, reader)
+            batch.reader.take(batch.handle.lease)
         except Exception as error:  # a batch that fails must not end the thread
-            self._on_error(error)
-            self._release(_ComputedBatch(handle, reader, outputs=(), start=start, end=time.monotonic()), published=0)
+            self._report(error)
             return
-        computed = _ComputedBatch(handle, reader, outputs=outputs, start=start, end=time.monotonic())
-        self._postprocess_thread.put(computed)
+        try:
+            batch.outputs = self._infer(batch.handle, batch.reader)
+            batch.end = time.monotonic()
+            self._postprocess_thread.put(batch)
+        except Exception as error:
+            self._on_error(error)
+            batch.end = time.monotonic()
+            self._release(batch, published=0)
 
     def _infer(self, handle: Handle, reader: FeatureReader) -> Features:
         entry = self._model.entry
@@ -220,19 +214,19 @@ class HeadStage:
             features = reader.views(handle.lease, len(handle.origins))
             return self._partitions.run(handle.split_point, features)
 
-    def _finish(self, batch: _ComputedBatch) -> None:
+    def _finish(self, batch: _HeadBatch) -> None:
         """Decodes and delivers a batch, then releases its slot.
 
         The slot is not released earlier, because the outputs of a head without operations are views of it.
         """
-        handle = batch.handle
-        published = 0
+        handle, published = batch.handle, 0
         try:
             with inference_mode():
                 entry = self._model.entry
                 decoded = entry.detections_of(batch.outputs, self.limits)
             detected, impossible = drop_impossible(decoded, len(entry.labels))
-            self.left_out += impossible
+            if impossible:
+                self.left_out += impossible
             for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
                 self._deliver(handle, index, entry.in_source(detections, origin.height, origin.width))
                 published += 1
@@ -240,18 +234,18 @@ class HeadStage:
             self._on_error(error)
         self._release(batch, published)
 
-    def _release(self, batch: _ComputedBatch, published: int) -> None:
-        outcome = Outcome(
-            published=published,
-            reason=DropReason.HEAD_ERROR,
-            head_start=batch.start,
-            head_end=batch.end,
-            delivered=time.monotonic(),
-        )
+    def _release(self, batch: _HeadBatch, published: int) -> None:
+        outcome = Outcome(published, DropReason.HEAD_ERROR, batch.start, batch.end, delivered=time.monotonic())
         try:
             batch.reader.release(batch.handle.lease, outcome)
-        except HandleError as error:
+        except Exception as error:  # a batch that fails must not end the thread
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if isinstance(error, HandleError):
             self.refuse(error)
+        else:
+            self._on_error(error)
 
 
 def _set_up(engine: Engine, num_threads: int) -> None:

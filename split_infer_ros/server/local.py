@@ -119,8 +119,8 @@ class LocalPipeline:
         return self._feeder.errors
 
     def __enter__(self) -> LocalPipeline:
+        self.backbone.start()  # first, because it may refuse, and no head may then run on
         self.head.start()
-        self.backbone.start()
         return self
 
     def __exit__(

@@ -220,18 +220,18 @@ class ServedModel:
             return False
         if plan.settings.drop_policy is DropPolicy.BLOCK:
             return True
-        behind = sum(batch.timeline.published > 0.0 for batch in self.in_flight)
+        behind = sum([batch.timeline.published > 0.0 for batch in self.in_flight])
         return self._flow.admits(len(self.in_flight) - behind, behind)
 
-    def start_batch(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Batch:
-        """Makes a batch of these frames, and gives it a slot (lock held). A slot must be free.
+    def start_batch(self, frames: Callable[[], Sequence[TenantFrame]], now: float, plan: Plan | None = None) -> Batch:
+        """Makes a batch and gives it a slot (lock held). A slot must be free.
 
         Args:
-            frames: the frames of the batch.
+            frames: returns the frames of the batch. It is called once the batch has its slot.
             now: seconds of the steady clock.
             plan: the plan with which the batch is computed; None: the plan in force.
         """
-        batch = self.instance.start_batch(lambda: frames, now, plan)
+        batch = self.instance.start_batch(frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
         return batch
 

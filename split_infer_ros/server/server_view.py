@@ -121,7 +121,8 @@ class ServerView:
         """
         with self._changed:
             state = self._find(tenant)
-            model = self._dispatcher.models[state.model].report()
+            served = self._dispatcher.models[state.model]
+        model = served.report()  # without the lock, because torch's allocator takes a while to tell its memory
         return state.meters.report(now, state.ledger.counts(), model)
 
     def _find(self, tenant: str) -> TenantState:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.server.account import Account
@@ -14,6 +15,8 @@ from split_infer_ros.server.frame import Frame
 from split_infer_ros.server.schedule.request import Request, RequestQueue, virtual_deadline_s
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.server.tenant import Tenant
+
+_number = attrgetter("number")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -119,24 +122,26 @@ class WaitingFrames:
 
     def of_models(self, models: Collection[str]) -> list[Request]:
         """Returns the requests for these models, in order."""
+        if not models:
+            return []
         return [request for request in self._queue if request.model in models]
 
     def image_bytes(self, requests: Iterable[Request]) -> int:
         """Returns the bytes of the requests' images in the form in which they came."""
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
-    def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
+    def take(self, requests: Sequence[Request]) -> list[TenantFrame]:
         """Removes requests from the queue. Returns their frames in the order of arrival.
 
         The cameras of these frames have their next turn after all other cameras of their tenants.
         """
-        requests = sorted(requests, key=lambda request: request.number)
         self._queue.remove(requests)
-        frames = self._pop(requests)
-        for frame in frames:  # moves the frame's camera behind all others
+        frames = self._pop(sorted(requests, key=_number) if len(requests) > 1 else requests)
+        for frame in frames:
             turns = frame.account.turns
-            turns.pop(frame.origin.source, None)
-            turns[frame.origin.source] = None
+            if len(turns) > 1:  # moves the frame's camera behind all others
+                turns.pop(frame.origin.source, None)
+                turns[frame.origin.source] = None
         return frames
 
     def forget(self, tenant: str) -> list[TenantFrame]:

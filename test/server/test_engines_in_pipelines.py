@@ -264,6 +264,7 @@ def test_fused_tenants_normalise_images_within_their_networks(tmp_path: Path, mo
         table.add_model(key, model, f"{model.split_point('default').name}, from pixels")
     while (combination := table.next_to_measure()) is not None:
         table.add_measured(combination, [0.01 + 0.001 * sum(count for _, count in combination)] * 3)
+    table.save_costs()
     use_lanes(monkeypatch, False)
     monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: two_roads(config))
     found: dict[str, list[Tensor]] = {"front": [], "rear": []}

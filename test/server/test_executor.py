@@ -127,7 +127,7 @@ class Bench:
                 pixels, origin = frame(value, name)
                 tenant = self.tenants[name]
                 frames = [TenantFrame(pixels, origin, tenant.ledger.receive(0.0), tenant)]
-                batches.append(self.models[name].start_batch(frames, 0.0))
+                batches.append(self.models[name].start_batch(frames.copy, 0.0))
             execution = self.executor.begin(ScheduledExecution(), batches, None)
         self.executor.run(execution)
         return batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.sources import draw_scene
@@ -131,6 +133,18 @@ def test_error_of_a_batch_is_raised(model: SplitModel) -> None:
 
     with LocalPipeline(model, SETTINGS, fail) as pipeline, pytest.raises(ValueError, match="the reader failed"):
         list(pipeline.run(map(image, range(20))))
+
+
+def test_pipeline_that_cannot_start_leaves_no_thread(model: SplitModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(stage: HeadStage, *_: object) -> None:
+        raise ConfigurationError("No head for parts.0.")
+
+    pipeline = LocalPipeline(model, SETTINGS)
+    before = set(threading.enumerate())
+    monkeypatch.setattr(HeadStage, "prepare", refuse)
+    with pytest.raises(ConfigurationError, match=r"No head for parts\.0"), pipeline:
+        pass
+    assert set(threading.enumerate()) <= before
 
 
 def test_two_runs_made_at_once_do_not_mix(model: SplitModel) -> None:

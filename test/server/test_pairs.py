@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -69,8 +70,8 @@ class SimulatedGpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     gpu, start_batch = SimulatedGpu(), ServedModel.start_batch
 
-    def note_policy(model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None) -> Batch:
-        batch = start_batch(model, frames, now, plan)  # type: ignore[arg-type]
+    def note_policy(model: ServedModel, frames: Any, now: float, plan: Plan | None = None) -> Batch:
+        batch = start_batch(model, frames, now, plan)
         gpu.batches.append((model.key, batch.plan.pool.slots.policy))
         return batch
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from brightness_models import BAD, LONG_S, BrightModel
-from tenant_server import SETTINGS, A, B, C, Serve, until
+from tenant_server import SETTINGS, A, B, C, Running, Serve, until
 
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.record import Record
 from split_infer_ros.server import served_model, server, warm_up
 from split_infer_ros.server.costs import kept_costs
 from split_infer_ros.server.execution.merge_runner import Inputs
 from split_infer_ros.server.model_instance import ModelInstance
+from split_infer_ros.server.report import ModelReport
 from split_infer_ros.server.schedule.execution_costs import Combination
 from split_infer_ros.server.schedule.request import LatePolicy
+from split_infer_ros.server.served_model import ServedModel
 
 
 def test_each_frame_gets_its_own_result_at_its_own_tenant(serve: Serve) -> None:
@@ -122,6 +128,78 @@ def test_a_round_that_fails_does_not_end_the_next_ones(serve: Serve, monkeypatch
     run.settled()
     assert run.counts("a").dropped == {}
     assert run.errors == [("dispatcher", "the driver says no")]
+
+
+def test_frames_of_a_batch_that_gets_no_slot_wait_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = serve(A, one=BrightModel("one"))
+    failures = [OSError("no lock is left")]
+    acquire = SlotPool.acquire
+
+    def fail_once(pool: SlotPool) -> Lease | None:
+        if failures:
+            raise failures.pop()
+        return acquire(pool)
+
+    monkeypatch.setattr(SlotPool, "acquire", fail_once)
+    run.send("a", 1)
+    run.settled()
+    assert run.counts("a").published == 1
+    assert run.errors == [("dispatcher", "no lock is left")]
+
+
+def test_report_that_raises_ends_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Running, name: str, error: Exception) -> None:
+        raise RuntimeError("nobody listens")
+
+    monkeypatch.setattr(Running, "note", fail)
+    run = serve(A, one=BrightModel("one", head_fails=True))
+    for value in (BAD, 1):
+        run.send("a", value)
+        run.settled()
+    assert run.counts("a").dropped == {"head_error": 1}
+    assert run.counts("a").published == 1
+
+
+def test_frames_are_taken_while_a_cost_is_written(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = serve(A, one=BrightModel("one"), two=BrightModel("two", 9))
+    writing, written = threading.Event(), threading.Event()
+    add = Database.add
+
+    def add_slowly(database: Database, records: Iterable[Record]) -> None:
+        writing.set()
+        assert written.wait(LONG_S)
+        add(database, records)
+
+    monkeypatch.setattr(Database, "add", add_slowly)
+    run.set(A, C)
+    assert writing.wait(LONG_S)
+    is_taken = takes_frames(run)
+    written.set()
+    assert is_taken
+    run.settled()
+
+
+def test_frames_are_taken_while_a_report_is_made(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = serve(A, one=BrightModel("one"))
+    report, are_taken = ServedModel.report, []
+
+    def report_slowly(model: ServedModel) -> ModelReport:
+        are_taken.append(takes_frames(run))
+        return report(model)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServedModel, "report", report_slowly)
+        run.pipeline.view.report("a", time.monotonic())
+    assert are_taken == [True]
+    run.settled()
+
+
+def takes_frames(run: Running) -> bool:
+    """Sends a frame from another thread; returns whether it was taken at once."""
+    sender = threading.Thread(target=run.send, args=("a", 1))
+    sender.start()
+    sender.join(10.0)
+    return not sender.is_alive()
 
 
 def test_what_was_not_foreseen_is_recorded_once_nothing_comes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def know_costs(path: Path, stacked_s: float) -> None:
         while (combination := table.next_to_measure()) is not None:
             count = sum(count for _, count in combination)
             table.add_measured(combination, [(stacked_s if table.is_stack(combination) else 0.01) * count] * 3)
+        table.save_costs()
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from tenant_server import until
 from torch import Tensor
 from two_stages import ENTRY, Brightness, Stages, Start, frame
 
-from split_infer_ros.buffers.pool import find_pool
+from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.candidates import Candidates, suppress
@@ -105,6 +106,26 @@ def test_delivery_error_costs_the_rest_of_its_batch(start: Start, monkeypatch: p
     pipeline.check_results()
     assert [origin.header for origin, _ in pipeline.delivered] == [1, 4, 5, 6]
     assert [str(error) for error in pipeline.errors] == ["delivery failed"]
+
+
+@pytest.mark.parametrize("method", ["take", "release"])
+def test_slot_that_cannot_be_reached_ends_no_thread(start: Start, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    pipeline = start()
+    failures, call = [OSError("no lock is left")], getattr(SlotPool, method)
+
+    def fail_once(pool: SlotPool, *arguments: object) -> None:
+        if failures:
+            raise failures.pop()
+        call(pool, *arguments)
+
+    monkeypatch.setattr(SlotPool, method, fail_once)
+    pipeline.send(1)
+    until(lambda: len(pipeline.errors) == 1)
+    pipeline.send(2)
+    until(lambda: pipeline.backbone.ledger.counts().published == 1)
+    pipeline.backbone.instance.abandon(DropReason.LEASE_EXPIRED)  # the slot of the first frame is not given back
+    assert [str(error) for error in pipeline.errors] == ["no lock is left"]
+    assert pipeline.backbone.ledger.counts().in_flight == 0
 
 
 def test_impossible_detections_are_left_out_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

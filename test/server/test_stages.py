@@ -22,6 +22,7 @@ from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.account import PipelineMeters
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.dispatcher import TICK_S
+from split_infer_ros.server.execution_chooser import Choice, ExecutionChooser
 from split_infer_ros.server.local_transport import LocalTransport
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.settings import DropPolicy, StageSettings
@@ -194,23 +195,29 @@ def test_report_has_counts_and_times(start: Start, monkeypatch: pytest.MonkeyPat
     assert max(head_s, postprocess_s) <= report.head_busy_s <= head_s + postprocess_s + 1e-6
 
 
-def test_frame_costs_three_turns_of_the_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame arrives; its batch is closed and computed; its slot is released. No turn of the loop is empty."""
+def test_frame_costs_one_decision(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decided when a frame's batch is computed or its slot comes back, and slots are checked once a tick."""
     pipeline = start(batch_size=1)
-    turns: list[float] = []
-    original = ModelInstance.collect
+    decided: list[Choice] = []
+    collected: list[float] = []
+    choose, collect = ExecutionChooser.choose, ModelInstance.collect
 
-    def collect(instance: ModelInstance, now: float) -> None:
-        turns.append(now)
-        original(instance, now)
+    def note_choice(chooser: ExecutionChooser, *args: Any, **options: Any) -> Choice:
+        decided.append(choose(chooser, *args, **options))
+        return decided[-1]
 
-    monkeypatch.setattr(ModelInstance, "collect", collect)
+    def note_time(instance: ModelInstance, now: float) -> None:
+        collected.append(now)
+        collect(instance, now)
+
+    monkeypatch.setattr(ExecutionChooser, "choose", note_choice)
+    monkeypatch.setattr(ModelInstance, "collect", note_time)
     begin = time.monotonic()
     for value in range(20):
         pipeline.send(value)
         pipeline.settle()
-    ticks = (time.monotonic() - begin) / TICK_S
-    assert len(turns) <= 3 * 20 + ticks + 2
+    assert [len(choice.executions) for choice in decided] == [1] * 20
+    assert len(collected) <= (time.monotonic() - begin) / TICK_S + 1
 
 
 def test_handle_reaches_the_heads_queue_by_three_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

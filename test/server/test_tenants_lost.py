@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
 import pytest
 from brightness_models import LONG_S, BrightModel
-from lost_device import LostDevice
+from lost_device import LostDevice, illegal_access
 from tenant_server import SETTINGS, A, B, C, Serve, until
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server import served_model
 
 
 def test_all_tenants_frames_are_dropped_by_name(serve: Serve) -> None:
@@ -60,3 +62,20 @@ def test_settings_that_meet_a_lost_device_end_it_all(serve: Serve) -> None:
         run.pipeline.configure(replace(SETTINGS, batch_size=4))
     run.send("a", 1)
     assert run.counts("a").dropped == {"device_lost": 1}
+
+
+def test_device_that_is_lost_during_the_drain_names_what_is_dropped(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_model, "HEAD_S", 0.05)
+    run = serve(A, one=BrightModel("one"))
+    run.deliver_gate.clear()
+    run.send("a", 1)
+    until(lambda: not run.pipeline.view.num_waiting)
+    stopping = threading.Thread(target=run.pipeline.stop, args=(1.0,))
+    stopping.start()
+    until(lambda: not run.pipeline.view.is_open)
+    run.pipeline._failed("one", illegal_access())
+    stopping.join(LONG_S)
+    assert run.counts("a").dropped == {"device_lost": 1}
+    run.ledgers.clear()  # the frame may be delivered after all

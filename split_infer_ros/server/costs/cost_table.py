@@ -149,10 +149,17 @@ class CostTable:
         return next(self._to_measure(mode), None)
 
     def add_measured(self, combination: Combination, samples_s: Sequence[float], mode: int = 0) -> None:
-        """Adds the median of the samples as the cost of an execution, and keeps the samples in the database."""
+        """Adds the median of the samples as the cost of an execution. ``save_costs`` keeps the samples."""
         if len(combination) > 1:
             self._fusion_budget_s -= sum(samples_s)
         self._kept.add(mode, self._cost_key(combination), samples_s)
+
+    def save_costs(self) -> None:
+        """Writes the samples that were added to the database. Only the thread that adds costs may call this.
+
+        It waits for the disk, and for other processes that use the database. So callers hold no lock.
+        """
+        self._kept.save()
 
     def add_failed(self, combination: Combination, mode: int = 0) -> None:
         """Notes that an execution cannot run. It is not measured again."""

@@ -39,6 +39,7 @@ class KeptCosts:
         self._database = database
         self._graphs = graphs
         self._measured_s: dict[tuple[int, CostKey], float] = {}
+        self._unsaved: list[Record] = []
 
     def load(self, modes: Iterable[int]) -> None:
         """Takes the costs of these modes from the database. Other threads may use this object meanwhile.
@@ -59,10 +60,19 @@ class KeptCosts:
         return self._measured_s.get((num_lanes, cost_key))
 
     def add(self, num_lanes: int, cost_key: CostKey, samples_s: Sequence[float]) -> None:
-        """Takes the median of the samples as the cost of an execution, and keeps the samples in the database."""
+        """Takes the median of the samples as the cost of an execution. ``save`` writes the samples to the database."""
         self._measured_s[num_lanes, cost_key] = statistics.median(samples_s)
         record = self._key.record(self._task(num_lanes), {"batches": cost_key}, tuple(samples_s), time=time.time())
-        self._database.keep([record], "the cost of an execution is")
+        self._unsaved.append(record)
+
+    def save(self) -> None:
+        """Writes the samples that were added to the database. It waits for the disk, and for other processes.
+
+        Only the thread that adds costs may call this.
+        """
+        records, self._unsaved = self._unsaved, []
+        if records:
+            self._database.keep(records, "the cost of an execution is")
 
     def _task(self, num_lanes: int) -> dict[str, Any]:
         """Returns the task of the records of a mode, the same for all models. ``config`` holds the cost key."""

@@ -22,7 +22,7 @@ class Execution:
         batches: the batches in their order, at least one.
         scheduled: the scheduler's decision, with the lane.
         stack: computes all batches as one network; None if each model computes its own batch.
-        before: earlier executions with frames of the same sources. Heads must get the batches of these first.
+        before: on a lane, earlier executions with frames of the same sources. Heads must get their batches first.
         failed: the batches that are lost, and why.
         began: when the execution was given to the device, in seconds of the steady clock.
         done: the fence after which the features are in the slots.

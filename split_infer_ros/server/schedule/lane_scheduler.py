@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.lane_rule import LaneRule, LaneTrial
@@ -82,6 +83,11 @@ class LaneScheduler:
         self._rule = LaneRule()
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether executions may run on lanes at all."""
+        return self._num_lanes > 0
+
+    @property
     def is_idle(self) -> bool:
         """True while nothing is running."""
         return not self._running
@@ -106,7 +112,7 @@ class LaneScheduler:
             rules: how requests may be combined. Lanes do not fuse models, but may run a stack.
             on_lanes: the models that may use lanes; None: all.
         """
-        lanes_run = any(execution.lane is not None for execution in self._running)
+        lanes_run = len(self._free_lanes) < self._num_lanes
         has_room = bool(self._free_lanes) if lanes_run else len(self._running) < self._depth
         if not has_room or not len(queue):
             return ScheduledExecution()
@@ -115,10 +121,9 @@ class LaneScheduler:
         if misses_lane or not wants_lane:
             if lanes_run:
                 return ScheduledExecution()
-            on_all = _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes)
-            return replace(on_all, misses_lane=misses_lane)
+            return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes, misses_lane)
         able = queue if on_lanes is None else [request for request in queue if request.model in on_lanes]
-        decision = decide(able, modes.lane, now=now, rules=replace(rules, fuse=False), fastest_costs=modes.whole)
+        decision = decide(able, modes.lane, now=now, rules=_without_fusing(rules), fastest_costs=modes.whole)
         return _scheduled(decision, min(self._free_lanes), modes)
 
     def begin(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:
@@ -183,8 +188,15 @@ class LaneScheduler:
         return self.is_idle and modes.all_cores_finish_sooner(window, more_arrive=more_arrive)
 
 
-def _scheduled(decision: Decision, lane: int | None, modes: ExecutionModes) -> ScheduledExecution:
+@lru_cache(maxsize=1)  # rules change rarely, and each decision on a lane asks
+def _without_fusing(rules: Rules) -> Rules:
+    return replace(rules, fuse=False)
+
+
+def _scheduled(
+    decision: Decision, lane: int | None, modes: ExecutionModes, misses_lane: bool = False
+) -> ScheduledExecution:
     costs = modes.whole if lane is None else modes.lane
     counts = {batch.model: len(batch.requests) for batch in decision.batches}
     seconds = costs.stacks[decision.stack].execution_s(counts) if decision.stack else costs.execution_s(counts)
-    return ScheduledExecution(decision, lane, seconds)
+    return ScheduledExecution(decision, lane, seconds, misses_lane)

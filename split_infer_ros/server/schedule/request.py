@@ -102,9 +102,10 @@ class RequestQueue(Sequence[Request]):
         A request never overtakes an earlier one of its source, even if its tenant's patience was shortened meanwhile.
         With n waiting requests, this takes O(log n) comparisons and moves O(n) references.
         """
-        latest_s = self._latest_virtual_deadline_s.get(request.source, -math.inf)
+        source = request.source
+        latest_s = self._latest_virtual_deadline_s.get(source, -math.inf)
         deadline_s = max(request.virtual_deadline_s, latest_s)
-        self._latest_virtual_deadline_s[request.source] = deadline_s
+        self._latest_virtual_deadline_s[source] = deadline_s
         if deadline_s != request.virtual_deadline_s:
             request = replace(request, virtual_deadline_s=deadline_s)
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.order)
@@ -112,6 +113,9 @@ class RequestQueue(Sequence[Request]):
     def remove(self, requests: Collection[Request]) -> None:
         """Removes waiting requests. Searches the queue only from the first of these requests to the last one."""
         if not requests:
+            return
+        if self._waiting[: len(requests)] == list(requests):  # usual: they are the first in the queue
+            del self._waiting[: len(requests)]
             return
         numbers = {request.number for request in requests}
         first = min(request.order for request in requests)

@@ -75,6 +75,11 @@ class Rules:
     stack: bool = True
     timeout_s: float = 0.0
 
+    @property
+    def largest_batch(self) -> int:
+        """The most requests of one model that an execution can have. A decision looks at one window of requests."""
+        return min(self.window, self.max_batch_size)
+
 
 def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dict[str, float]:
     """Returns for each model when its next batch may run, in seconds of the steady clock.
@@ -90,9 +95,9 @@ def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dic
     arrivals_s: dict[str, list[float]] = {}
     for request in queue:
         arrivals_s.setdefault(request.model, []).append(request.arrival_s)
-    most = min(rules.window, rules.max_batch_size)
     return {
-        model: min(found) + (0.0 if len(found) >= costs.best_batch_size(model, most) else rules.timeout_s)
+        model: min(found)
+        + (0.0 if len(found) >= costs.best_batch_size(model, rules.largest_batch) else rules.timeout_s)
         for model, found in arrivals_s.items()
     }
 
@@ -132,6 +137,8 @@ def decide(
                 break
     if not window:
         return Decision(late=tuple(late))
+    if len(window) == 1:  # nothing can join the first request, which is always served
+        return Decision((RequestBatch(window[0].model, (window[0],)),), tuple(late))
     batches = _combine(window, costs, now=now, rules=rules)
     if rules.stack and costs.stacks:
         stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)

@@ -109,6 +109,7 @@ def test_doubtful_cost_is_measured_again_another_day(tmp_path: Path) -> None:
         assert table.next_to_measure() == (("one", 1),)
         runner = Runner(records=False)
         measure_all(make_measurer(runner, table, FAST_S, 2 * FAST_S, 2 * FAST_S))
+        table.save_costs()
         assert len(runner.ran) == 2 + MAX_ROUNDS
         assert table.costs().whole.alone_s["one"] == {1: 2 * FAST_S}, "for now"
 
@@ -126,6 +127,7 @@ def test_batches_of_every_mode_come_before_fused_models(tmp_path: Path) -> None:
             pass
         order.append((measurement.mode, len(measurement.combination)))
         assert measurer.finish(measurement)
+    table.save_costs()
     assert order == [(0, 1), (0, 1), (2, 1), (2, 1), (0, 2), (0, 2)]
     modes = table.costs()
     assert modes.num_lanes == 2

@@ -30,6 +30,7 @@ def measure_all(table: CostTable, image_s: float) -> list[Combination]:
         assert combination not in measured
         measured.append(combination)
         table.add_measured(combination, [image_s * sum(count for _, count in combination)] * 3)
+    table.save_costs()
     return measured
 
 
@@ -167,6 +168,7 @@ def test_stacks_are_measured_last_and_kept(tmp_path: Path, image_s: float, pays:
             assert table.stack_pays(["one", "two"]) is None, "it may still pay"
         count = sum(count for _, count in combination)
         table.add_measured(combination, [image_s * 2 * count if is_stack else 0.001 * count] * 3)
+    table.save_costs()
     assert found[-2:] == [(("one + two", 1),), (("one + two", 2),)]
     assert not any(table.is_stack(combination) for combination in found[:-2])
     assert table.stack_pays(["one", "two"]) is pays
