@@ -52,7 +52,9 @@ class Measurement:
 
 
 class CostMeasurer:
-    """Chooses which executions of the loaded models to measure, and measures them. Only ``step`` needs no lock.
+    """Chooses which executions of the loaded models to measure, and measures them.
+
+    Only ``step`` and ``save`` need no lock.
 
     If a runner records graphs, the measurer also rehearses. It runs executions with costs from earlier days, and
     executions that the scheduler may fuse. So they are recorded before frames need them.
@@ -121,6 +123,10 @@ class CostMeasurer:
         elif measurement.samples_s:
             self._table.add_measured(measurement.combination, measurement.samples_s, measurement.mode)
         return True
+
+    def save(self) -> None:
+        """Writes the results that were added to the database; see ``CostTable.save_costs``."""
+        self._table.save_costs()
 
     def _next_missing(self) -> Measurement | None:
         """Begins the next missing measurement, batches of one model first and stacks last. Then begins rehearsals."""
