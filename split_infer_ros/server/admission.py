@@ -9,9 +9,9 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.guarded import guarded
+from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
 
 
@@ -22,9 +22,10 @@ class Admission:
 
     Args:
         changed: the condition that guards state shared with other threads.
+        work: has the same lock; notified when a frame comes.
         tenants: the tenants that run, by name.
         waiting: holds the frames that wait for their turn.
-        dispatcher: serves the models.
+        models: the models that are served.
         on_error: called with the name of a tenant or model and an exception: an error that cost frames, or a
             ``Notice``.
 
@@ -36,15 +37,17 @@ class Admission:
     def __init__(
         self,
         changed: threading.Condition,
+        work: threading.Condition,
         tenants: Mapping[str, TenantState],
         waiting: WaitingFrames,
-        dispatcher: Dispatcher,
+        models: ServedModels,
         on_error: Callable[[str, Exception], None],
     ) -> None:
         self._changed = changed
+        self._work = work
         self._tenants = tenants
         self._waiting = waiting
-        self._dispatcher = dispatcher
+        self._models = models
         self._on_error = guarded(on_error)
         self.is_open = False
         self.is_lost = False
@@ -55,15 +58,16 @@ class Admission:
             tenant,
             self,
             changed=self._changed,
+            work=self._work,
             tenants=self._tenants,
             waiting=self._waiting,
-            dispatcher=self._dispatcher,
+            models=self._models,
         )
 
     def begin(self) -> None:
         """Accepts frames from now on, unless the device is lost."""
         with self._changed:
-            self._dispatcher.is_draining = False
+            self._waiting.is_draining = False
             self.is_open = not self.is_lost
 
     def end(self, drain_s: float) -> DropReason:
@@ -73,7 +77,7 @@ class Admission:
             The drop reason of these frames. The caller drops the batches that are still in flight for this reason, too.
         """
         with self._changed:
-            self.is_open, self._dispatcher.is_draining = False, True
+            self.is_open, self._waiting.is_draining = False, True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.is_idle, drain_s)
             reason = DropReason.DEVICE_LOST if self.is_lost else DropReason.SHUTDOWN  # it may be lost meanwhile
@@ -93,7 +97,7 @@ class Admission:
             with self._changed:
                 first, self.is_lost, self.is_open = not self.is_lost, True, False
                 drop(self._waiting.clear(), DropReason.DEVICE_LOST)
-                for model in self._dispatcher.all_models:
+                for model in self._models.all:
                     model.instance.device_lost, model.instance.failure = True, str(error)
                 self._changed.notify_all()
             if not first:
@@ -115,7 +119,7 @@ class Admission:
     @property
     def is_idle(self) -> bool:
         """True while no frame waits and no batch is in flight (lock held)."""
-        return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)
+        return not self._waiting and not any(model.in_flight for model in self._models.all)
 
 
 class Intake:
@@ -126,10 +130,11 @@ class Intake:
     Args:
         tenant: the name of the tenant.
         admission: says whether frames are accepted.
-        changed: the condition that guards state shared with other threads. It is notified when a frame comes.
+        changed: the condition that guards state shared with other threads.
+        work: has the same lock; notified when a frame comes.
         tenants: the tenants that run, by name.
         waiting: gets the accepted frames.
-        dispatcher: serves the models.
+        models: the models that are served.
     """
 
     def __init__(
@@ -138,16 +143,18 @@ class Intake:
         admission: Admission,
         *,
         changed: threading.Condition,
+        work: threading.Condition,
         tenants: Mapping[str, TenantState],
         waiting: WaitingFrames,
-        dispatcher: Dispatcher,
+        models: ServedModels,
     ) -> None:
         self._tenant = tenant
         self._admission = admission
         self._changed = changed
+        self._work = work
         self._tenants = tenants
         self._waiting = waiting
-        self._dispatcher = dispatcher
+        self._models = models
 
     @property
     def is_full(self) -> bool:
@@ -177,11 +184,12 @@ class Intake:
             ticket = state.ledger.receive(now)
             if not self._admission.is_open:
                 ticket.drop(DropReason.DEVICE_LOST if self._admission.is_lost else DropReason.INACTIVE)
-            elif self._dispatcher.models[state.model].failed:
+            elif self._models.by_key[state.model].failed:
                 ticket.drop(DropReason.BACKBONE_ERROR)
             else:
                 frame = TenantFrame(pixels, origin, ticket, state)
-                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
+                drop(self._waiting.add(frame, now, self._models.execution_s(state.model)), DropReason.OVERRUN)
+                self._work.notify()
                 self._changed.notify_all()
 
     def refuse(self, error: ImageError, now: float) -> None:

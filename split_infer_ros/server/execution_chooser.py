@@ -40,7 +40,7 @@ class ExecutionChooser:
     """Chooses executions, drops late frames and gives each batch its slot. Callers hold the server's lock.
 
     Args:
-        models: the models that are served, by key. The dispatcher changes this mapping.
+        models: the models that are served, by key. ``ServedModels`` changes this mapping.
         waiting: the frames that wait for these models.
         lane_scheduler: knows which executions are under way, and decides between all cores and a lane.
     """
@@ -52,9 +52,7 @@ class ExecutionChooser:
         self._waiting = waiting
         self._lane_scheduler = lane_scheduler
 
-    def choose(
-        self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules, is_draining: bool = False
-    ) -> Choice:
+    def choose(self, modes: ExecutionModes, stacks: Collection[str], *, now: float, rules: Rules) -> Choice:
         """Returns the executions that begin now. Takes their frames off the queue.
 
         A batch is closed only when its turn comes, because newer or more frames may come until then.
@@ -64,24 +62,23 @@ class ExecutionChooser:
             stacks: the names of the stacks that may run.
             now: seconds of the steady clock.
             rules: how requests may be combined.
-            is_draining: whether no more frames will come, so that no batch waits for more.
         """
         able = {key for key, model in self._models.items() if not model.failed and model.has_room}
         queue = self._waiting.of_models(able)
         if not queue:
             return Choice()
         wake_at = math.inf
-        if rules.timeout_s and rules.largest_batch > 1 and not is_draining:
+        if rules.timeout_s and rules.largest_batch > 1 and not self._waiting.is_draining:
             due = due_at(queue, modes.whole, rules)
             wake_at = min((at for at in due.values() if at > now), default=math.inf)
             queue = [request for request in queue if due[request.model] <= now]
-        on_lanes = None
-        if self._lane_scheduler.has_lanes:
+        on_lanes, has_lanes = None, self._lane_scheduler.has_lanes
+        if has_lanes:
             on_lanes = {key for key in able if self._models[key].lanes.may_be_used}
         execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules, on_lanes=on_lanes)
         decision = execution.decision
         costs, pair = modes.whole, []
-        if execution.lane is None:
+        if not has_lanes:  # a CPU has lanes, and co-runs are for GPUs
             pair = self._find_co_run(decision, queue, costs, now=now, rules=rules)
         prefetch_next(self._models, decision, queue, costs, now=now, rules=rules)
         if decision.late:

@@ -14,6 +14,7 @@ from split_infer_ros.runtime.priority import BACKBONE, give_way
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.costs.cost_measurer import ExecutionRunner
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.execution import Execution
 from split_infer_ros.server.execution.merge_runner import MergeRunner
@@ -66,6 +67,12 @@ class Executor:
         self._mapped: dict[str, Fence] = {}  # by model: the fence until which its latest features are read
         self._under_way: list[Execution] = []
         self._last_end = 0.0
+
+    @property
+    def runners(self) -> dict[int, ExecutionRunner]:
+        """The runner of each execution mode; see ``CostTable``."""
+        lanes: dict[int, ExecutionRunner] = {} if self.concurrent is None else {self.num_lanes: self.concurrent}
+        return {0: self.whole, **lanes}
 
     @property
     def is_asynchronous(self) -> bool:

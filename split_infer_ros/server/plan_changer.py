@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import FilledIn
-from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
@@ -42,18 +42,18 @@ class PlanChanger:
 
     Args:
         changed: the condition that guards state shared with other threads; held briefly.
-        dispatcher: serves the models.
+        models: the models that are served.
         stack_builder: builds the stacks that fit the new plans.
     """
 
     def __init__(
         self,
         changed: threading.Condition,
-        dispatcher: Dispatcher,
+        models: ServedModels,
         stack_builder: StackBuilder,
     ) -> None:
         self._changed = changed
-        self._dispatcher = dispatcher
+        self._models = models
         self._stack_builder = stack_builder
 
     def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
@@ -70,7 +70,7 @@ class PlanChanger:
         changes: list[PlanChange] = []
         taken = 0
         try:
-            for served in self._dispatcher.models.values():
+            for served in self._models.by_key.values():
                 with naming(served.key, settings):
                     filled = served.split.fill_in(settings.stage, settings.goal)
                     changes.append(self._change(served, filled.settings, taken, is_running, filled))
@@ -83,12 +83,12 @@ class PlanChanger:
         return changes
 
     def adopt(self, changes: Sequence[PlanChange]) -> None:
-        """Puts prepared plans in force (lock held). Call ``Dispatcher.renew`` and ``finish`` next."""
+        """Puts prepared plans in force (lock held). Call ``ServedModels.renew`` and ``finish`` next."""
         for change in changes:
             change.served.instance.use(change.plan)
         for change in changes:
             if change.has_other_slots:
-                self._dispatcher.note_plan(change.served)
+                self._models.note_plan(change.served)
 
     def finish(self, changes: Sequence[PlanChange]) -> None:
         """Reports where new plans differ from their settings, and builds the stacks that fit the new plans."""
@@ -106,11 +106,11 @@ class PlanChanger:
         Raises:
             ConfigurationError: memory is short, or the model cannot run. The model keeps its present plan.
         """
-        others = sum(other.plan.budget_bytes for other in self._dispatcher.models.values() if other is not served)
+        others = sum(other.plan.budget_bytes for other in self._models.by_key.values() if other is not served)
         changes = [self._change(served, settings, others, is_running=True)]
         with self._changed:
             self.adopt(changes)
-            self._dispatcher.renew()
+            self._models.renew()
         self.finish(changes)
 
     def undo_switches(self) -> None:
@@ -118,7 +118,7 @@ class PlanChanger:
 
         A model keeps its plan if there is no memory for a new one. It is then slower, but takes less memory.
         """
-        models = self._dispatcher.models
+        models = self._models.by_key
         for served in models.values():
             if not served.co_runs.breaks_guideline:
                 continue
@@ -127,7 +127,7 @@ class PlanChanger:
                 plan = served.make_plan(served.plan.settings, taken)
                 with self._changed:
                     served.instance.use(plan)
-                    self._dispatcher.renew()
+                    self._models.renew()
 
     def next_plan(self, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
         """Returns a model's plan for other settings, ready for use: its present plan if that fits, or else a new one.
@@ -149,7 +149,7 @@ class PlanChanger:
         plan = before.with_settings(settings)
         if plan is not None:
             return plan
-        if is_running and not self._dispatcher.measures and not isinstance(before.backbone, EnginePart):
+        if is_running and not self._models.measures and not isinstance(before.backbone, EnginePart):
             plan = served.lanes.follow(instance.make_plan(settings, taken_bytes))
         else:
             plan = served.make_plan(settings, taken_bytes)

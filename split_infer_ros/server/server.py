@@ -23,6 +23,7 @@ from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenModel
 from split_infer_ros.server.result_router import Deliver, ResultRouter
 from split_infer_ros.server.served_model import Callbacks
+from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.server_view import ServerView
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.shared_weights import make_ring_memory
@@ -84,7 +85,8 @@ class Server:
         ring_memory = make_ring_memory(settings, device)
         records = settings.cuda_graphs and device.type == "cuda" and settings.graph_bytes > 0
         num_lanes = max_threads() if settings.measures else NUM_LANES
-        self._changed = threading.Condition()  # guards all that follows; held briefly
+        lock = threading.RLock()  # guards all that follows; held briefly
+        self._changed, work = threading.Condition(lock), threading.Condition(lock)
         self.executor = Executor(
             self._changed,
             device,
@@ -101,21 +103,16 @@ class Server:
         self._changing = threading.RLock()  # held while models, settings or state change, not while a model is loaded
         self._tenants: dict[str, TenantState] = {}
         self._waiting = WaitingFrames(settings.max_waiting, settings.drop_policy)
-        self._dispatcher = Dispatcher(
-            self._changed,
-            self._waiting,
-            self.executor,
-            self._table,
-            settings.rules,
-            self._failed,
-            measures=settings.measures,
+        self._models = ServedModels(
+            self._changed, work, self.executor, self._table, settings.rules, measures=settings.measures
         )
-        self._admission = Admission(self._changed, self._tenants, self._waiting, self._dispatcher, on_error)
-        self.view = ServerView(self._changed, self._tenants, self._waiting, self._admission, self._dispatcher)
+        self._dispatcher = Dispatcher(self._changed, work, self._waiting, self._models, self.executor, self._failed)
+        self._admission = Admission(self._changed, work, self._tenants, self._waiting, self._models, on_error)
+        self.view = ServerView(self._changed, self._tenants, self._waiting, self._admission, self._models)
         self._router = ResultRouter(
             changed=self._changed,
             tenants=self._tenants,
-            models=self._dispatcher.models,
+            models=self._models.by_key,
             deliver=deliver,
             on_error=self._failed,
             trace=trace,
@@ -127,9 +124,9 @@ class Server:
             changing=self._changing,
             tenants=self._tenants,
             waiting=self._waiting,
-            dispatcher=self._dispatcher,
+            models=self._models,
             table=self._table,
-            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed, self._dispatcher.note_lanes),
+            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed, self._models.note_lanes),
             open_model=open_model,
             database=database,
             splits=self._splits,
@@ -152,7 +149,7 @@ class Server:
     def limits(self, limits: Limits) -> None:
         with self._changed:
             self._limits = limits
-            for model in self._dispatcher.all_models:
+            for model in self._models.all:
                 model.set_limits(limits)
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
@@ -198,10 +195,10 @@ class Server:
             with self._changed:
                 plan_changer.adopt(changes)
                 self._settings = settings
-                self._dispatcher.rules = settings.rules
+                self._models.rules = settings.rules
                 self._table.max_batch_size = settings.largest_batch
                 drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
-                self._dispatcher.renew()
+                self._models.renew()
             plan_changer.finish(changes)
 
     def start(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.admission import Admission
-from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.ledger import Ledger
 from split_infer_ros.server.report import PipelineReport
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantState, WaitingFrames
 
@@ -24,7 +24,7 @@ class ServerView:
         tenants: the tenants that run, by name.
         waiting: the frames that wait.
         admission: says whether frames are accepted.
-        dispatcher: serves the models.
+        models: the models that are served.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class ServerView:
         tenants: Mapping[str, TenantState],
         waiting: WaitingFrames,
         admission: Admission,
-        dispatcher: Dispatcher,
+        models: ServedModels,
     ) -> None:
         self._changed = changed
         self._tenants = tenants
         self._waiting = waiting
         self._admission = admission
-        self._dispatcher = dispatcher
+        self._models = models
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
@@ -51,25 +51,25 @@ class ServerView:
     def models(self) -> Mapping[str, ServedModel]:
         """The models that are served, by key."""
         with self._changed:
-            return dict(self._dispatcher.models)
+            return dict(self._models.by_key)
 
     @property
     def leaving(self) -> Collection[ServedModel]:
         """Models that no tenant uses but that still have batches in flight."""
         with self._changed:
-            return self._dispatcher.leaving
+            return list(self._models.leaving)
 
     @property
     def stacks(self) -> Collection[str]:
         """The names of the stacks. A stack is a group of models of one architecture that may run as one network."""
         with self._changed:
-            return list(self._dispatcher.stacks)
+            return list(self._models.stacks)
 
     @property
     def costs(self) -> ExecutionModes:
         """The costs of executions in seconds, as far as they are known."""
         with self._changed:
-            return self._dispatcher.costs
+            return self._models.costs
 
     @property
     def is_open(self) -> bool:
@@ -91,7 +91,7 @@ class ServerView:
     def is_measured(self) -> bool:
         """True once no cost of an execution is left to measure."""
         with self._changed:
-            return self._dispatcher.settled
+            return self._models.are_measured
 
     def labels(self, tenant: str) -> Sequence[str]:
         """Returns the names of the classes of the tenant's model, by index.
@@ -104,7 +104,7 @@ class ServerView:
     def model_of(self, tenant: str) -> ServedModel:
         """Returns the model that serves a tenant; raises ConfigurationError if there is no such tenant."""
         with self._changed:
-            return self._dispatcher.models[self._find(tenant).model]
+            return self._models.by_key[self._find(tenant).model]
 
     def ledger(self, tenant: str) -> Ledger:
         """Returns the ledger of a tenant's frames; raises ConfigurationError if there is no such tenant."""
@@ -121,7 +121,7 @@ class ServerView:
         """
         with self._changed:
             state = self._find(tenant)
-            served = self._dispatcher.models[state.model]
+            served = self._models.by_key[state.model]
         model = served.report()  # without the lock, because torch's allocator takes a while to tell its memory
         return state.meters.report(now, state.ledger.counts(), model)
 

@@ -12,9 +12,9 @@ from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.costs.cost_table import CostTable
-from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.memory.tried_plan import check_room_for_weights
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.served_models import ServedModels
 
 if TYPE_CHECKING:
     from split_infer_ros.split.model import SplitModel
@@ -25,11 +25,11 @@ MAX_PARAMETERS = 64_000_000  # the most in a stack: it copies all weights, and l
 
 
 class StackBuilder:
-    """Keeps the dispatcher's stacks up to date as models come and go.
+    """Keeps the stacks up to date as models come and go.
 
     Args:
         changed: the condition that guards state shared with other threads; held briefly.
-        dispatcher: has the models and gets the stacks.
+        models: the models that are served; gets their stacks.
         table: knows which stacks save no time on this machine. Those stacks are not built.
         on_error: called with a stack's name and the reason why its models cannot run as one network.
     """
@@ -37,26 +37,26 @@ class StackBuilder:
     def __init__(
         self,
         changed: threading.Condition,
-        dispatcher: Dispatcher,
+        models: ServedModels,
         table: CostTable,
         on_error: Callable[[str, Exception], None],
     ) -> None:
         self._changed = changed
-        self._dispatcher = dispatcher
+        self._models = models
         self._table = table
         self._on_error = on_error
         self._refused: set[tuple[tuple[SplitModel, ...], str]] = set()
         self._building = threading.Lock()
 
     def build(self) -> None:
-        """Builds missing stacks, and has the dispatcher use exactly the stacks that fit its present models.
+        """Builds missing stacks, and has exactly the stacks used that fit the present models.
 
         Building can take tenths of a second or more. Frames flow meanwhile.
         """
         with self._building:
             with self._changed:
-                groups = groups_of(self._dispatcher.models)
-                present = dict(self._dispatcher.stacks)
+                groups = groups_of(self._models.by_key)
+                present = dict(self._models.stacks)
             stacks = []
             for members, split_point in groups:
                 stack = present.get(" + ".join(members))
@@ -65,7 +65,7 @@ class StackBuilder:
                 if stack is not None:
                     stacks.append(stack)
             with self._changed:
-                self._dispatcher.use_stacks(stacks)
+                self._models.use_stacks(stacks)
 
     def _built(self, members: Mapping[str, SplitModel], split_point: str) -> StackedModel | None:
         models = tuple(members.values())

@@ -14,11 +14,11 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.costs.cost_table import CostTable
-from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.plan_changer import PlanChanger, naming
 from split_infer_ros.server.served_model import Callbacks, ServedModel
+from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
 from split_infer_ros.server.tenant import Tenant
@@ -36,7 +36,7 @@ class TenantRegistry:
         changing: the lock that is held while models come, go or get other slots, but not while a model is loaded.
         tenants: the tenants that run, by name. Only this object changes the mapping.
         waiting: the waiting frames of these tenants.
-        dispatcher: serves the models.
+        models: the models that are served.
         table: costs of the models.
         callbacks: the functions that models call.
         open_model: loads the model of a tenant, and says where its head is.
@@ -56,7 +56,7 @@ class TenantRegistry:
         changing: threading.RLock,
         tenants: dict[str, TenantState],
         waiting: WaitingFrames,
-        dispatcher: Dispatcher,
+        models: ServedModels,
         table: CostTable,
         callbacks: Callbacks,
         open_model: OpenModel,
@@ -70,7 +70,7 @@ class TenantRegistry:
         self._one_list = threading.Lock()  # one list of tenants is applied at a time
         self._tenants = tenants
         self._waiting = waiting
-        self._dispatcher = dispatcher
+        self._models = models
         self._table = table
         self._callbacks = callbacks
         self._open_model = open_model
@@ -78,8 +78,8 @@ class TenantRegistry:
         self._splits = splits
         self._num_lanes = num_lanes
         self._ring_memory = ring_memory
-        self._stack_builder = StackBuilder(changed, dispatcher, table, callbacks.on_error)
-        self.plan_changer = PlanChanger(changed, dispatcher, self._stack_builder)
+        self._stack_builder = StackBuilder(changed, models, table, callbacks.on_error)
+        self.plan_changer = PlanChanger(changed, models, self._stack_builder)
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -122,7 +122,7 @@ class TenantRegistry:
         the batches that it has are dropped, too.
         """
         with self._changed:
-            models = self._dispatcher.all_models
+            models = self._models.all
         for model in models:
             if model.head is None:
                 model.instance.collect(time.monotonic())
@@ -144,14 +144,14 @@ class TenantRegistry:
     def _remove_unused_models(self) -> None:
         with self._changing, self._changed:
             used = {state.model for state in self._tenants.values()}
-            for served in [served for key, served in self._dispatcher.models.items() if key not in used]:
-                self._dispatcher.remove(served)
+            for served in [served for key, served in self._models.by_key.items() if key not in used]:
+                self._models.remove(served)
                 served.instance.advisor.note_unused()
                 served.split.detach()
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Loads the tenant's model, unless another tenant uses it already."""
-        key, models = tenant.model_key, self._dispatcher.models
+        key, models = tenant.model_key, self._models.by_key
         if key in models:
             return
         settings, limits = current()
@@ -184,7 +184,7 @@ class TenantRegistry:
                 served.open(settings, others)
             with self._changed:
                 served.set_limits(current()[1])
-                self._dispatcher.add(served)
+                self._models.add(served)
         for note in opened.notes:
             self._callbacks.on_error(key, Notice(note))
 

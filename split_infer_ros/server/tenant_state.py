@@ -64,9 +64,13 @@ class WaitingFrames:
     Args:
         max_waiting: how many frames of one tenant may wait.
         drop_policy: what happens when a tenant has more frames.
+
+    Attributes:
+        is_draining: whether no more frames will come, so that batches that are not full need not wait.
     """
 
     def __init__(self, max_waiting: int, drop_policy: DropPolicy = DropPolicy.LATEST) -> None:
+        self.is_draining = False
         self._max_waiting = max_waiting
         self._drop_policy = drop_policy
         self._queue = RequestQueue()

@@ -121,6 +121,9 @@ class BusyTime:
         """Adds an interval and merges it with the intervals that it touches."""
         if not start < end:
             return
+        if not self._intervals or self._intervals[-1][1] < start:  # usual: it is later than all others
+            self._intervals.append((start, end))
+            return
         first = bisect.bisect_left(self._intervals, start, key=lambda interval: interval[1])
         last = bisect.bisect_right(self._intervals, end, key=lambda interval: interval[0])
         touched = self._intervals[first:last]

@@ -33,11 +33,11 @@ def served(model: SplitModel, split_point: str = "parts.0", streamed: object = N
     return SimpleNamespace(model=model, plan=plan)
 
 
-class Dispatcher:
+class Models:
     """Takes stacks."""
 
     def __init__(self, **models: Any) -> None:
-        self.models = models
+        self.by_key = models
         self.stacks: dict[str, StackedModel] = {}
 
     def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
@@ -55,18 +55,18 @@ class Table:
 
 class Bench:
     def __init__(self, **models: Any) -> None:
-        self.dispatcher, self.table = Dispatcher(**models), Table()
+        self.models, self.table = Models(**models), Table()
         self.errors: list[tuple[str, str]] = []
         self.builder = StackBuilder(
             threading.Condition(),
-            self.dispatcher,  # type: ignore[arg-type]
+            self.models,  # type: ignore[arg-type]
             self.table,  # type: ignore[arg-type]
             lambda name, error: self.errors.append((name, str(error))),
         )
 
     def build(self) -> list[str]:
         self.builder.build()
-        return list(self.dispatcher.stacks)
+        return list(self.models.stacks)
 
 
 def test_models_of_one_architecture_and_split_point_are_grouped() -> None:
@@ -117,15 +117,15 @@ def test_what_only_runs_alone_is_in_no_group(config: ExecutionConfig) -> None:
 def test_stacks_follow_the_models() -> None:
     bench = Bench(a=served(plain()), b=served(plain()))
     assert bench.build() == ["a + b"]
-    first = bench.dispatcher.stacks["a + b"]
+    first = bench.models.stacks["a + b"]
     assert bench.build() == ["a + b"]
-    assert bench.dispatcher.stacks["a + b"] is first, "it is not built again"
-    bench.dispatcher.models["b"] = served(plain())
+    assert bench.models.stacks["a + b"] is first, "it is not built again"
+    bench.models.by_key["b"] = served(plain())
     bench.build()
-    assert bench.dispatcher.stacks["a + b"] is not first, "the weights are others"
-    bench.dispatcher.models["c"] = served(plain())
+    assert bench.models.stacks["a + b"] is not first, "the weights are others"
+    bench.models.by_key["c"] = served(plain())
     assert bench.build() == ["a + b + c"]
-    del bench.dispatcher.models["a"], bench.dispatcher.models["b"]
+    del bench.models.by_key["a"], bench.models.by_key["b"]
     assert bench.build() == []
     assert bench.errors == []
 

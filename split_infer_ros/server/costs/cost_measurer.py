@@ -54,6 +54,8 @@ class Measurement:
 class CostMeasurer:
     """Chooses which executions of the loaded models to measure, and measures them.
 
+    Only ``step`` and ``save`` need no lock.
+
     Callers hold the server's lock, except for ``step``.
 
     If a runner records graphs, the measurer also rehearses: it runs executions without timing them, so that they are
@@ -130,6 +132,10 @@ class CostMeasurer:
         elif measurement.samples_s:
             self._table.add_measured(measurement.combination, measurement.samples_s, measurement.mode)
         return True
+
+    def save(self) -> None:
+        """Writes the results that were added to the database; see ``CostTable.save_costs``."""
+        self._table.save_costs()
 
     def _next_missing(self) -> Measurement | None:
         """Begins the next missing measurement, batches of one model first and stacks last. Then begins rehearsals."""

@@ -52,7 +52,7 @@ class LaneRule:
             return False
         if not is_idle:
             return self._is_busy
-        return self._alone < MAX_ALONE and self._busy_at(now)
+        return self._alone < MAX_ALONE and self._busy_with(self._interval_at(now))
 
     def is_paused(self, now: float) -> bool:
         """Returns whether lanes are not used for a while, because other processes use the cores."""
@@ -66,7 +66,8 @@ class LaneRule:
             on_lane: whether the execution runs on a lane; otherwise it has all cores.
             is_idle: whether nothing else runs.
         """
-        self._is_busy, self._interval_s = self._busy_at(now), self._interval_at(now)
+        interval_s = self._interval_at(now)
+        self._is_busy, self._interval_s = self._busy_with(interval_s), interval_s
         self._last_begin = now
         self._alone = self._alone + 1 if on_lane and is_idle else 0
 
@@ -96,8 +97,7 @@ class LaneRule:
         interval_s = min(now - self._last_begin, MAX_INTERVAL * self._whole_s or math.inf)
         return _average(self._interval_s, interval_s) if self._interval_s < math.inf else interval_s
 
-    def _busy_at(self, now: float) -> bool:
-        interval_s = self._interval_at(now)
+    def _busy_with(self, interval_s: float) -> bool:
         utilisation = self._whole_s / interval_s if interval_s > 0 else math.inf
         return utilisation > (CALM if self._is_busy else BUSY)
 
