@@ -87,6 +87,11 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
     pool.close()
 
 
+def one_model(part: OpenVinoPart) -> LoadedModels:
+    """A model "one" that OpenVINO runs."""
+    return LoadedModels({"one": part}, {"one": 1.0}, {"one": Engine.OPENVINO}, {})
+
+
 def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one execution waited for the other, the two would never meet, and the results would be no numbers.
 
@@ -96,7 +101,7 @@ def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(openvino, "Core", lambda: MeetingCore(make_core()))
         part = OpenVinoPart(small_graph())
-    pool.load({"one": part}, {"one": 1.0}, {"one": Engine.OPENVINO})
+    pool.load(one_model(part))
     assert pool.concurrent is not None
     given = images(1)
     found = pool.concurrent.run({"one": given})["one"]
@@ -106,7 +111,7 @@ def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.Monk
 
 def test_runners_of_lanes_tell_the_engine_how_many_they_are(pool: Executor) -> None:
     """All cores at once are one lane, on which an engine has all its threads."""
-    pool.load({"one": OpenVinoPart(small_graph())}, {"one": 1.0}, {"one": Engine.OPENVINO})
+    pool.load(one_model(OpenVinoPart(small_graph())))
 
     def told(runner: Any) -> tuple[int, int]:
         runner.set_threads("one")
