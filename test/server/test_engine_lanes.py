@@ -21,6 +21,7 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart  # noqa: E402
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads  # noqa: E402
 from split_infer_ros.server import executor  # noqa: E402
 from split_infer_ros.server.executor import Executor  # noqa: E402
+from split_infer_ros.server.loaded_models import LoadedModels  # noqa: E402
 
 NUM_LANES = 2
 MEET_S = 60.0
