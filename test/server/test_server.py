@@ -299,7 +299,7 @@ def test_a_decoder_that_hangs_keeps_no_frame_open_at_the_end(serve: Serve, monke
     run = serve(A, one=BrightModel("one"))
     run.deliver_gate.clear()
     run.send("a", 1, 2, 3)
-    until(lambda: not run.pipeline.view.num_waiting)
+    until(lambda: run.pipeline.view.num_waiting < 3)  # the last ones may wait until the decoder takes more
     run.pipeline.stop(0.05)
     counts = run.counts("a")
     assert counts.balanced
