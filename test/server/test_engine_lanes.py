@@ -21,6 +21,7 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart  # noqa: E402
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads  # noqa: E402
 from split_infer_ros.server import executor  # noqa: E402
 from split_infer_ros.server.executor import Executor  # noqa: E402
+from split_infer_ros.server.loaded_models import LoadedModels  # noqa: E402
 
 NUM_LANES = 2
 MEET_S = 60.0
@@ -87,6 +88,10 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
     pool.close()
 
 
+def load(pool: Executor, part: OpenVinoPart) -> None:
+    pool.load(LoadedModels({"one": part}, {"one": 1.0}, {"one": Engine.OPENVINO}, num_threads={}))
+
+
 def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one execution waited for the other, the two would never meet, and the results would be no numbers.
 
@@ -96,7 +101,7 @@ def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(openvino, "Core", lambda: MeetingCore(make_core()))
         part = OpenVinoPart(small_graph())
-    pool.load({"one": part}, {"one": 1.0}, {"one": Engine.OPENVINO})
+    load(pool, part)
     assert pool.concurrent is not None
     given = images(1)
     found = pool.concurrent.run({"one": given})["one"]
@@ -106,7 +111,7 @@ def test_lanes_execute_at_the_same_time(pool: Executor, monkeypatch: pytest.Monk
 
 def test_runners_of_lanes_tell_the_engine_how_many_they_are(pool: Executor) -> None:
     """All cores at once are one lane, on which an engine has all its threads."""
-    pool.load({"one": OpenVinoPart(small_graph())}, {"one": 1.0}, {"one": Engine.OPENVINO})
+    load(pool, OpenVinoPart(small_graph()))
 
     def told(runner: Any) -> tuple[int, int]:
         runner.set_threads("one")
