@@ -138,6 +138,7 @@ def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:
 
     Only a run shows whether memory is short.
     """
+    model.kernels_before(plan.split_point.name)  # kept for ``ModelInstance.use``, which may hold the server's lock
     if plan.settings.cuda_graphs and can_be_recorded(plan.backbone):
         try:
             graphs = record_backbone(
