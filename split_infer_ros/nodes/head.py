@@ -33,6 +33,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 DIAGNOSTICS_PERIOD_S = 1.0
+END_S = 5.0  # a thread that takes longer to end is left alone: a user's decoder may hang
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,10 @@ class HeadNode(ManagedNode[HeadParameters]):
     def deactivate(self) -> None:
         if self._receiver is not None:
             self._receiver.stop_receiving()
-        if self._stage is not None:
-            self._stage.stop()
+        if self._stage is not None and not self._stage.stop(END_S):
+            self.get_logger().warning(
+                f"The head still works on a batch after {END_S:g} s, and is left alone. Does its decoder hang?"
+            )
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None

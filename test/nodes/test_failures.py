@@ -18,6 +18,8 @@ from std_msgs.msg import Header, String
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.plausibility import drop_impossible
+from split_infer_ros.nodes import head as head_module
 from split_infer_ros.nodes import image_input
 from split_infer_ros.nodes import tenants as tenants_module
 from split_infer_ros.nodes.backbone import BackboneNode
@@ -26,6 +28,7 @@ from split_infer_ros.nodes.endpoints import create_publisher
 from split_infer_ros.nodes.process_exit import ThreadFailures
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.runtime.worker_thread import WorkerThread
+from split_infer_ros.server import head_stage
 
 LABELS = ("\ud83d\ude97", "half \ud83d", "plain")
 READABLE = ["\U0001f697", "half \ufffd", "plain"]
@@ -95,6 +98,33 @@ def test_a_change_that_fails_is_refused_with_its_error(context: Context, monkeyp
         assert pipeline.client.set("backbone", batch_size=2) == [""]
         images.publish(image())
         detections.wait_for(1)
+
+
+def test_a_decoder_that_hangs_does_not_keep_a_head_from_its_end(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(decoded: Detections, num_labels: int) -> Any:
+        hangs.set()
+        assert goes_on.wait(START_S)
+        return drop_impossible(decoded, num_labels)
+
+    monkeypatch.setattr(head_module, "END_S", 0.05)
+    with Pipeline(context, head={"score_threshold": 0.0}, backbone={"batch_size": 1}) as pipeline:
+        lines = pipeline.client.subscribe(Log, "/rosout", LOGGED)
+        images = pipeline.client.publisher(Image, "image")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        monkeypatch.setattr(head_stage, "drop_impossible", hang)
+        images.publish(image())
+        assert hangs.wait(START_S)
+        assert pipeline.client.transition("head", "deactivate")
+        lines.wait_for_one(lambda line: "The head still works on a batch" in line.msg, "the warning")
+        monkeypatch.setattr(head_stage, "drop_impossible", drop_impossible)
+        goes_on.set()
+        assert pipeline.client.transition("head", "activate")
+        before = len(detections)
+        wait_until(lambda: images.publish(image()) or len(detections) > before, "a detection")
 
 
 def test_a_tenant_that_fails_leaves_the_others(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
