@@ -14,6 +14,7 @@ from domains import own_domain
 from launch_files import LaunchFile
 from recorded_durations import RecordedDurations
 
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 if importlib.util.find_spec("hypothesis"):  # the tests for a GPU do without
@@ -107,6 +108,17 @@ def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
     """A ROS domain that no other test file on this machine uses meanwhile, for child processes too."""
     with own_domain(str(request.path), kills=request.node.get_closest_marker("kills_nodes") is not None) as domain:
         yield domain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_kept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Gives back what a test file keeps for its own tests, such as large detectors: a worker runs hundreds of files."""
+    yield
+    for kept in vars(request.module).values():
+        if getattr(kept, "__module__", "") == request.module.__name__ and hasattr(kept, "cache_clear"):
+            kept.cache_clear()
+    gc.collect()
+    trim()
 
 
 @pytest.fixture
