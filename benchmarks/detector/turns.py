@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from benchmarks.common.turns import rotated
 from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Observer
-from benchmarks.ros.rival_turns import LATENCY, SATURATION, Moment, RivalTurns, steady
+from benchmarks.ros.rival_turns import LATENCY, SATURATION, Moment, RivalTurns
 from benchmarks.ros.trace import Trace
 
 WARM_UP_HZ = 200.0
@@ -45,7 +44,9 @@ class DetectorBench:
     def warm_up(self) -> None:
         """Measures how many frames a second each rival can take, until they are steady."""
         for rival in self._turns.rivals:
-            self._capacities[rival] = steady(partial(self._frames_hz, rival))
+            self._capacities[rival] = self._turns.capacity_hz(
+                rival, rate=WARM_UP_HZ, seconds=WARM_UP_S, settle_s=SETTLE_S
+            )
 
     def saturate(self, turn: int) -> dict[str, float]:
         """Returns each rival's frames a second, and the median age of its detections, with a camera that is too fast.
@@ -70,9 +71,6 @@ class DetectorBench:
             moment = self._watch(LATENCY, rival, rate, MODERATE_S)
             found |= {rival: moment.latency_s, **moment.shares}
         return found
-
-    def _frames_hz(self, rival: str) -> float:
-        return self._watch(SATURATION, rival, WARM_UP_HZ, WARM_UP_S).frames_hz
 
     def _watch(self, contest: str, rival: str, rate: float, seconds: float) -> Moment:
         return self._turns.watch(contest, rival, rate=rate, seconds=seconds, settle_s=SETTLE_S)

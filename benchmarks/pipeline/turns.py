@@ -10,7 +10,7 @@ from benchmarks.common.usage import Usage
 from benchmarks.ros.dds_hop import DdsHop
 from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Observer
-from benchmarks.ros.rival_turns import LATENCY, PIPELINE, SATURATION, RivalTurns, steady
+from benchmarks.ros.rival_turns import LATENCY, PIPELINE, SATURATION, RivalTurns
 from benchmarks.ros.trace import Trace
 
 NAIVE = "naive"
@@ -90,11 +90,7 @@ class Bench:
         return found
 
     def _frames_hz(self, rival: str, rate: float) -> float:
-        def measure() -> float:
-            watch = self._turns.watch
-            return watch(SATURATION, rival, rate=rate, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S).frames_hz
-
-        return steady(measure)
+        return self._turns.capacity_hz(rival, rate=rate, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S)
 
     def _set_batch(self, rival: str, size: int) -> None:
         """Sets a pipeline's batch size.

@@ -81,6 +81,10 @@ class RivalTurns:
         self.rivals = list(processes)
         self.usage = {contest: ProcessUsage(processes) for contest in (SATURATION, LATENCY)}
 
+    def capacity_hz(self, rival: str, *, rate: float, seconds: float, settle_s: float) -> float:
+        """Returns a rival's frames a second once they are ``steady``. The arguments are those of ``watch``."""
+        return steady(lambda: self.watch(SATURATION, rival, rate=rate, seconds=seconds, settle_s=settle_s).frames_hz)
+
     def watch(self, contest: str, rival: str, *, rate: float, seconds: float, settle_s: float) -> Moment:
         """Sends a rival images, and watches it once it has run for ``settle_s`` seconds.
 

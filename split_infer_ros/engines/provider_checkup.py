@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from split_infer_ros.engines.engine import GPU_PROVIDERS, PROVIDER_SUFFIX, Engine, providers_of
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.telemetry.checkup import Finding, Level, has_gpu_driver
+from split_infer_ros.runtime.gpu_files import has_nvidia_driver
+from split_infer_ros.telemetry.checkup import Finding, Level
 
 KINDS = {Engine.ONNXRUNTIME: "Providers", Engine.OPENVINO: "Devices"}
 
@@ -24,7 +25,7 @@ def _finding(engine: Engine, kind: str) -> Finding:
     except (ConfigurationError, RuntimeError) as error:  # the engine, or a driver, cannot be loaded
         advice = f"install {engine.value} anew, and the drivers of its devices."
         return Finding(Level.NOTE, what, f"cannot be listed ({error})", advice)
-    if engine is Engine.ONNXRUNTIME and has_gpu_driver() and not set(GPU_PROVIDERS) & set(names):
+    if engine is Engine.ONNXRUNTIME and has_nvidia_driver() and not set(GPU_PROVIDERS) & set(names):
         advice = "for ONNX files on this GPU, install onnxruntime-gpu instead, or set engine to torch."
         return Finding(Level.NOTE, what, f"{', '.join(names)}, and none for this machine's GPU", advice)
     return Finding(Level.OK, what, ", ".join(names))

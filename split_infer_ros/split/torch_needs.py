@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.gpu_files import NVIDIA, OTHERS
 from split_infer_ros.runtime.optional_packages import import_package
 
-# Files that drivers make for GPUs: NVIDIA's drivers on servers, on Jetsons and under Windows, then AMD's.
-DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
+DEVICES = (*NVIDIA, *OTHERS)
 ADVICE = 'pip install "torch>=2.6,!=2.13.0" torchvision, or take'
 AN_ONNX_FILE = "an ONNX file"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from split_infer_ros.runtime.gpu_files import has_nvidia_driver
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 MB = 2**20
@@ -125,11 +126,6 @@ def check_engines(onnx: Any, onnxruntime: Any, openvino: Any) -> list[Finding]:
     return findings
 
 
-def has_gpu_driver() -> bool:
-    """Returns whether a driver of NVIDIA is loaded, be it of a graphics card or of a Jetson."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/nvhost-gpu").exists()
-
-
 def check_gpu(torch: Any) -> list[Finding]:
     """Checks which GPUs torch can use, and which memory they can share with the CPU.
 
@@ -138,7 +134,9 @@ def check_gpu(torch: Any) -> list[Finding]:
     if isinstance(torch, ImportError):
         return []
     if not torch.cuda.is_available():
-        advice = "the driver is there, so this torch is not built for it: see torch above." if has_gpu_driver() else ""
+        advice = ""
+        if has_nvidia_driver():
+            advice = "the driver is there, so this torch is not built for it: see torch above."
         return [Finding(Level.NOTE, "GPU", "none that torch can use; both partitions run on the CPU", advice=advice)]
     runtime = try_import("cuda.bindings.runtime")
     return [_gpu(torch, runtime, index) for index in range(torch.cuda.device_count())]

@@ -32,7 +32,7 @@ def test_a_gpu_that_onnx_files_do_not_reach_is_a_note(
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     monkeypatch.setattr(runtime, "get_available_providers", lambda: [f"{name}ExecutionProvider" for name in names])
-    monkeypatch.setattr(provider_checkup, "has_gpu_driver", lambda: has_driver)
+    monkeypatch.setattr(provider_checkup, "has_nvidia_driver", lambda: has_driver)
     level, _ = found()["Providers of onnxruntime"]
     assert level is (Level.NOTE if has_driver and names == ["CPU"] else Level.OK)
 

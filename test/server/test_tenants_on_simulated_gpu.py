@@ -95,7 +95,7 @@ def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factor
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", ["device", "pinned"])
 def test_a_model_on_the_cpu_beside_one_on_the_gpu(policy: str, graphs: bool, tmp_path: Path) -> None:
-    """An ONNX file runs on the CPU of a machine with a GPU if no engine there can use the GPU."""
+    """No graph holds the model on the CPU: its replays would give the results of the batch that was recorded."""
     settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
     with simulated(Gpu(Random(1).randrange)):
         running = Running(tmp_path / "tuning.jsonl", {A.model: load(A.model), B.model: load(B.model, CPU)}, settings)

@@ -54,9 +54,7 @@ class Measurement:
 class CostMeasurer:
     """Chooses which executions of the loaded models to measure, and measures them.
 
-    Only ``step`` and ``save`` need no lock.
-
-    Callers hold the server's lock, except for ``step``.
+    Callers of all but ``step`` and ``save`` hold the server's lock.
 
     If a runner records graphs, the measurer also rehearses: it runs executions without timing them, so that they are
     recorded before frames need them. It rehearses executions with costs from the database, and executions that the

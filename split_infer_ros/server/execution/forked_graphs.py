@@ -108,7 +108,7 @@ class ForkedGraphs:
             return
         del self._misses[combination]
         self._refused.add(combination)  # removed once the combination is recorded
-        holds = self._model_streams.holds  # an ONNX file may run on the CPU beside models on the GPU
+        holds = self._model_streams.holds  # a model may run on the CPU beside models on the GPU
         if not all(can_be_recorded(models[model]) and holds(inputs[model]) for model, _ in combination):
             return
         examples = {model: blank_like(inputs[model], size) for model, size in combination}

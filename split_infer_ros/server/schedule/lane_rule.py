@@ -107,8 +107,8 @@ class LaneTrial:
 
     Let the limit be ``num_lanes`` times the time of the fastest execution on all cores. One execution on a lane that
     takes less than the limit shows that lanes serve more. Otherwise, ``TRIALS`` executions on lanes decide: lanes serve
-    more if the fastest of them took less than ``TRIAL_LIMIT`` times the limit. Only executions of the
-    same number of images are compared.
+    more if the fastest of them took less than ``TRIAL_LIMIT`` times the limit. Only executions of the same
+    number of images are compared.
 
     Args:
         num_lanes: how many executions are computed side by side.
