@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from deadline import Deadline
 from domains import own_domain
 from launch_files import LaunchFile
 from recorded_durations import RecordedDurations
@@ -57,12 +58,16 @@ class TestFile(pytest.Module):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", type=Path, metavar="FILE", help="write the seconds of each test file to it")
+    parser.addoption("--until", type=float, metavar="TIME", help="skip tests that begin later, in seconds since 1970")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record-durations")
     if path is not None and not hasattr(config, "workerinput"):  # workers report to the process that records
         config.pluginmanager.register(RecordedDurations(path))
+    until = config.getoption("--until")
+    if until is not None:
+        config.pluginmanager.register(Deadline(until))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import check_change
 import pytest
 from nearest_tests import UNKNOWN_S, Near, choose, imported_names, module_name, nearest
 
+ROOT = Path(__file__).parents[1]
 FILES = {
     "split_infer_ros/__init__.py": "",
     "split_infer_ros/low.py": "import os\n",
@@ -119,8 +121,20 @@ def test_seconds_of_each_file_are_recorded(tmp_path: Path) -> None:
     file = tmp_path / "durations.json"
     command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:cacheprovider", "-n", "2"]
     command += ["test/test_check.py::test_each_kind_of_import_is_seen", "--record-durations", str(file)]
-    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1])
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     written = json.loads(file.read_text())
     assert list(written["seconds"]) == ["test/test_check.py"]
     assert written["seconds"]["test/test_check.py"] < 60
     assert written["machine"]["cores"] >= 1
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_tests_that_begin_after_the_time_are_skipped_and_named(workers: list[str]) -> None:
+    test = "test/test_check.py::test_each_kind_of_import_is_seen"
+    command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:cacheprovider", *workers, test]
+    for seconds, passed in ((60.0, True), (-1.0, False)):
+        done = subprocess.run(
+            [*command, f"--until={time.time() + seconds}"], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        assert ("1 passed" in done.stdout) is passed
+        assert ("test/test_check.py, 1 tests" in done.stdout) is not passed
