@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from split_infer_ros.models.weights import load_weights
 
 pytestmark = pytest.mark.numeric
 
+Pair = tuple[nn.Module, nn.Module, Tensor]
 UNTRAINED = {"weights": None, "weights_backbone": None}
 SMALL_SSD = partial(ssd_resnet.ssd_resnet50, 128)
 
@@ -84,9 +85,12 @@ CASES = {
 }
 
 
-@cache
-def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
-    """Builds our detector, torchvision's with the same weights, and photographs (N, 3, height, width)."""
+@pytest.fixture(scope="module")
+def pair(name: str) -> Pair:
+    """Our detector, torchvision's with the same weights, and photographs (N, 3, height, width).
+
+    One pair at a time: all of them together take 2 GB.
+    """
     case = CASES[name]
     images = photograph_batch(case.height, case.width)[
         : case.images
@@ -105,9 +109,9 @@ def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
     return ours, reference, images
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_objects_are_found(name: str) -> None:
-    ours, reference, images = pair(name)
+@pytest.mark.parametrize("name", CASES, scope="module")
+def test_the_same_objects_are_found(name: str, pair: Pair) -> None:
+    ours, reference, images = pair
     limits = Limits(0.2, 0.4, 300)
     post = reference.roi_heads if hasattr(reference, "roi_heads") else reference
     post.score_thresh, post.nms_thresh = limits.score_threshold, limits.nms_threshold  # type: ignore[union-attr, assignment]
@@ -129,10 +133,10 @@ def test_proposals_are_padded_with_empty_boxes() -> None:
     assert found.tolist() == [[[0, 0, 8, 8], [0, 0, 8, 8], [0] * 4, [0] * 4]]
 
 
-@pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_320", "retinanet"])
-def test_published_files_with_older_names_load(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_320", "retinanet"], scope="module")
+def test_published_files_with_older_names_load(name: str, pair: Pair, tmp_path: Path) -> None:
     """torchvision's files of these models use older names of the convolutions in their heads."""
-    ours, _, images = pair(name)
+    ours, _, images = pair
     state = {key: value for key, value in ours.state_dict().items() if not key.endswith("num_batches_tracked")}
     older = {}
     for key, value in state.items():
