@@ -49,6 +49,11 @@ class DropReason(str, enum.Enum):
         "The image has more pixels than `max_image_pixels`. Of a JPEG or PNG, only the header was read.",
     )
     RATE_LIMITED = ("rate_limited", "The camera is faster than `max_rate_hz`.", True)
+    NOBODY_LISTENS = (
+        "nobody_listens",
+        "The node is `lazy`, and nobody subscribed to its results, or no head ran.",
+        True,
+    )
     PAUSED = ("paused", "The service `enable` has paused the node.", True)
     NO_HEAD = ("no_head", "There was no head that could take the batch.")
     LEASE_EXPIRED = ("lease_expired", "A head was sent the batch and did not take it in time.")

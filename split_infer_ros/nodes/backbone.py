@@ -91,7 +91,14 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         pipeline.start()
         for topic in self.values.image_topics:  # one by one, so that ``deactivate`` closes them if the next one fails
             self._inputs.append(
-                ImageInput(self, topic, intake=pipeline.stage.intake, limiter=pipeline.limiter, enable=self._enable)
+                ImageInput(
+                    self,
+                    topic,
+                    intake=pipeline.stage.intake,
+                    limiter=pipeline.limiter,
+                    enable=self._enable,
+                    is_listened_to=pipeline.reaches_head,
+                )
             )
         split_point = model.split_point(pipeline.stage.settings.split_point)
         self.get_logger().info(

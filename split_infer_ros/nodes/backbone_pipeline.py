@@ -15,7 +15,7 @@ from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, log_changes, open_trace
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
-from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.nodes.transports import SENDERS, Sender
 from split_infer_ros.server.auto_split import AUTO, DWELL_S, AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.profiling.stored_profile import profile_finder
@@ -30,6 +30,7 @@ class BackbonePipeline:
         node: the backbone's node.
         model: provides the backbone.
         best_known: the best results of tuning for the model.
+        transport: sends handles to the heads.
         stage: runs the backbone.
         auto_split: chooses the split point while the parameter ``split_point`` is ``auto``.
         reports: publishes reports on ``report``.
@@ -45,6 +46,7 @@ class BackbonePipeline:
         *,
         model: SplitModel,
         best_known: BestKnown,
+        transport: Sender,
         stage: BackboneStage,
         auto_split: AutoSplit,
         reports: IntraProcessPublisher,
@@ -54,6 +56,7 @@ class BackbonePipeline:
         self._node = node
         self._model = model
         self._best_known = best_known
+        self._transport = transport
         self._auto_split = auto_split
         self._reports = reports
 
@@ -93,9 +96,21 @@ class BackbonePipeline:
         auto_split.attach(stage.configure)
         node.add_cleanup(auto_split.detach)
         node.add_cleanup(stage.close)
-        pipeline = cls(node, model=model, best_known=best_known, stage=stage, auto_split=auto_split, reports=reports)
+        pipeline = cls(
+            node,
+            model=model,
+            best_known=best_known,
+            transport=transport,
+            stage=stage,
+            auto_split=auto_split,
+            reports=reports,
+        )
         node.add_cleanup(pipeline.stop)  # a signal may come after the threads' start and before the node is active
         return pipeline
+
+    def reaches_head(self) -> bool:
+        """Returns whether a head would get a batch that is sent now."""
+        return self._transport.heads_reached > 0
 
     def start(self) -> None:
         """Starts the threads of the stage and of the automatic split point."""

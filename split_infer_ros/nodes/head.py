@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from split_infer_ros.autotuning.opening import open_model
@@ -15,6 +16,7 @@ from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
 from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.common import ONE_MODEL, ModelParameters
+from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
@@ -33,6 +35,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 DIAGNOSTICS_PERIOD_S = 1.0
+LISTENERS_PERIOD_S = 0.1  # how often a lazy head checks whether somebody subscribes to its results
 END_S = 5.0  # a thread that takes longer to end is left alone: a user's decoder may hang
 
 
@@ -65,6 +68,7 @@ class HeadParameters(ModelParameters):
         read_only=True,
     )
     head_threads: int = like(SharedSettings, "head_threads")
+    lazy: bool = like(ImageParameters, "lazy", purpose="")
     limits: Limits = part(Limits())
     weights: WeightsSettings = part(WeightsSettings())
 
@@ -75,6 +79,9 @@ class HeadNode(ManagedNode[HeadParameters]):
     With transport ``intra_process``, the node also publishes ``detections/image``. The diagnostics tell whether this
     head stands by for another one. They count the handles that it refused and the detections that it left out. They
     also tell how much memory streamed weights take, how fast they are read, and how long layers wait for them.
+
+    A lazy head takes batches only while somebody subscribes to its results. Without a head, a lazy backbone computes
+    nothing.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -140,16 +147,47 @@ class HeadNode(ManagedNode[HeadParameters]):
         self.add_cleanup(self._stage.stop)  # a signal may come before this node is active
         self._diagnostics = HeadDiagnostics(self, self._stage)
         self.add_cleanup(self._diagnostics.close)
-        timer = create_steady_timer(self, DIAGNOSTICS_PERIOD_S, self._publish_diagnostics)
-        self.add_cleanup(lambda: self.destroy_timer(timer))
+        for period_s, callback in (
+            (DIAGNOSTICS_PERIOD_S, self._publish_diagnostics),
+            (LISTENERS_PERIOD_S, self._follow_listeners),
+        ):
+            timer = create_steady_timer(self, period_s, callback)
+            self.add_cleanup(partial(self.destroy_timer, timer))
 
     def activate(self) -> None:
+        if self._is_wanted():
+            self._begin()
+
+    def deactivate(self) -> None:
+        self._end()
+
+    def apply(self, values: HeadParameters) -> None:
+        if self._stage is not None:
+            self._stage.configure(values.weights)
+            self._stage.limits = values.limits
+
+    def _is_wanted(self) -> bool:
+        assert self._results is not None
+        return not self.values.lazy or self._results.has_subscribers
+
+    def _follow_listeners(self) -> None:
+        is_wanted = self._is_wanted()
+        if not self.is_active or is_wanted == (self._receiver is not None):
+            return
+        if is_wanted:
+            self._begin()
+        else:
+            self._end()
+
+    def _begin(self) -> None:
+        """Takes batches from now on."""
         assert self._stage is not None
         assert self._model is not None
         self._stage.start()
         self._receiver = RECEIVERS[self.values.transport](self, self._model, self._stage)
 
-    def deactivate(self) -> None:
+    def _end(self) -> None:
+        """Takes no more batches, and finishes those that have come."""
         if self._receiver is not None:
             self._receiver.stop_receiving()
         if self._stage is not None and not self._stage.stop(END_S):
@@ -159,11 +197,6 @@ class HeadNode(ManagedNode[HeadParameters]):
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-
-    def apply(self, values: HeadParameters) -> None:
-        if self._stage is not None:
-            self._stage.configure(values.weights)
-            self._stage.limits = values.limits
 
     def _accepted(self, model: SplitModel) -> tuple[Precision, ...]:
         """Returns the precisions that the head may use, best first.

@@ -13,6 +13,7 @@ from split_infer_ros.nodes.conversions import counts_of
 REPORT_TIMEOUT_S = 3.0
 FAILING_S = 3.0  # how long frames may be dropped without one being published
 INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
+UNHEARD = "Nobody subscribes to the results, so nothing is computed."
 LEFT_OUT = "Detections were left out because the model gives impossible boxes, scores or labels."
 
 
@@ -34,7 +35,7 @@ class PipelineHealth:
         self._rated = report  # the newest report when rates were last taken
         self._last_flowing = report  # the first report that counted the frame published last
         self._reported_at = self._received_at = self._published_at = now
-        self._leaves_out = False
+        self._leaves_out = self._is_unheard = False
 
     def update(self, report: PipelineReport, now: float) -> None:
         """Takes a new report, which came at the time ``now``."""
@@ -42,6 +43,7 @@ class PipelineHealth:
             self._received_at = now
         if report.published != self.newest.published:
             self._last_flowing, self._published_at = report, now
+        self._is_unheard = _unheard(report) > _unheard(self.newest)
         self.newest, self._reported_at = report, now
 
     def take_rates(self) -> PipelineStats:
@@ -96,6 +98,8 @@ class PipelineHealth:
                 return DiagnosticStatus.OK, f"{ended} The last frame came in {silent_s:.0f} s ago."
             message = f"No frame has come in for {silent_s:.0f} s: does the camera run? {ended}"
             return DiagnosticStatus.WARN, message.rstrip()
+        if self._is_unheard:
+            return DiagnosticStatus.OK, UNHEARD
         reasons = self._failing_reasons()
         if reasons and now - self._published_at > FAILING_S:
             level = DiagnosticStatus.ERROR if report.failure else DiagnosticStatus.WARN
@@ -176,3 +180,7 @@ def _continues(before: PipelineReport, newest: PipelineReport) -> bool:
 
 def _left_out(report: PipelineReport) -> int:
     return sum(entry.count for entry in report.left_out)
+
+
+def _unheard(report: PipelineReport) -> int:
+    return counts_of(report).dropped.get(DropReason.NOBODY_LISTENS.value, 0)

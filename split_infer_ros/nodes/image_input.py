@@ -46,6 +46,7 @@ class ImageInput:
         intake: takes the frames.
         limiter: limits the frames a second. Frames above the limit are dropped as ``rate_limited``.
         enable: the service ``~/enable``. While it is off, frames are dropped as ``paused``.
+        is_listened_to: says whether results reach somebody. If not, a ``lazy`` node drops frames as ``nobody_listens``.
 
     Attributes:
         mismatch: a sentence for the user if the topic's publishers send no images; else empty.
@@ -59,12 +60,14 @@ class ImageInput:
         intake: Intake,
         limiter: RateLimiter,
         enable: EnableService,
+        is_listened_to: Callable[[], bool],
     ) -> None:
         self._node = node
         self._topic = topic
         self._intake = intake
         self._limiter = limiter
         self._enable = enable
+        self._is_listened_to = is_listened_to
         values: ImageParameters = node.values
         self._max_pixels = values.max_image_pixels
         self._qos = QoSProfile(depth=values.image_depth)
@@ -138,6 +141,8 @@ class ImageInput:
         try:
             if not self._enable.enabled:
                 raise ImageError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
+            if self._node.values.lazy and not self._is_listened_to():
+                raise ImageError(DropReason.NOBODY_LISTENS, f"Nobody subscribes to results of {self._topic}.")
             if not self._limiter.admits(self._topic, now):
                 raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
             pixels = self._read_any(message)

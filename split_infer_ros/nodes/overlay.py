@@ -43,9 +43,14 @@ class Overlay:
         """Starts the thread that draws."""
         self._thread.start()
 
+    @property
+    def has_subscribers(self) -> bool:
+        """True while somebody subscribes to the images."""
+        return self._publisher.has_subscribers
+
     def submit(self, origin: Origin, detections: Detections) -> None:
         """Queues a result to be drawn, if a subscriber exists and no other result waits. Never blocks."""
-        if origin.pixels is not None and self._publisher.has_subscribers:
+        if origin.pixels is not None and self.has_subscribers:
             with suppress(Full):  # an earlier result is still waiting
                 self._queue.put_nowait((origin.pixels, origin.header, detections))
 

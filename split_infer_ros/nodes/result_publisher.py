@@ -76,6 +76,11 @@ class ResultPublisher:
         )
         self._published_model = model, labels
 
+    @property
+    def has_subscribers(self) -> bool:
+        """True while somebody subscribes to ``detections`` or ``detections/image``."""
+        return self._detections.has_subscribers or (self._overlay is not None and self._overlay.has_subscribers)
+
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         """Publishes a frame's result.
 

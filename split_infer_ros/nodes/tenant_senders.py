@@ -55,6 +55,11 @@ class TenantSenders:
             raise ConfigurationError(f"Tenant {tenant.name} was removed while its model was loaded.")
         return replace(opened, transport=sender)
 
+    def reaches_head(self, tenant: str) -> bool:
+        """Returns whether a tenant's head in another process would get a batch that is sent now."""
+        sender = self._senders.get(tenant)
+        return sender is not None and sender.heads_reached > 0
+
     def close_unused(self, tenants: Collection[str]) -> None:
         """Closes the senders of tenants that are not among ``tenants``, unless a model instance still uses them."""
         for name in self._senders.keys() - set(tenants):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.enable_service import EnableService
@@ -25,6 +25,7 @@ class TenantTopics:
         name: the tenant's name.
         intake: takes the tenant's frames.
         enable: the service ``~/enable``. While it is off, frames are dropped as ``paused``.
+        reaches_head: says whether a head in another process would get a batch.
 
     Attributes:
         limiter: limits the tenant's frames per second.
@@ -36,11 +37,13 @@ class TenantTopics:
         name: str,
         intake: Intake,
         enable: EnableService,
+        reaches_head: Callable[[], bool],
     ) -> None:
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
         self._intake = intake
         self._enable = enable
+        self._reaches_head = reaches_head
         self._results: ResultPublisher | None = None
         if not node.values.has_own_heads:
             self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.")
@@ -67,7 +70,12 @@ class TenantTopics:
         self._input = self._image_topic = None  # also if the next subscription fails
         if image_topic is not None:
             self._input = ImageInput(
-                self._node, image_topic, intake=self._intake, limiter=self.limiter, enable=self._enable
+                self._node,
+                image_topic,
+                intake=self._intake,
+                limiter=self.limiter,
+                enable=self._enable,
+                is_listened_to=self._is_listened_to,
             )
         self._image_topic = image_topic
 
@@ -88,3 +96,6 @@ class TenantTopics:
         self.subscribe(None)
         if self._results is not None:
             self._results.close()
+
+    def _is_listened_to(self) -> bool:
+        return self._reaches_head() if self._results is None else self._results.has_subscribers

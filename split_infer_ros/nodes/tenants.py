@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -168,10 +169,13 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     def _open_topics(self, name: str, applied: AppliedTenants) -> TenantTopics | None:
         """Creates a tenant's topics. If that fails, the tenant has a fault, and the others go on."""
         try:
-            return TenantTopics(self, name, self.pipeline.intake(name), self._enable)
+            return TenantTopics(self, name, self.pipeline.intake(name), self._enable, partial(self._reaches_head, name))
         except Exception as error:
             applied.faults[name] = ConfigurationError(f"Its topics cannot be made: {error_sentence(error)}")
             return None
+
+    def _reaches_head(self, name: str) -> bool:
+        return self._senders is not None and self._senders.reaches_head(name)
 
     def _subscribe(self, values: TenantsParameters) -> None:
         for name, topics in self._topics.items():

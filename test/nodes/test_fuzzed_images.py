@@ -195,6 +195,7 @@ def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None
             intake=cast(Intake, stage),
             limiter=RateLimiter(0.0),
             enable=EnableService(pipeline.client.node),
+            is_listened_to=lambda: True,
         )
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 

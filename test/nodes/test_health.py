@@ -8,7 +8,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from split_infer_ros.msg import DropCount, PipelineReport
-from split_infer_ros.nodes.health import PipelineHealth
+from split_infer_ros.nodes.health import UNHEARD, PipelineHealth
 
 CAMERA_S = 5.0
 FLOWS = DiagnosticStatus.OK, "Frames flow."
@@ -81,6 +81,16 @@ def test_intended_drops_are_no_failure(name: str, level: bytes) -> None:
     found, words = health.diagnose(5.0, CAMERA_S)
     assert found == level
     assert (name in words) == (level == DiagnosticStatus.WARN)
+
+
+def test_a_lazy_pipeline_that_nobody_listens_to_is_well() -> None:
+    """Batches in flight when the last subscriber left are dropped as ``no_head``, which is no failure then."""
+    health = PipelineHealth(report(1, 1), 0.0)
+    for second in range(1, 6):
+        health.update(report(2 + second, 1, no_head=1, nobody_listens=second), second)
+    assert health.diagnose(5.0, CAMERA_S) == (DiagnosticStatus.OK, UNHEARD)
+    health.update(report(8, 2, no_head=1, nobody_listens=5), 6.0)
+    assert health.diagnose(6.0, CAMERA_S) == FLOWS
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_camera_that_could_not_be_subscribed_is_tried_again(monkeypatch: pytest.
 
     monkeypatch.setattr(tenant_topics, "ImageInput", subscribe)
     node: Any = SimpleNamespace(values=SimpleNamespace(max_rate_hz=0.0, has_own_heads=True))
-    topics = TenantTopics(node, "front", intake=None, enable=None)  # type: ignore[arg-type]
+    topics = TenantTopics(node, "front", intake=None, enable=None, reaches_head=lambda: True)  # type: ignore[arg-type]
     topics.subscribe("image")
     with pytest.raises(RuntimeError, match="no such policy"):
         topics.subscribe("bad")

@@ -62,3 +62,8 @@ class ImageParameters(NodeParameters):
         minimum=0.0,
         maximum=10_000.0,
     )
+    lazy: bool = setting(
+        False,
+        "Whether to compute only while somebody subscribes to the results. Other frames are dropped as nobody_listens. "
+        "Backbone and head need the same.",
+    )

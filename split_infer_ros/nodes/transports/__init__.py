@@ -26,6 +26,10 @@ class Sender(Transport, Protocol):
     def is_used(self) -> bool:
         """Whether a model instance uses this sender."""
 
+    @property
+    def heads_reached(self) -> int:
+        """How many living heads would get a batch that is sent now."""
+
     def close(self) -> None:
         """Removes the sender from its topics."""
 

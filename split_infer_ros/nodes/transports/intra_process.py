@@ -68,6 +68,11 @@ class IntraProcessSender:
         for head in tuple(self._heads):
             head.prepare(model, split_point, batch_size)
 
+    @property
+    def heads_reached(self) -> int:
+        """How many heads of this process, and remote subscribers of ``features``, would get a handle now."""
+        return len(self._heads) + self._publisher.has_remote_subscribers
+
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Gives the handle to all heads of this process. Returns the number of these heads."""
         heads = tuple(self._heads)

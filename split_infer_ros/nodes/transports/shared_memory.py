@@ -66,6 +66,11 @@ class SharedMemorySender:
         """Whether a model instance uses this sender."""
         return bool(self.connections)
 
+    @property
+    def heads_reached(self) -> int:
+        """How many living heads would get a handle that is published now."""
+        return self._monitor.count_reached(self._publisher)
+
     def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemoryConnection:
         """Opens a connection for a model instance.
 
@@ -79,7 +84,7 @@ class SharedMemorySender:
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the handle; returns how many heads it reaches."""
-        heads = self._monitor.count_reached(self._publisher)
+        heads = self.heads_reached
         if heads:
             features = pool.views(handle.lease, len(handle.origins))
             self._publisher.publish(handle_message(handle, pool.layout, features))
