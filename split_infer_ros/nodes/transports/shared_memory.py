@@ -7,10 +7,12 @@ stand by. They receive each handle, and check several times a second whether the
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -25,6 +27,7 @@ from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
 from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.message_reader import MessageReader
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS, HeadMonitor
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, release_message
 from split_infer_ros.server.frame import Handle
@@ -153,56 +156,70 @@ class _FeatureSegment:
 class SharedMemoryReceiver:
     """Takes handles from ``features``. Gives each to the head's stage, with a reader of the segment to which it points.
 
-    For the arguments, see ``Receiver``.
+    A thread of its own takes the handles, because the node's executor takes longer; see ``MessageReader``. For the
+    arguments, see ``Receiver``.
     """
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         self._node = node
         self._model = model
         self._stage = stage
-        self._segments: dict[tuple[str, str, int], _FeatureSegment] = {}
+        self._segments: dict[tuple[str, str, int], _FeatureSegment] = {}  # replaced as a whole; any thread may read it
         self._publisher = create_publisher(node, FeatureRelease, "features/release", RELEASE_QOS)
-        self._subscription = create_subscription(
-            node, FeatureHandle, "features", self._receive, QoSProfile(depth=DEPTH)
+        self._lock = threading.Lock()  # held while segments are attached or claimed
+        self._reader = MessageReader(
+            node,
+            partial(
+                create_subscription,
+                node,
+                FeatureHandle,
+                "features",
+                lambda message, info: self._receive(message),
+                QoSProfile(depth=DEPTH),
+            ),
+            name="features",
         )
         self._timer = create_steady_timer(node, CHECK_S, self._claim_orphans)
 
     @property
     def is_standby(self) -> bool:
         """True while another head takes the batches."""
-        return bool(self._segments) and not any(segment.is_claimed for segment in self._segments.values())
+        segments = self._segments.values()
+        return bool(segments) and not any(segment.is_claimed for segment in segments)
 
     def stop_receiving(self) -> None:
         """Ends the reception of handles."""
         self._node.destroy_timer(self._timer)
-        self._node.destroy_subscription(self._subscription)
+        self._reader.close()
 
     def close(self) -> None:
         """Gives up the segments and this head's claims on them. Call it after the stage has stopped."""
         self._node.destroy_publisher(self._publisher)
         for segment in self._segments.values():
             segment.reader.disclaim()
-        self._segments.clear()
+        self._segments = {}
 
     def _receive(self, message: FeatureHandle) -> None:
-        is_standby = self.is_standby  # a standby head leaves a new segment to the head that has the old one
-        try:
-            handle, layout, strides = read_handle(message, self._model)
-            segment = self._segment_of(handle, layout)
-        except HandleError as error:
-            self._stage.refuse(error)
-            return
-        if segment.is_claimed or (not is_standby and self._claim(segment)):
-            self._submit(segment, (handle, strides))
-        else:
-            segment.unclaimed.append((handle, strides))
+        with self._lock:
+            is_standby = self.is_standby  # a standby head leaves a new segment to the head that has the old one
+            try:
+                handle, layout, strides = read_handle(message, self._model)
+                segment = self._segment_of(handle, layout)
+            except HandleError as error:
+                self._stage.refuse(error)
+                return
+            if segment.is_claimed or (not is_standby and self._claim(segment)):
+                self._submit(segment, (handle, strides))
+            else:
+                segment.unclaimed.append((handle, strides))
 
     def _claim_orphans(self) -> None:
         """Claims segments that no head holds any more."""
-        for segment in self._segments.values():
-            is_due = time.monotonic() >= segment.since + GRACE_S
-            if not segment.is_claimed and is_due and segment.reader.owner_lives:
-                self._claim(segment)
+        with self._lock:
+            for segment in self._segments.values():
+                is_due = time.monotonic() >= segment.since + GRACE_S
+                if not segment.is_claimed and is_due and segment.reader.owner_lives:
+                    self._claim(segment)
 
     def _claim(self, segment: _FeatureSegment) -> bool:
         """Claims a segment unless another head holds it.
@@ -229,6 +246,6 @@ class SharedMemoryReceiver:
             segment = _FeatureSegment(SharedSlotReader.attach(handle.segment, layout), time.monotonic())
             # A backbone that ended, or moved its split point, does not use its former pools again. Their memory is
             # freed once the last handle to them is released.
-            self._segments = {name: old for name, old in self._segments.items() if old.reader.owner_lives}
-            self._segments[key] = segment
+            kept = {name: old for name, old in self._segments.items() if old.reader.owner_lives}
+            self._segments = {**kept, key: segment}
         return self._segments[key]
