@@ -163,9 +163,8 @@ class Tuner:
         if chain.config is None:
             self._say(f"No chain of segments is tried. {chain.reason}")
             return
-        limit_s = max(MIN_TRIAL_S, _max_trial_s(uniform.config))
         contest = ChainContest(self._runner, self._database, self._key, task)
-        self._say(verdict_on(contest.record(chain.config, uniform, about, limit_s=limit_s)))
+        self._say(verdict_on(contest.record(chain.config, uniform, about, limit_s=_max_trial_s(uniform.config))))
 
     def tune_pipeline(self, precision: Precision, end: float) -> Record | None:
         """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
@@ -214,9 +213,8 @@ class Tuner:
         self, stage: str, config: Config, task: Mapping[str, Any], about: Mapping[str, Any], end: float
     ) -> Record:
         limit_s = max(MIN_TRIAL_S, min(_max_trial_s(config), end - self._clock()))
-        record = self._runner.run(stage, config, about, limit_s).as_record(
-            self._key, task, config, traits=self._features
-        )
+        outcome = self._runner.run(stage, config, about, limit_s)
+        record = outcome.as_record(self._key, task, config, traits=self._features)
         self._database.keep([record], "the trial is")
         return record
 
