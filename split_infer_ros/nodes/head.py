@@ -11,7 +11,6 @@ from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
 from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.common import ONE_MODEL, ModelParameters
@@ -140,8 +139,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         self.add_cleanup(self._stage.stop)  # a signal may come before this node is active
         self._diagnostics = HeadDiagnostics(self, self._stage)
         self.add_cleanup(self._diagnostics.close)
-        timer = create_steady_timer(self, DIAGNOSTICS_PERIOD_S, self._publish_diagnostics)
-        self.add_cleanup(lambda: self.destroy_timer(timer))
+        self.call_every(DIAGNOSTICS_PERIOD_S, self._publish_diagnostics)
 
     def activate(self) -> None:
         assert self._stage is not None

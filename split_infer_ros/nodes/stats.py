@@ -16,8 +16,8 @@ from rclpy.timer import Timer
 from std_msgs.msg import Header, String
 
 from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
-from split_infer_ros.nodes.camera import ENDED_TOPIC, LATCHED
-from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
+from split_infer_ros.nodes.camera import ENDED_TOPIC
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
