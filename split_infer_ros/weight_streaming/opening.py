@@ -10,7 +10,7 @@ import torch
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
-from split_infer_ros.weight_streaming.automatic_memory import choose_memory
+from split_infer_ros.weight_streaming.automatic_memory import choose_memory, plan_in_budget
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
@@ -50,7 +50,7 @@ def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
     if settings.weights_residency is Residency.AUTO:
         memory_plan = choose_memory(spec, settings, packed, {False: open_again})
     else:
-        memory_plan = _plan(settings.weights_residency, settings, packed)
+        memory_plan = plan_in_budget(settings.weights_residency, settings, packed)
     return StreamedPartition.open(packed, memory_plan)
 
 
@@ -73,14 +73,14 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
         memory_plan = choose_memory(spec, settings, packed, {False: open_again, True: open_again})
         return StreamedPartition.open(packed, memory_plan, ring_memory=_allocate_on_gpu(memory_plan, device, ops))
     if residency is Residency.TWO_STAGE:
-        memory_plan = _plan(residency, settings, packed)
+        memory_plan = plan_in_budget(residency, settings, packed)
         try:
             return _open_and_run(spec, packed, memory_plan, ops)
         except (ConfigurationError, StreamError) as error:
             note = f"two_stage is not possible here ({error}): asynchronous is used."
             packed = spec.open_packed(packed.path)
             residency = Residency.ASYNCHRONOUS
-    memory_plan = _plan(residency, settings, packed, is_copied=True)
+    memory_plan = plan_in_budget(residency, settings, packed, is_copied=True)
     ring_memory = _allocate_on_gpu(memory_plan, device, ops)
     streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
     streamed.note = streamed.note or note
@@ -112,16 +112,3 @@ def _open_and_run(
         streamed.close()
         raise
     return streamed
-
-
-def _plan(
-    residency: Residency, settings: WeightsSettings, packed: PackedPartition, is_copied: bool = False
-) -> MemoryPlan:
-    return plan_memory(
-        residency,
-        packed.block_sizes,
-        packed.step_blocks,
-        budget_bytes=settings.weights_budget_bytes,
-        kept_bytes=packed.kept_bytes,
-        is_copied=is_copied,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory import Memory
@@ -95,32 +95,18 @@ class RingMemory:
         return WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
 
 
-class MappedRingMemory(RingMemory):
-    """A ring buffer in page-locked memory of the host. The GPU reads it there (two-stage)."""
+class GpuRingMemory(RingMemory):
+    """A ring buffer from which a GPU reads.
 
-    def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
-        self._memory = memory
-        self._ops = ops
+    Args:
+        memory: the ring's memory on host and GPU.
+        ops: the device's operations.
 
-    @classmethod
-    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> MappedRingMemory:
-        """Allocates a ring of ``capacity`` bytes.
+    Attributes:
+        policy: the policy of the memory.
+    """
 
-        Raises:
-            ConfigurationError: the GPU cannot read the host's memory, or there is too little memory.
-        """
-        return cls(allocate(Policy.PINNED, capacity, device), ops)
-
-    def make_supply(
-        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
-    ) -> MappedStage:
-        """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
-        return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
-
-
-class CopiedRingMemory(RingMemory):
-    """A ring buffer on the GPU, filled from one of the same size on the host (three-stage)."""
+    policy: ClassVar[Policy]
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
         super().__init__(as_tensor(memory.device), as_tensor(memory.host))
@@ -129,13 +115,31 @@ class CopiedRingMemory(RingMemory):
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> CopiedRingMemory:
-        """Allocates two rings of ``capacity`` bytes each.
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> GpuRingMemory:
+        """Allocates a ring of ``capacity`` bytes, or one on each side if the policy needs a copy.
 
         Raises:
-            ConfigurationError: there is too little memory.
+            ConfigurationError: the GPU does not allow the policy, or there is too little memory.
         """
-        return cls(allocate(Policy.DEVICE, capacity, device), ops)
+        return cls(allocate(cls.policy, capacity, device), ops)
+
+
+class MappedRingMemory(GpuRingMemory):
+    """A ring buffer in page-locked memory of the host. The GPU reads it there (two-stage)."""
+
+    policy = Policy.PINNED
+
+    def make_supply(
+        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
+    ) -> MappedStage:
+        """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
+        return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
+
+
+class CopiedRingMemory(GpuRingMemory):
+    """A ring buffer on the GPU, filled from one of the same size on the host (three-stage)."""
+
+    policy = Policy.DEVICE
 
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
