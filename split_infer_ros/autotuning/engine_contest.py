@@ -6,7 +6,7 @@ times that were measured one after the other do not tell which one is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,7 +113,8 @@ class EngineContest:
     ) -> Mapping[str, TrialOutcome]:
         """Returns the outcomes with costs that were measured in turns, if there is time for turns."""
         left_s = max(TURNS_S, seconds)
-        if len(outcomes) < 2 or _seconds_of_turn(outcomes.values()) > left_s:
+        # in a turn, each configuration runs once untimed and at least once timed
+        if len(outcomes) < 2 or sum(2 * min(outcome.costs) for outcome in outcomes.values()) > left_s:
             return outcomes
         rivals = {name: dict(configs[name]) for name in outcomes}
         found = self.runner.run(RIVALS, {}, {**self.about, RIVALS: rivals}, 2 * left_s)  # turns end at half the limit
@@ -121,8 +122,3 @@ class EngineContest:
         if turns.keys() != outcomes.keys():  # not all of them fit into memory side by side
             return outcomes
         return {name: replace(outcome, costs=tuple(turns[name])) for name, outcome in outcomes.items()}
-
-
-def _seconds_of_turn(outcomes: Iterable[TrialOutcome]) -> float:
-    """Returns how long a turn takes: each configuration runs once untimed and at least once timed."""
-    return sum(2 * min(outcome.costs) for outcome in outcomes)

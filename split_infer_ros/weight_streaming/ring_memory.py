@@ -17,6 +17,7 @@ from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.copy_stage import CopyStage
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.device_supply import BlockPlaces
 from split_infer_ros.weight_streaming.lockstep_stage import LockstepStage
 from split_infer_ros.weight_streaming.mapped_stage import MappedStage
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
@@ -89,10 +90,7 @@ class RingMemory:
             blocks: the blocks that pass through the ring.
             timeout_s: the longest wait of a step for its weights.
         """
-        return self._stream(file, memory_plan.ring, blocks, timeout_s)
-
-    def _stream(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], timeout_s: float) -> WeightStream:
-        return WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
+        return WeightStream(self._prefetcher, ChunkReader(file, memory_plan.ring, blocks), timeout_s)
 
 
 class GpuRingMemory(RingMemory):
@@ -133,7 +131,7 @@ class MappedRingMemory(GpuRingMemory):
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> MappedStage:
         """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
-        return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
+        return MappedStage(self._prefetcher, ChunkReader(file, memory_plan.ring, blocks), self._ops, timeout_s)
 
 
 class CopiedRingMemory(GpuRingMemory):
@@ -155,26 +153,15 @@ class CopiedRingMemory(GpuRingMemory):
         staging = memory_plan.staging
         assert staging is not None
         block_sizes = [block.nbytes for block in blocks]
-        host_blocks = block_views(self._host, staging, block_sizes)
-        device_blocks = block_views(self.ring, memory_plan.ring, block_sizes)
-        if memory_plan.is_lockstep:
-            return LockstepStage(
-                ChunkReader(file, staging, blocks),
-                byte_view(self._host),
-                host_blocks=host_blocks,
-                device_blocks=device_blocks,
-                plan=memory_plan.ring,
-                ops=self._ops,
-                timeout_s=timeout_s,
-            )
-        return CopyStage(
-            self._stream(file, staging, blocks, timeout_s),
-            host_blocks=host_blocks,
-            device_blocks=device_blocks,
-            plan=memory_plan.ring,
-            ops=self._ops,
-            timeout_s=2 * timeout_s,
+        places = BlockPlaces(
+            block_views(self._host, staging, block_sizes),
+            block_views(self.ring, memory_plan.ring, block_sizes),
+            memory_plan.ring,
         )
+        reader = ChunkReader(file, staging, blocks)
+        if memory_plan.is_lockstep:
+            return LockstepStage(reader, byte_view(self._host), places, self._ops, timeout_s)
+        return CopyStage(WeightStream(self._prefetcher, reader, timeout_s), places, self._ops, 2 * timeout_s)
 
 
 def block_views(ring: Tensor, plan: RingPlan, block_sizes: Sequence[int]) -> list[Tensor]:
