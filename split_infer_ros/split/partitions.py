@@ -29,7 +29,8 @@ def head_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
 def split_into_segments(graph: fx.GraphModule, split_points: Sequence[SplitPoint]) -> tuple[fx.GraphModule, ...]:
     """Splits a model between neighbouring split points, so that one pass times all split points.
 
-    Returns the segments in order. Each maps the tensors of one split point to a tuple of those of the next."""
+    Returns the segments in order. Each maps the tensors of one split point to a tuple of those of the next.
+    """
     nodes = list(graph.graph.nodes)
     return tuple(
         extract(
