@@ -155,9 +155,7 @@ class _Properties:
 _PROPERTIES = {
     Policy.HOST: _Properties(DeviceMapping.NONE, sides={Side.HOST}),
     Policy.DEVICE: _Properties(
-        DeviceMapping.COPIED,
-        sides={Side.HOST, Side.DEVICE},
-        shared_requirements=(_REGISTERED,),
+        DeviceMapping.COPIED, sides={Side.HOST, Side.DEVICE}, shared_requirements=(_REGISTERED,)
     ),
     Policy.MANAGED: _Properties(
         DeviceMapping.MIGRATED,
@@ -166,10 +164,7 @@ _PROPERTIES = {
         shared_requirements=(_HOST_TABLES,),
     ),
     Policy.PINNED: _Properties(
-        DeviceMapping.DIRECT,
-        sides={Side.HOST},
-        own_requirements=(_MAPPED,),
-        shared_requirements=(_MAPPED, _REGISTERED),
+        DeviceMapping.DIRECT, sides={Side.HOST}, own_requirements=(_MAPPED,), shared_requirements=(_MAPPED, _REGISTERED)
     ),
 }
 

@@ -80,9 +80,7 @@ def _detection(box: list[float], label: str, score: float, header: Header) -> De
     hypothesis = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=label, score=score), pose=_NO_POSE)
     centre = Pose2D(position=Point2D(x=(left + right) / 2, y=(top + bottom) / 2))
     return Detection2D(
-        header=header,
-        results=[hypothesis],
-        bbox=BoundingBox2D(center=centre, size_x=right - left, size_y=bottom - top),
+        header=header, results=[hypothesis], bbox=BoundingBox2D(center=centre, size_x=right - left, size_y=bottom - top)
     )
 
 

@@ -51,13 +51,7 @@ class ImageInput:
     """
 
     def __init__(
-        self,
-        node: ManagedNode[Any],
-        topic: str,
-        *,
-        intake: Intake,
-        limiter: RateLimiter,
-        enable: EnableService,
+        self, node: ManagedNode[Any], topic: str, *, intake: Intake, limiter: RateLimiter, enable: EnableService
     ) -> None:
         self._node = node
         self._topic = topic

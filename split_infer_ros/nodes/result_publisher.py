@@ -66,11 +66,7 @@ class ResultPublisher:
         if self._overlay is not None:
             self._overlay.labels = labels
         self._vision_info = VisionInfoPublisher(
-            self._node,
-            model,
-            labels,
-            topic_prefix=self._topic_prefix,
-            parameter_prefix=self._parameter_prefix,
+            self._node, model, labels, topic_prefix=self._topic_prefix, parameter_prefix=self._parameter_prefix
         )
         self._published_model = model, labels
 

@@ -36,11 +36,7 @@ class StatsParameters(NodeParameters):
     PURPOSE: ClassVar[str] = "Reports"
 
     period_s: float = setting(
-        1.0,
-        "Seconds between two messages, over which rates are averaged.",
-        minimum=0.1,
-        maximum=3600.0,
-        read_only=True,
+        1.0, "Seconds between two messages, over which rates are averaged.", minimum=0.1, maximum=3600.0, read_only=True
     )
     camera_timeout_s: float = setting(
         5.0,

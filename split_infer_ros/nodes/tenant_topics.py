@@ -30,13 +30,7 @@ class TenantTopics:
         limiter: limits the tenant's frames per second.
     """
 
-    def __init__(
-        self,
-        node: ManagedNode[TenantsParameters],
-        name: str,
-        intake: Intake,
-        enable: EnableService,
-    ) -> None:
+    def __init__(self, node: ManagedNode[TenantsParameters], name: str, intake: Intake, enable: EnableService) -> None:
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
         self._intake = intake

@@ -115,10 +115,7 @@ def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any
     now = time.time()
     return [
         key.record(
-            task,
-            {"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value},
-            costs,
-            time=now,
+            task, {"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value}, costs, time=now
         )
         for each in samples
         for part, costs in each.parts.items()

@@ -98,8 +98,7 @@ class DeviceSupply(abc.ABC):
         if self._is_closing:
             raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._reader.file.path} was closed.")
         raise StreamError(
-            DropReason.WEIGHTS_STALLED,
-            f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s.",
+            DropReason.WEIGHTS_STALLED, f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s."
         )
 
     def end_step(self, step: int) -> None:

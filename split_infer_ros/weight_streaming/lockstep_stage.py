@@ -34,12 +34,7 @@ class LockstepStage(DeviceSupply):
     """
 
     def __init__(
-        self,
-        reader: ChunkReader,
-        memory: memoryview,
-        places: BlockPlaces,
-        ops: DeviceOps,
-        timeout_s: float = TIMEOUT_S,
+        self, reader: ChunkReader, memory: memoryview, places: BlockPlaces, ops: DeviceOps, timeout_s: float = TIMEOUT_S
     ) -> None:
         super().__init__(reader, places, ops, timeout_s)
         self._memory = memory

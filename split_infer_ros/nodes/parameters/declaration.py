@@ -51,11 +51,7 @@ class Parameters(Generic[Table]):
     """
 
     def __init__(
-        self,
-        node: Node,
-        table: type[Table],
-        on_change: Callable[[Table], None],
-        status_parameters: Sequence[str] = (),
+        self, node: Node, table: type[Table], on_change: Callable[[Table], None], status_parameters: Sequence[str] = ()
     ) -> None:
         self._node = node
         self.rows = Rows(table)
