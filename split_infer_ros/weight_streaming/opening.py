@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -69,9 +68,10 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
     residency = settings.weights_residency
     note = ""
     if residency is Residency.AUTO:
-        open_again = partial(_open_timed_on_gpu, spec, packed.path, ops)
-        memory_plan = choose_memory(spec, settings, packed, {False: open_again, True: open_again})
-        return StreamedPartition.open(packed, memory_plan, ring_memory=_allocate_on_gpu(memory_plan, device, ops))
+        openers = dict.fromkeys(
+            (False, True), lambda plan: _open(spec.open_packed(packed.path), plan, device, ops, is_timed=True)
+        )
+        return _open(packed, choose_memory(spec, settings, packed, openers), device, ops)
     if residency is Residency.TWO_STAGE:
         memory_plan = plan_in_budget(residency, settings, packed)
         try:
@@ -80,31 +80,28 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
             note = f"two_stage is not possible here ({error}): asynchronous is used."
             packed = spec.open_packed(packed.path)
             residency = Residency.ASYNCHRONOUS
-    memory_plan = plan_in_budget(residency, settings, packed, is_copied=True)
-    ring_memory = _allocate_on_gpu(memory_plan, device, ops)
-    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    streamed = _open(packed, plan_in_budget(residency, settings, packed, is_copied=True), device, ops)
     streamed.note = streamed.note or note
     return streamed
 
 
-def _allocate_on_gpu(memory_plan: MemoryPlan, device: Device, ops: DeviceOps) -> RingMemory:
-    """Allocates one ring that host and GPU see (two stages), or one ring on each side (three stages)."""
+def _open(
+    packed: PackedPartition, memory_plan: MemoryPlan, device: Device, ops: DeviceOps, *, is_timed: bool = False
+) -> StreamedPartition:
+    """Opens a partition with one ring that host and GPU see (two stages), or one ring on each side (three stages).
+
+    If ``is_timed``, the GPU times the partition's steps.
+    """
     kind = MappedRingMemory if memory_plan.staging is None else CopiedRingMemory
-    return kind.allocate(memory_plan.ring.capacity, device, ops)
-
-
-def _open_timed_on_gpu(spec: PartitionSpec, path: Path, ops: DeviceOps, memory_plan: MemoryPlan) -> StreamedPartition:
-    """Opens a partition from its file. The GPU times the partition's steps."""
-    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
-    return StreamedPartition.open(spec.open_packed(path), memory_plan, ring_memory=ring_memory, mark=ops.mark)
+    ring_memory = kind.allocate(memory_plan.ring.capacity, device, ops)
+    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory, mark=ops.mark if is_timed else None)
 
 
 def _open_and_run(
     spec: PartitionSpec, packed: PackedPartition, memory_plan: MemoryPlan, ops: DeviceOps
 ) -> StreamedPartition:
     """Opens a partition with two stages, and runs a pass to see whether the disk can write to the ring."""
-    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
-    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    streamed = _open(packed, memory_plan, spec.model.device, ops)
     try:
         with torch.inference_mode():
             streamed(*spec.zeros(1))
