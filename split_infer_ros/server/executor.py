@@ -153,7 +153,7 @@ class Executor:
         return time.process_time() if self.lane_runners else None
 
     def _threads(self) -> list[WorkerThread[Execution]]:
-        return [*self._lane_threads, *filter(None, (self._launch, self._handover))]
+        return [*self._lane_threads, *(each for each in (self._launch, self._handover) if each is not None)]
 
     def _runner_of(self, execution: Execution) -> MergeRunner:
         lane = execution.scheduled.lane
