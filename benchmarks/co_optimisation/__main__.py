@@ -25,7 +25,8 @@ import sys
 import torch
 
 from benchmarks.co_optimisation.measurement import SizeContest, conclude, panels
-from benchmarks.co_optimisation.runs import Application, RealGpu
+from benchmarks.co_optimisation.real_gpu import RealGpu
+from benchmarks.co_optimisation.runs import Application
 from benchmarks.co_optimisation.simulation import simulate
 from benchmarks.common.report import Report, arguments, deliver, seconds_for_turns, show
 from benchmarks.common.turns import take_turns

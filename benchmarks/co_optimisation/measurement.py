@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.co_optimisation.runs import CO, MO, Application, Configuration, D, RealGpu, serve
+from benchmarks.co_optimisation.real_gpu import RealGpu
+from benchmarks.co_optimisation.runs import CO, MO, Application, Configuration, D, serve
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import Estimate, Samples, estimate, exact, maximum, minimum, ratio
 from benchmarks.common.report import Panel

@@ -23,17 +23,15 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common.figures import CHOICES, Figure, read_figures
+from benchmarks.common.figures import CHOICES, Figure
 from benchmarks.common.turns import rotated
+from benchmarks.compare.benchmark_run import BenchmarkError, run_benchmark
 from benchmarks.compare.comparison import LEAST_TURNS, RULE, Comparison
 from benchmarks.compare.other_commit import CompareError, OtherCommit, git, outside_environment
 from split_infer_ros.runtime.cache import cache_folder
@@ -41,12 +39,6 @@ from split_infer_ros.runtime.cache import cache_folder
 ROOT = Path(__file__).resolve().parents[2]
 THIS, OTHER = "this", "other"
 QUICK_TURNS_S = 20.0  # seconds of turns in a quick run; with an empty cache, comparing engines takes most of its minute
-MAX_EXIT_S = 20.0  # how long a benchmark that is told to end may take
-SHOWN_LINES = 5  # how many of its last lines are shown if a benchmark fails
-
-
-class BenchmarkError(CompareError):
-    """Raised if a benchmark failed. It may succeed when it runs again."""
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
@@ -55,7 +47,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: the arguments are wrong.
     """
-    own, options = (list(given), []) if "--" not in given else _at(given, list(given).index("--"))
+    index = list(given).index("--") if "--" in given else len(given)
+    own, options = given[:index], given[index + 1 :]
     text = (__doc__ or "").replace("RULE", RULE)
     parser = argparse.ArgumentParser(
         prog="bench compare", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -158,51 +151,6 @@ def _run_again_once(tree: Path, bench: str, options: Sequence[str], outside: Map
         return run_benchmark(tree, bench, options, outside)
 
 
-def run_benchmark(tree: Path, bench: str, options: Sequence[str], outside: Mapping[str, str]) -> list[Figure]:
-    """Runs a tree's own benchmark with the tree's ``scripts/run`` and an empty cache; returns the figures.
-
-    Args:
-        tree: the folder of the tree.
-        bench: the name of the benchmark.
-        options: arguments for the benchmark.
-        outside: environment variables; see ``outside_environment``.
-
-    Raises:
-        BenchmarkError: the benchmark failed, or wrote no report.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        report, log = Path(temporary, "report.json"), Path(temporary, "log")
-        command = [tree / "scripts" / "run", "bench", bench, *options, "--json", report]
-        # With a shared cache, what one run stores, such as its choice of an engine, would decide about later runs.
-        variables = {**outside, "XDG_CACHE_HOME": str(Path(temporary, "cache"))}
-        with log.open("wb") as output:
-            code = _run(command, cwd=tree, env=variables, stdout=output, stderr=subprocess.STDOUT)
-        if code != 0:
-            last = "\n  ".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
-            raise BenchmarkError(f"benchmark {bench} of {tree} ended with exit code {code}:\n  {last}")
-        try:
-            return read_figures(json.loads(report.read_text()))
-        except (OSError, ValueError) as error:
-            raise BenchmarkError(f"benchmark {bench} of {tree} wrote no report that can be read ({error})") from error
-
-
-def _run(command: Sequence[str | Path], **options: Any) -> int:
-    """Runs a command and returns its exit code.
-
-    If this process is told to end, it first ends the command and its nodes.
-    """
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGINT)  # a benchmark ends its nodes
-            try:
-                process.wait(MAX_EXIT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-
-
 def _say_state(root: Path) -> str:
     """Prints which tree is measured, and returns its state."""
     head = git(root, "rev-parse", "--short=12", "HEAD").stdout.strip()
@@ -236,10 +184,6 @@ def _alone(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise CompareError(f"another comparison uses {folder}; wait for its end") from error
         yield
-
-
-def _at(given: Sequence[str], index: int) -> tuple[list[str], list[str]]:
-    return list(given[:index]), list(given[index + 1 :])
 
 
 def _stop(*_: object) -> None:

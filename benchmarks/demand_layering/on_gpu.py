@@ -27,6 +27,7 @@ from benchmarks.demand_layering.child import (
     images_of,
     open_whole,
 )
+from benchmarks.demand_layering.facts import same
 from benchmarks.demand_layering.turns import READ_B_S, Disk, ResidencyTurns
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.runtime.num_threads import max_threads
@@ -116,7 +117,7 @@ class StreamingContestOnGpu:
                 gpu_bytes[residency] = torch.cuda.memory_allocated(device) - allocated
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 expected = [value.clone() for value in resident(images)]
-                is_same = {residency: _same(run(images), expected) for residency, run in partitions.items()}
+                is_same = {residency: same(run(images), expected, bits=False) for residency, run in partitions.items()}
             timed = {residency: _to_its_end(run, device) for residency, run in partitions.items()}
             turns = ResidencyTurns(
                 timed,
@@ -157,10 +158,7 @@ class StreamingContestOnGpu:
 
     def samples_ms(self) -> dict[str, list[float]]:
         """Returns the delay of each turn in milliseconds, by residency."""
-        figures = self.contest.figures
-        return {
-            residency: [round(1e3 * delay_s, 5) for delay_s in figures[residency]] for residency in self._partitions
-        }
+        return {name: [round(1e3 * delay_s, 5) for delay_s in self.contest.figures[name]] for name in self._partitions}
 
     def rows(self) -> Rows:
         """Returns a row for each residency."""
@@ -249,9 +247,3 @@ def _to_its_end(partition: Partition, device: torch.device) -> Partition:
 
 def _bytes(module: nn.Module) -> int:
     return sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
-
-
-def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Returns whether results agree within 1e-3 of the largest value. Kernels may sum in another order."""
-    pairs = zip(found, expected, strict=True)
-    return all(bool((mine - other).abs().max() <= 1e-3 * other.abs().max()) for mine, other in pairs)

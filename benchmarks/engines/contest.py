@@ -19,7 +19,8 @@ from benchmarks.common.images import draw_images
 from benchmarks.common.turns import Contest, rotated
 from benchmarks.common.usage import Usage
 from benchmarks.common.yolo_sized import export, make_network
-from benchmarks.rivals.pipelines import ImageFeed, SplitPipeline
+from benchmarks.rivals.image_feed import ImageFeed
+from benchmarks.rivals.pipelines import SplitPipeline
 from benchmarks.rivals.vendor_networks import VENDORS, Run, Throughput, throughputs_of, vendors_of
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import MAX_COMPARISON_S, compare_engines_once

@@ -10,17 +10,14 @@ waiting rivals would slow down the rival that runs.
 
 from __future__ import annotations
 
-import itertools
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.rivals.head_process import Weights
+from benchmarks.rivals.image_feed import Batches, Figures, ImageFeed
 from benchmarks.rivals.two_processes import TwoProcessPipeline
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.server.batch import Batch
@@ -30,11 +27,8 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S
 from split_infer_ros.split.model import SplitModel
 
-NO_CLASS = -1  # stands for the best class if a detector finds nothing in an image
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
 
-Figures = dict[str, float]
-Batches = Iterator[Sequence[Pixels]]
 Spans = Sequence[tuple[float, float]]
 
 
@@ -57,73 +51,6 @@ class Rival(Protocol):
 
     def close(self) -> None:
         """Frees the rival's memory."""
-
-
-@dataclass
-class ImageFeed:
-    """Yields images in batches, and records the results and when they came.
-
-    Each turn begins with the image that follows the last image of the turn before.
-
-    Attributes:
-        images: the images. After the last image, the first follows again.
-        batch_size: images per batch.
-        labels: the best class of each result, in order; ``NO_CLASS`` if nothing was found.
-    """
-
-    images: Sequence[Pixels]
-    batch_size: int
-    labels: list[int] = field(default_factory=list)
-    _taken: list[float] = field(default_factory=list)
-    _done: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._endless = itertools.cycle(self.images)
-
-    def batches(self, count: int) -> Batches:
-        """Yields the ``count`` batches of a turn. Forgets the times of earlier turns."""
-        self._taken.clear()
-        self._done.clear()
-        for _ in range(count):
-            self._taken.append(time.monotonic())
-            yield list(itertools.islice(self._endless, self.batch_size))
-
-    def record(self, results: Sequence[Detections]) -> None:
-        """Records the results of the next images, of a batch or of a part of a batch."""
-        self.labels += [int(detections.labels[0]) if len(detections) else NO_CLASS for detections in results]
-        if len(self.labels) % self.batch_size == 0:
-            self._done.append(time.monotonic())
-
-    def timed_span(self, num_batches: int) -> tuple[float, float]:
-        """Returns when the clock started (at the first result) and when it stopped (``num_batches`` batches later)."""
-        return self._done[0], self._done[num_batches]
-
-    def figures(self, num_batches: int) -> Figures:
-        """Returns the speed of the timed batches, and their median latency.
-
-        Speed is ``images_per_s``. Latency is ``latency_s``, from the moment that the rival takes a batch to its last
-        result.
-        """
-        start, end = self.timed_span(num_batches)
-        latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
-        return {
-            "images_per_s": num_batches * self.batch_size / (end - start),
-            "latency_s": statistics.median(latencies_s[1 : num_batches + 1]),
-        }
-
-    def agreement(self, expected_labels: Sequence[int]) -> float:
-        """Returns the share of results with the expected label, from 0 to 1.
-
-        Args:
-            expected_labels: the label of each image. If there are fewer labels than images, results of the other images
-                are left out.
-        """
-        matches = []
-        for index, label in enumerate(self.labels):
-            image = index % len(self.images)
-            if image < len(expected_labels):
-                matches.append(label == expected_labels[image])
-        return sum(matches) / len(matches)
 
 
 class WholeModel:

@@ -9,7 +9,8 @@ from typing import Any
 from benchmarks.common.claim import Claim
 from benchmarks.common.turns import Contest, rotated
 from benchmarks.common.usage import Usage
-from benchmarks.rivals.pipelines import ImageFeed, Rival, SplitPipeline, WholeModel
+from benchmarks.rivals.image_feed import ImageFeed
+from benchmarks.rivals.pipelines import Rival, SplitPipeline, WholeModel
 from benchmarks.unified_splitting.gpu_only import Optimised, Prepared
 from benchmarks.unified_splitting.subject import Subject
 from split_infer_ros.split.planner import plan

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common.images import draw_images
-from benchmarks.rivals.pipelines import ImageFeed, SplitPipeline
+from benchmarks.rivals.image_feed import ImageFeed
+from benchmarks.rivals.pipelines import SplitPipeline
 from benchmarks.unified_splitting.copy_calls import CopyCalls, SharedSlots, count_copy_calls
 from benchmarks.unified_splitting.gpu_only import Baseline
 from split_infer_ros.buffers.policy import Policy

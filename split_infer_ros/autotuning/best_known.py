@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.chain_contest import is_proven
@@ -50,10 +50,10 @@ class BestKnown:
     pipeline: Record | None = None
     read_s: float = 0.0
     precision: Precision = Precision.FP32
-    _pipeline_config: Mapping[str, Any] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_pipeline_config", {} if self.pipeline is None else self.pipeline.config)
+    @property
+    def _pipeline_config(self) -> Mapping[str, Any]:
+        return {} if self.pipeline is None else self.pipeline.config
 
     @property
     def execution_config(self) -> ExecutionConfig:

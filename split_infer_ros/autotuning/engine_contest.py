@@ -1,4 +1,4 @@
-"""Times a network in several configurations: first each one alone, then all of them in turns.
+"""Times a network with each engine, and with micro-batches: first each configuration alone, then all in turns.
 
 A machine that other programs use as well may be a tenth slower a second later. So if two configurations are close,
 times that were measured one after the other do not tell which one is faster.
@@ -6,22 +6,30 @@ times that were measured one after the other do not tell which one is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialOutcome, TrialRunner, is_cut_short
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.search.space import Config
+from split_infer_ros.search.space import Config, Space, Value
 
 TURNS_S = 4.0  # the time that is kept for the turns
+TURNS_SHARE = 0.5  # the engines' share of the time for turns, if micro-batches are compared after them
+# If time is short, only the first of these engines are compared. OpenVINO makes a large model ready sooner than ONNX
+# Runtime (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
+ENGINE_ORDER = (Engine.OPENVINO.value, Engine.ONNXRUNTIME.value, Engine.TORCH.value)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContest:
     """Compares configurations of one network at one batch size.
+
+    ``compare`` compares engines and micro-batches. ``records`` compares any configurations.
 
     Attributes:
         runner: runs the trials.
@@ -38,6 +46,39 @@ class EngineContest:
     about: Mapping[str, Any]
     traits: Mapping[str, float]
     clock: Callable[[], float]
+
+    def compare(self, space: Space, database: Database, end: float) -> list[Record]:
+        """Compares the engines of a space, then the micro-batches of the fastest one; see ``Tuner.compare_engines``.
+
+        Args:
+            space: the space of the network's configurations.
+            database: keeps the records.
+            end: when the trials end, as a time of ``clock``.
+        """
+        engines = sorted(map(str, space.knobs["engine"]), key=lambda engine: (*ENGINE_ORDER, engine).index(engine))
+        configs = {engine: {**space.default, "engine": engine} for engine in engines}
+        sizes = space.knobs["micro_batch"]
+        records = self.records(configs, end, TURNS_SHARE if len(sizes) > 1 else 1.0)
+        database.keep(records, "the comparison of engines is")
+        if len(sizes) > 1 and not any(map(is_cut_short, records)):
+            micro_batches = self._micro_batches(sizes, best_of(records), end)
+            database.keep(micro_batches, "the comparison of micro-batches is")
+            records += micro_batches
+        return records
+
+    def _micro_batches(self, sizes: Sequence[Value], fastest: Record | None, end: float) -> list[Record]:
+        """Returns a record for each micro-batch of the fastest engine.
+
+        The micro-batches take turns with the whole batch. The whole batch was timed before, so its two times tell how
+        the machine's speed has changed. The records' costs are corrected for this change.
+        """
+        if fastest is None or fastest.config["engine"] == Engine.TORCH.value:
+            return []
+        found = self.records({str(size): {**fastest.config, "micro_batch": size} for size in sizes}, end)
+        if not found or found[0].error is not None:
+            return []
+        slower = found[0].median_s / fastest.median_s
+        return [replace(record, costs=tuple(cost / slower for cost in record.costs)) for record in found[1:]]
 
     def records(self, configs: Mapping[str, Config], end: float, turns_share: float = 1.0) -> list[Record]:
         """Times configurations until the clock shows ``end``, or soon after: each one alone, then all in turns.
@@ -72,7 +113,8 @@ class EngineContest:
     ) -> Mapping[str, TrialOutcome]:
         """Returns the outcomes with costs that were measured in turns, if there is time for turns."""
         left_s = max(TURNS_S, seconds)
-        if len(outcomes) < 2 or _seconds_of_turn(outcomes.values()) > left_s:
+        # in a turn, each configuration runs once untimed and at least once timed
+        if len(outcomes) < 2 or sum(2 * min(outcome.costs) for outcome in outcomes.values()) > left_s:
             return outcomes
         rivals = {name: dict(configs[name]) for name in outcomes}
         found = self.runner.run(RIVALS, {}, {**self.about, RIVALS: rivals}, 2 * left_s)  # turns end at half the limit
@@ -80,8 +122,3 @@ class EngineContest:
         if turns.keys() != outcomes.keys():  # not all of them fit into memory side by side
             return outcomes
         return {name: replace(outcome, costs=tuple(turns[name])) for name, outcome in outcomes.items()}
-
-
-def _seconds_of_turn(outcomes: Iterable[TrialOutcome]) -> float:
-    """Returns how long a turn takes: each configuration runs once untimed and at least once timed."""
-    return sum(2 * min(outcome.costs) for outcome in outcomes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from split_infer_ros.autotuning.spaces import (
     BATCH_SIZES,
@@ -54,9 +55,9 @@ def objection_of(record: Record) -> str | None:
             return f"'{name}' cannot be {value!r}; it takes a name."
     if kind == EXECUTION:
         batches = config.pop("batches", None)
-        if not _is_list_of_batches(batches):
+        if not batches or not _is_list_of_pairs(batches, _is_batch):
             return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
-    if kind == NETWORK and not _is_list_of_segments(config.pop("segments", [])):
+    if kind == NETWORK and not _is_list_of_pairs(config.pop("segments", []), _is_segment):
         segments = record.config["segments"]
         return f"'segments' cannot be {segments!r}; it takes pairs of a kind of convolutions and a split point."
     difference = record.facts.get("difference", 0.0)
@@ -102,27 +103,15 @@ def _space_of(kind: str, num_cores: int) -> tuple[Space | None, Sequence[str]]:
     return None, ()
 
 
-def _is_list_of_batches(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) > 0
-        and all(
-            isinstance(each, list)
-            and len(each) == 2
-            and isinstance(each[0], str)
-            and isinstance(each[1], int)
-            and 1 <= each[1] <= MAX_BATCH_SIZE
-            for each in value
-        )
-    )
-
-
-def _is_list_of_segments(value: object) -> bool:
+def _is_list_of_pairs(value: object, is_pair: Callable[[Any, Any], bool]) -> bool:
     return isinstance(value, list) and all(
-        isinstance(each, list)
-        and len(each) == 2
-        and each[0] in [kind.value for kind in Convolutions]
-        and isinstance(each[1], str)
-        and NAME.fullmatch(each[1])
-        for each in value
+        isinstance(each, list) and len(each) == 2 and is_pair(*each) for each in value
     )
+
+
+def _is_batch(model: object, count: object) -> bool:
+    return isinstance(model, str) and isinstance(count, int) and 1 <= count <= MAX_BATCH_SIZE
+
+
+def _is_segment(kind: object, end: object) -> bool:
+    return kind in [each.value for each in Convolutions] and isinstance(end, str) and bool(NAME.fullmatch(end))

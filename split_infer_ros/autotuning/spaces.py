@@ -127,10 +127,7 @@ def pipeline_space(model: SplitModel, num_cores: int) -> Space:
     on_gpu = model.device.type != "cpu"
     return Space(
         {
-            "split_point": (
-                default,
-                *(split_point.name for split_point in model.split_points if split_point.name != default),
-            ),
+            "split_point": tuple(dict.fromkeys((default, *(point.name for point in model.split_points)))),
             "batch_size": BATCH_SIZES,
             "backbone_threads": (1,) if on_gpu else thread_counts(num_cores),
             "head_threads": thread_counts(num_cores) if on_gpu else tuple(reversed(thread_counts(num_cores))),

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, Protocol
 
 from split_infer_ros.errors import ConfigurationError
@@ -104,9 +103,7 @@ class TrialProcess:
     def __enter__(self) -> TrialProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._process.end()
 
     def start(self) -> None:

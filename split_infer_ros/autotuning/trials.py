@@ -108,8 +108,7 @@ class Trials:
         """Returns the model with an execution config. Models share their weights if ``folding`` is the same in both."""
         if isinstance(self._as_built, OnnxGraph):  # the file may crash another engine
             inspect_files(replace(self._spec, execution_config=execution_config))
-        source = self._source(execution_config.folding)
-        return place(source, self._device, execution_config)
+        return place(self._source(execution_config.folding), self._device, execution_config)
 
     def images(self, batch_size: int) -> Floats:
         """Returns a batch of drawn scenes, float32 (N, 3, h, w). Equal batch sizes give equal images."""
@@ -128,21 +127,20 @@ class Trials:
 
     def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         with inference_mode(), self._stream.work("trial"):
-            run, found = self._checked(config, int(about["batch_size"]))
+            run, found = self._checked(config, about["batch_size"])
             measured = measure_steadily(lambda: run.per_batch(timed(run)), lambda: time.monotonic() < end)
         return {**measured.as_json(), **_facts(found)}
 
     def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        batch_size = int(about["batch_size"])
         with inference_mode(), self._stream.work("trial"):
-            uniform, _ = self._checked(about[UNIFORM], batch_size)
-            chain, found = self._checked(config, batch_size)
+            uniform, _ = self._checked(about[UNIFORM], about["batch_size"])
+            chain, found = self._checked(config, about["batch_size"])
             turns = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
         costs = {CHAIN: chain.per_batch(turns[CHAIN]), UNIFORM: uniform.per_batch(turns[UNIFORM])}
         return {"costs": costs[CHAIN], UNIFORM: costs[UNIFORM], **_facts(found)}
 
     def _rival(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        batch_size = int(about["batch_size"])
+        batch_size = about["batch_size"]
         with inference_mode(), self._stream.work("trial"):
             run, found = self._checked(config, batch_size)
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
@@ -150,7 +148,7 @@ class Trials:
             return {"costs": run.per_batch(timed(run)), **_facts(found)}
 
     def _take_turns(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        batch_size = int(about["batch_size"])
+        batch_size = about["batch_size"]
         keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
         runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
         self._rivals.clear()  # frees memory for later rivals
@@ -171,7 +169,7 @@ class Trials:
         use_threads(config["threads"])
         execution_config = ExecutionConfig.from_json(config)
         model = self.model(execution_config)
-        images = as_tensor(self.images(int(about["batch_size"]))).to(self._device, torch_dtype(model.dtype))
+        images = as_tensor(self.images(about["batch_size"])).to(self._device, torch_dtype(model.dtype))
         return time_segments(model, images, execution_config.convolutions, end)
 
     def _checked(self, config: Mapping[str, Any], batch_size: int) -> tuple[LaneRun, ResultDifference]:
@@ -208,7 +206,6 @@ class Trials:
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         use_threads(1)  # like every thread that starts a pipeline
-        execution_config = ExecutionConfig.from_json(about["form"])
         settings = StageSettings(
             split_point=config["split_point"],
             batch_size=config["batch_size"],
@@ -217,10 +214,9 @@ class Trials:
             memory_policy=config["memory_policy"],
             cuda_graphs=config["cuda_graphs"],
         )
-        model = self.model(execution_config)
-        num_threads = config["backbone_threads"], config["head_threads"]
-        measured = measure_steadily(lambda: _periods(model, settings, num_threads), lambda: time.monotonic() < end)
-        return measured.as_json()
+        model = self.model(ExecutionConfig.from_json(about["form"]))
+        threads = config["backbone_threads"], config["head_threads"]
+        return measure_steadily(lambda: _periods(model, settings, threads), lambda: time.monotonic() < end).as_json()
 
 
 def _images_for(model: SplitModel, images: Floats) -> Values:

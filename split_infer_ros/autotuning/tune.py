@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
-from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialRunner, had_too_little_time, is_cut_short
+from split_infer_ros.autotuning.trial_process import MIN_TRIAL_S, TrialRunner, had_too_little_time
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.engines.precision import Precision
@@ -45,10 +44,6 @@ MAX_SCHEDULES_S = 600.0  # enough to find schedules of all convolutions of a net
 FALLBACK = ImplementationChoice.FALLBACK.value
 NETWORK_SHARE = 0.6  # the network's share of the time; the pipeline has the rest
 UNIFORM_SHARE = 0.8  # the share of the network's time without segments; the graph tuner has the rest
-TURNS_SHARE = 0.5  # the engines' share of the time for turns, if micro-batches are compared after them
-# If time is short, only the first of these engines are compared. OpenVINO makes a large model ready sooner than ONNX
-# Runtime (VGG-16: 4 s and 11 s), and is more often the faster one. torch is rarely the fastest.
-ENGINE_ORDER = (Engine.OPENVINO.value, Engine.ONNXRUNTIME.value, Engine.TORCH.value)
 
 
 class Tuner:
@@ -84,27 +79,25 @@ class Tuner:
         clock: Callable[[], float] = time.monotonic,
         engines: Sequence[str] = (),
     ) -> None:
-        self._model = model
-        self._runner, self._database = runner, database
-        self._strategy, self._seed, self._batch_size = strategy, seed, batch_size
+        self._model, self._runner, self._database = model, runner, database
+        self._strategy, self._seed = strategy, seed
         self._report, self._say, self._clock = report, say, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
-        engines = engines or tuple(
-            dict.fromkeys(engine for precision in precisions for engine in engines_for(model, precision))
-        )
-        falls_back = _has_host_operators(model)
+        engines = engines or tuple(dict.fromkeys(each for wanted in precisions for each in engines_for(model, wanted)))
         space = partial(
             network_space,
             num_cores(),
             precisions,
             model.device.type,
             engines=engines,
+            falls_back=_has_host_operators(model),
             micro_batches=micro_batches_of(batch_size if model.network.takes_batches else 1, model.device.type),
         )
-        self._network_space = space(falls_back=falls_back)
-        self._quick_space = space(falls_back=falls_back, compilers=False)
+        self._network_space = space()
+        self._quick_space = space(compilers=False)
         self._features = model_features(model)
+        self._network_task, self._about_network = network_task(model, batch_size), {"batch_size": batch_size}
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
         """Tunes the network, then the pipeline, for ``seconds`` seconds or until every configuration was tried.
@@ -134,40 +127,9 @@ class Tuner:
         Returns:
             A record for each configuration that was tried. If an engine cannot run the model, its record has an error.
         """
-        contest = EngineContest(
-            runner=self._runner,
-            key=self._key,
-            task=network_task(self._model, self._batch_size),
-            about={"batch_size": self._batch_size},
-            traits=self._features,
-            clock=self._clock,
-        )
-        space = self._network_space
-        engines = sorted(map(str, space.knobs["engine"]), key=lambda engine: (*ENGINE_ORDER, engine).index(engine))
-        configs = {engine: {**space.default, "engine": engine} for engine in engines}
-        has_micro_batches = len(space.knobs["micro_batch"]) > 1
-        records = contest.records(configs, end, TURNS_SHARE if has_micro_batches else 1.0)
-        self._database.keep(records, "the comparison of engines is")
-        if has_micro_batches and not any(map(is_cut_short, records)):
-            micro_batches = self._micro_batches(contest, best_of(records), end)
-            self._database.keep(micro_batches, "the comparison of micro-batches is")
-            records += micro_batches
-        return records
-
-    def _micro_batches(self, contest: EngineContest, fastest: Record | None, end: float) -> list[Record]:
-        """Returns a record for each micro-batch of the fastest engine.
-
-        The micro-batches take turns with the whole batch. The whole batch was timed before, so its two times tell how
-        the machine's speed has changed. The records' costs are corrected for this change.
-        """
-        if fastest is None or fastest.config["engine"] == Engine.TORCH.value:
-            return []
-        sizes = self._network_space.knobs["micro_batch"]
-        found = contest.records({str(size): {**fastest.config, "micro_batch": size} for size in sizes}, end)
-        if not found or found[0].error is not None:
-            return []
-        slower = found[0].median_s / fastest.median_s
-        return [replace(record, costs=tuple(cost / slower for cost in record.costs)) for record in found[1:]]
+        task, about = self._network_task, self._about_network
+        contest = EngineContest(self._runner, self._key, task, about, self._features, self._clock)
+        return contest.compare(self._network_space, self._database, end)
 
     def tune_network(self, end: float) -> Record | None:
         """Tunes the execution config of the network until the clock shows ``end``.
@@ -177,18 +139,15 @@ class Tuner:
         At first, all segments of the network share one execution config. Then the graph tuner chooses convolutions
         for each segment of a torch model.
         """
-        space, task = self._network_space, network_task(self._model, self._batch_size)
-        about = {"batch_size": self._batch_size}
         now = self._clock()
-        for part in (self._quick_space, space):  # one trial of a compiler takes as long as twenty others
-            self._stage(NETWORK, part, task, about, now + UNIFORM_SHARE * (end - now))
-        self._tune_segments(task, about, end)
-        return best_of(self._records(NETWORK, space, task))
+        for space in (self._quick_space, self._network_space):  # one trial of a compiler takes as long as twenty others
+            self._stage(NETWORK, space, self._network_task, self._about_network, now + UNIFORM_SHARE * (end - now))
+        self._tune_segments(end)
+        return best_of(self._network_records())
 
-    def _tune_segments(self, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
+    def _tune_segments(self, end: float) -> None:
         """Tries a chain of segments, if a torch model runs best with torch and the clock does not yet show ``end``."""
-        space = self._network_space
-        uniform = best_of(each for each in self._records(NETWORK, space, task) if "segments" not in each.config)
+        uniform = best_of(each for each in self._network_records() if "segments" not in each.config)
         if uniform is None or self._clock() >= end:
             return
         if uniform.config["engine"] != Engine.TORCH.value or uniform.config["operators"] == FALLBACK:
@@ -197,14 +156,15 @@ class Tuner:
 
         if not isinstance(self._model.network, TorchNetwork):
             return
+        task, about = self._network_task, self._about_network
         tuner = GraphTuner(self._model, self._runner, self._database, self._key, {**task, "stage": SEGMENTS})
-        chain = tuner.best(list(map(str, space.knobs["convolutions"])), uniform.config, about, end, self._clock)
+        kinds = list(map(str, self._network_space.knobs["convolutions"]))
+        chain = tuner.best(kinds, uniform.config, about, end, self._clock)
         if chain.config is None:
             self._say(f"No chain of segments is tried. {chain.reason}")
             return
-        limit_s = max(MIN_TRIAL_S, _max_trial_s(uniform.config))
         contest = ChainContest(self._runner, self._database, self._key, task)
-        self._say(verdict_on(contest.record(chain.config, uniform, about, limit_s=limit_s)))
+        self._say(verdict_on(contest.record(chain.config, uniform, about, limit_s=_max_trial_s(uniform.config))))
 
     def tune_pipeline(self, precision: Precision, end: float) -> Record | None:
         """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
@@ -225,35 +185,27 @@ class Tuner:
         return {**self._network_space.default, "precision": precision.value, "engine": (*known, *open_to_all)[0]}
 
     def _best_network(self, precision: Precision) -> Record | None:
-        records = self._records(NETWORK, self._network_space, network_task(self._model, self._batch_size))
-        return best_of(record for record in records if record.config["precision"] == precision.value)
+        return best_of(each for each in self._network_records() if each.config["precision"] == precision.value)
+
+    def _network_records(self) -> list[Record]:
+        return self._records(NETWORK, self._network_space, self._network_task)
 
     def _stage(self, stage: str, space: Space, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
         search = self._make_search(stage, space)
         records = self._records(stage, space, task)
         while True:
-            uniform = [
-                record
+            latest = {
+                frozen(record.config): record
                 for record in records
                 if "segments" not in record.config and not had_too_little_time(record, _max_trial_s(record.config))
-            ]
-            latest = {frozen(record.config): record for record in uniform}
+            }
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
             config = (search.propose(tried) or uncertain_best(records)) if self._clock() < end else None
             record = None if config is None else self._trial(stage, config, task, about, end)
             if record is not None:
                 records.append(record)
             default = next((each for each in records if each.config == space.default), None)
-            self._report(
-                Progress(
-                    stage=stage,
-                    num_trials=len(records),
-                    space_size=len(space),
-                    record=record,
-                    best=best_of(records),
-                    default=default,
-                )
-            )
+            self._report(Progress(stage, len(records), len(space), record, best_of(records), default))
             if record is None:
                 return
 
@@ -268,12 +220,10 @@ class Tuner:
 
     def _records(self, stage: str, space: Space, task: Mapping[str, Any]) -> list[Record]:
         """Returns the records of a task that are proven and whose configurations lie in the space."""
-        return [record for record in self._database.find(self._key, task) if self._fits(stage, record, space)]
-
-    def _fits(self, stage: str, record: Record, space: Space) -> bool:
+        found = self._database.find(self._key, task)
         if stage == NETWORK:
-            return is_proven(record) and objection_to(record.config, space, self._model) is None
-        return record.config in space
+            return [each for each in found if is_proven(each) and objection_to(each.config, space, self._model) is None]
+        return [each for each in found if each.config in space]
 
     def _make_search(self, stage: str, space: Space) -> Search:
         if self._strategy is SearchStrategy.EXHAUSTIVE:

@@ -5,8 +5,7 @@ On a CPU, memory is an array, and torch is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
@@ -68,16 +67,9 @@ def adopt(policy: Policy, host: memoryview, device: Device) -> Memory:
 
 
 def _of_host(nbytes: int, make: Callable[[], Array]) -> Memory:
-    with _sizes_in_errors(nbytes):
-        host = make()
-    return Memory(Policy.HOST, host, host)
-
-
-@contextmanager
-def _sizes_in_errors(nbytes: int) -> Iterator[None]:
-    """Turns an error of the block into an OutOfMemory that states the requested size and the free size."""
     try:
-        yield
+        host = make()
     except MemoryError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise OutOfMemory(f"{shortage(nbytes, host_bytes_free(), 'the host')} ({reason})") from error
+    return Memory(Policy.HOST, host, host)

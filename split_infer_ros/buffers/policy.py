@@ -59,10 +59,6 @@ class Requirement:
     attribute: str
     otherwise: str
 
-    def is_met(self, attributes: DeviceAttributes) -> bool:
-        """Returns whether the GPU has the attribute."""
-        return bool(getattr(attributes, self.attribute))
-
 
 _MANAGED = Requirement("managed_memory", "this GPU has no managed memory (its attribute managedMemory is 0)")
 _HOST_TABLES = Requirement(
@@ -136,8 +132,7 @@ class Policy(enum.Enum):
         """
         properties = _PROPERTIES[self]
         requirements = properties.shared_requirements if shared else properties.own_requirements
-        unmet = (requirement.otherwise for requirement in requirements if not requirement.is_met(attributes))
-        return next(unmet, "")
+        return next((each.otherwise for each in requirements if not getattr(attributes, each.attribute)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +155,7 @@ class _Properties:
 _PROPERTIES = {
     Policy.HOST: _Properties(DeviceMapping.NONE, sides={Side.HOST}),
     Policy.DEVICE: _Properties(
-        DeviceMapping.COPIED,
-        sides={Side.HOST, Side.DEVICE},
-        shared_requirements=(_REGISTERED,),
+        DeviceMapping.COPIED, sides={Side.HOST, Side.DEVICE}, shared_requirements=(_REGISTERED,)
     ),
     Policy.MANAGED: _Properties(
         DeviceMapping.MIGRATED,
@@ -171,10 +164,7 @@ _PROPERTIES = {
         shared_requirements=(_HOST_TABLES,),
     ),
     Policy.PINNED: _Properties(
-        DeviceMapping.DIRECT,
-        sides={Side.HOST},
-        own_requirements=(_MAPPED,),
-        shared_requirements=(_MAPPED, _REGISTERED),
+        DeviceMapping.DIRECT, sides={Side.HOST}, own_requirements=(_MAPPED,), shared_requirements=(_MAPPED, _REGISTERED)
     ),
 }
 

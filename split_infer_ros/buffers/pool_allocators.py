@@ -16,15 +16,8 @@ from split_infer_ros.runtime import cuda
 _SOURCE = Path(__file__).with_suffix(".c")
 # The functions in ``struct Runtime`` of the C file, by CUDA's names.
 _RUNTIME = (
-    "cudaMallocManaged",
-    "cudaHostAlloc",
-    "cudaFree",
-    "cudaFreeHost",
-    "cudaMemGetInfo",
-    "cudaThreadExchangeStreamCaptureMode",
-    "cudaGetLastError",
-    "cudaDeviceGetAttribute",
-    "cudaMemset",
+    *("cudaMallocManaged", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "cudaMemGetInfo"),
+    *("cudaThreadExchangeStreamCaptureMode", "cudaGetLastError", "cudaDeviceGetAttribute", "cudaMemset"),
     "cudaStreamSynchronize",
 )
 _FUNCTIONS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from split_infer_ros.buffers.host_arrays import Values
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.memory_allocation import adopt
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST, LEASE_S
@@ -56,12 +56,10 @@ class SharedSlotPool:
         """
         leases = SlotLeases(num_slots, lease_s)
         segment = Segment.create(num_slots, layout.slot_bytes, leases.pool)
-
-        def adopt_slot(slot: int, place: Place) -> Memory:
-            return adopt(place.policy, segment.slot(slot), place.device)
-
         try:
-            slots = SlotMemory.allocate(layout, num_slots, place, make=adopt_slot)
+            slots = SlotMemory.allocate(
+                layout, num_slots, place, make=lambda slot, place: adopt(place.policy, segment.slot(slot), place.device)
+            )
         except ConfigurationError:
             segment.close()
             raise

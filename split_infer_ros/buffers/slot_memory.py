@@ -71,12 +71,8 @@ class SlotMemory:
         Raises:
             ConfigurationError: there is no room for the slots, not even for pinned ones.
         """
-
-        def allocate_slot(_: int, place: Place) -> Memory:
-            return allocate_at(place, layout.slot_bytes)
-
         is_own = make is None
-        make = make or allocate_slot
+        make = make or (lambda _, place: allocate_at(place, layout.slot_bytes))
         try:
             return cls(layout, [make(slot, place) for slot in range(num_slots)], holds_tensors=is_own)
         except OutOfMemory as error:

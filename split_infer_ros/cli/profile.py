@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 
 from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.cli.command import CommandParser, command, model_spec_of, say, weights_of, whole
@@ -19,7 +20,7 @@ from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
 from split_infer_ros.split.planner import Objective, plan
-from split_infer_ros.split.profile import describe
+from split_infer_ros.split.profile import Profile, ProfilePoint
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
 
@@ -71,3 +72,27 @@ def main(chosen: Namespace) -> None:
         f"For {chosen.objective}: split_point {choice.split_point}, batch_size {choice.batch_size} "
         f"({choice.throughput:.1f} images/s, {1e3 * choice.latency_s:.1f} ms{bound})"
     )
+
+
+def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:
+    """Returns a table of all points, with times in milliseconds.
+
+    A star follows each measured throughput, and ``<`` marks the chosen points.
+    """
+    width = max((len(point.split_point) for point in profile.points), default=3)
+    columns = ("prep", "backbone", "handover", "head", "decode", "images/s", "latency")
+    lines = [
+        f"{profile.model} on {profile.device}; while both stages work, the backbone's runs at "
+        f"{profile.contention.backbone:.2f} and the head's at {profile.contention.head:.2f} of its speed alone.",
+        f"{'batch':>5}  {'split_point':<{width}}  {'KB/image':>9}  " + "  ".join(f"{column:>9}" for column in columns),
+    ]
+    for point in profile.points:
+        times = (point.preprocess_s, point.backbone_s, point.hand_over_s, point.head_s, point.decode_s)
+        star = " " if math.isnan(point.period_s) else "*"
+        lines.append(
+            f"{point.batch_size:>5}  {point.split_point:<{width}}  {point.bytes_per_image / 1e3:>9.1f}  "
+            + "  ".join(f"{1e3 * seconds:>9.2f}" for seconds in times)
+            + f"  {profile.throughput(point):>8.1f}{star}  {1e3 * profile.latency_s(point):>9.2f}"
+            + ("  <" if point in chosen else "")
+        )
+    return "\n".join(lines)

@@ -11,7 +11,6 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
 from split_infer_ros.nodes.enable_service import EnableService
-from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
@@ -22,8 +21,6 @@ from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
 
 REPORT_PERIOD_S = 0.5
-DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
-LOST_DRAIN_S = 0.5  # used instead of DRAIN_S after the GPU was lost, because the process is about to end
 
 
 class BackboneNode(ManagedNode[BackboneParameters]):
@@ -83,8 +80,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             log.warning(note)
         log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
         self._pipeline = BackbonePipeline.open(self, opened)
-        timer = create_steady_timer(self, REPORT_PERIOD_S, self._report)
-        self.add_cleanup(lambda: self.destroy_timer(timer))
+        self.call_every(REPORT_PERIOD_S, self._report)
 
     def activate(self) -> None:
         pipeline, model = self.pipeline, self.model
@@ -110,7 +106,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         for images in self._inputs:
             images.close()
         self._inputs.clear()  # each input refers to the stage
-        self.pipeline.stop(LOST_DRAIN_S if self.device_loss.sentence else DRAIN_S)
+        self.pipeline.stop(self.drain_s)
         self._report()
 
     def apply(self, values: BackboneParameters) -> None:

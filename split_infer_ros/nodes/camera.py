@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header, String
 from vision_msgs.msg import Detection2DArray
@@ -16,7 +16,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.errors import SourceError, error_sentence
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
-from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters
@@ -27,7 +27,6 @@ from split_infer_ros.sources.scenes import LABELS
 
 NO_SOURCE = "none"
 ENDED_TOPIC = "source_ended"
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 MAX_NAMED_FILES = 100  # the log names this many unreadable images one by one
 
 

@@ -32,6 +32,15 @@ from split_infer_ros.telemetry.process_memory import process_memory
 
 _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
 
+# Fields of a pipeline's report. The message has the first under the same names, and the others in milliseconds.
+_SAME = (
+    *("time", "model", "device", "engine", "precision", "split_point", "failure", "batches", "merged_batches"),
+    *("fused_batches", "stacked_batches", "backbone_busy_s", "head_busy_s", "memory", "memory_reason", "slots_used"),
+    *("pool_bytes", "staging_bytes", "model_bytes", "batch_fill"),
+)
+_TIMES = ("latency_p50", "latency_p99", "age_p50", "age_p99", "queueing_mean", "queueing_p99")
+_STAGES = ("preprocess", "backbone", "hop", "head", "postprocess")  # medians
+
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
     """Returns the ROS message of an image: a (height, width, channels) array in any dtype that the encoding names."""
@@ -63,13 +72,7 @@ def truth_message(boxes: Floats, indices: Integers, labels: Sequence[str], heade
         labels: the class name of each label, by index.
         header: the header of the image that shows the objects.
     """
-    return Detection2DArray(
-        header=header,
-        detections=[
-            _detection(box, labels[index], 1.0, header)
-            for box, index in zip(boxes.tolist(), indices.tolist(), strict=True)
-        ],
-    )
+    return detections_message(Detections(boxes, np.ones(len(boxes), np.float32), indices), labels, header)
 
 
 def _detection(box: list[float], label: str, score: float, header: Header) -> Detection2D:
@@ -77,9 +80,7 @@ def _detection(box: list[float], label: str, score: float, header: Header) -> De
     hypothesis = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=label, score=score), pose=_NO_POSE)
     centre = Pose2D(position=Point2D(x=(left + right) / 2, y=(top + bottom) / 2))
     return Detection2D(
-        header=header,
-        results=[hypothesis],
-        bbox=BoundingBox2D(center=centre, size_x=right - left, size_y=bottom - top),
+        header=header, results=[hypothesis], bbox=BoundingBox2D(center=centre, size_x=right - left, size_y=bottom - top)
     )
 
 
@@ -102,13 +103,10 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
     memory = process_memory()
     return ReportMessage(
         stamp=stamp,
-        time=report.time,
         **fields,
-        model=report.model,
-        device=report.device,
-        engine=report.engine,
-        precision=report.precision,
-        split_point=report.split_point,
+        **{name: getattr(report, name) for name in _SAME},
+        **{f"{name}_ms": 1e3 * getattr(report, f"{name}_s") for name in _TIMES},
+        **{f"{stage}_p50_ms": 1e3 * getattr(report, f"{stage}_s") for stage in _STAGES},
         batch_size=settings.batch_size,
         batch_timeout_ms=1e3 * settings.batch_timeout_s,
         drop_policy=settings.drop_policy.value,
@@ -116,35 +114,10 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
         published=counts.published,
         in_flight=counts.in_flight,
         dropped=_by_reason(counts.dropped),
-        failure=report.failure,
-        batches=report.batches,
-        merged_batches=report.merged_batches,
-        fused_batches=report.fused_batches,
-        stacked_batches=report.stacked_batches,
-        backbone_busy_s=report.backbone_busy_s,
-        head_busy_s=report.head_busy_s,
         left_out=_by_reason(report.left_out),
-        memory=report.memory,
-        memory_reason=report.memory_reason,
         pool_slots=settings.pool_slots,
-        slots_used=report.slots_used,
-        pool_bytes=report.pool_bytes,
-        staging_bytes=report.staging_bytes,
-        model_bytes=report.model_bytes,
         resident_bytes=memory.resident_bytes,
         anonymous_bytes=memory.anonymous_bytes,
-        latency_p50_ms=1e3 * report.latency_p50_s,
-        latency_p99_ms=1e3 * report.latency_p99_s,
-        age_p50_ms=1e3 * report.age_p50_s,
-        age_p99_ms=1e3 * report.age_p99_s,
-        queueing_mean_ms=1e3 * report.queueing_mean_s,
-        queueing_p99_ms=1e3 * report.queueing_p99_s,
-        preprocess_p50_ms=1e3 * report.preprocess_s,
-        backbone_p50_ms=1e3 * report.backbone_s,
-        hop_p50_ms=1e3 * report.hop_s,
-        head_p50_ms=1e3 * report.head_s,
-        postprocess_p50_ms=1e3 * report.postprocess_s,
-        batch_fill=report.batch_fill,
         weights_residency=settings.weights_residency.value,
         weights_bytes=weights.memory_bytes if weights else 0,
         weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,

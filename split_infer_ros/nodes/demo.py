@@ -95,11 +95,8 @@ def _objects(message: Detection2DArray) -> Detections:
     boxes = np.array([corners(found) for found in message.detections], np.float32).reshape(-1, 4)
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     scores = np.array([hypothesis.score for hypothesis in hypotheses], np.float32)
-    return Detections(boxes, scores, np.array([_label(hypothesis.class_id) for hypothesis in hypotheses], np.int64))
-
-
-def _label(name: str) -> int:
-    return LABELS.index(name) if name in LABELS else len(LABELS)
+    labels = [LABELS.index(each.class_id) if each.class_id in LABELS else len(LABELS) for each in hypotheses]
+    return Detections(boxes, scores, np.array(labels, np.int64))
 
 
 def _print_stats(stats: PipelineStats) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
@@ -14,12 +15,14 @@ from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, qos_policy_name_from_kind
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_policy_name_from_kind
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.timer import Timer
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from split_infer_ros.nodes.ros_text import publish_any_text
+
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # late subscribers get the last message
 
 
 def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
@@ -27,15 +30,8 @@ def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> 
 
     The publisher repairs texts that ROS would refuse; see ``publish_any_text``.
     """
-    name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
-
-    def warn(event: Any) -> None:
-        remotes = node.get_subscriptions_info_by_topic(name)
-        _warn_of_mismatch(
-            node, topic=name, kind="publisher", local=qos, policy_kind=event.last_policy_kind, remotes=remotes
-        )
-
+    warn = partial(_warn_of_mismatch, node, topic, "publisher", qos, node.get_subscriptions_info_by_topic)
     publisher: Any = node.create_publisher(
         message,
         topic,
@@ -67,15 +63,8 @@ def create_subscription(
         callback_group: the group of the callback. The default is the node's default group.
         on_liveliness: called when a publisher comes, leaves or falls silent.
     """
-    name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
-
-    def warn(event: Any) -> None:
-        remotes = node.get_publishers_info_by_topic(name)
-        _warn_of_mismatch(
-            node, topic=name, kind="subscription", local=qos, policy_kind=event.last_policy_kind, remotes=remotes
-        )
-
+    warn = partial(_warn_of_mismatch, node, topic, "subscription", qos, node.get_publishers_info_by_topic)
     return node.create_subscription(
         message,
         topic,
@@ -96,13 +85,19 @@ def create_steady_timer(node: Node, period_s: float, callback: Callable[[], None
 
 
 def _warn_of_mismatch(
-    node: Node, *, topic: str, kind: str, local: QoSProfile, policy_kind: Any, remotes: Sequence[TopicEndpointInfo]
+    node: Node,
+    topic: str,
+    kind: str,
+    local: QoSProfile,
+    find_remotes: Callable[[str], Sequence[TopicEndpointInfo]],
+    event: Any,
 ) -> None:
     """Logs both sides of a QoS mismatch. Without this warning, nothing would arrive and nothing would say why."""
-    policy = qos_policy_name_from_kind(policy_kind).lower()
+    topic = node.resolve_topic_name(topic)
+    policy = qos_policy_name_from_kind(event.last_policy_kind).lower()
     mismatched = {
         f"{remote.node_namespace.rstrip('/')}/{remote.node_name} ({_setting(remote.qos_profile, policy)})"
-        for remote in remotes
+        for remote in find_remotes(topic)
         if _setting(remote.qos_profile, policy) != _setting(local, policy)
     }
     node.get_logger().warning(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from split_infer_ros.autotuning.opening import open_model
@@ -12,7 +11,6 @@ from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import is_made_for
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
 from split_infer_ros.nodes.managed import ManagedNode, configured
 from split_infer_ros.nodes.parameters.common import ONE_MODEL, ModelParameters
@@ -147,12 +145,8 @@ class HeadNode(ManagedNode[HeadParameters]):
         self.add_cleanup(self._stage.stop)  # a signal may come before this node is active
         self._diagnostics = HeadDiagnostics(self, self._stage)
         self.add_cleanup(self._diagnostics.close)
-        for period_s, callback in (
-            (DIAGNOSTICS_PERIOD_S, self._publish_diagnostics),
-            (LISTENERS_PERIOD_S, self._follow_listeners),
-        ):
-            timer = create_steady_timer(self, period_s, callback)
-            self.add_cleanup(partial(self.destroy_timer, timer))
+        self.call_every(DIAGNOSTICS_PERIOD_S, self._publish_diagnostics)
+        self.call_every(LISTENERS_PERIOD_S, self._follow_listeners)
 
     def activate(self) -> None:
         if self._is_wanted():

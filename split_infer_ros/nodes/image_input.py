@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -88,7 +87,6 @@ class ImageInput:
 
     def _subscribe(self, message: type) -> None:
         self._message = message
-        self._read: Callable[[Any], Pixels] = self._read_compressed if message is CompressedImage else self._read_raw
         self._subscription = IntraProcessSubscription(
             self._node,
             message=message,
@@ -164,16 +162,12 @@ class ImageInput:
     def _read_any(self, message: Any) -> Pixels:
         """Reads an image. Raises ImageError for any failure, so that the frame is counted."""
         try:
-            return self._read(message)
+            if isinstance(message, CompressedImage):
+                return read_compressed(message.data, message.format, self._max_pixels)
+            return read_message(message, self._max_pixels, find_other=find_encoding)
         except ImageError:
             raise
         except Exception as error:
             raise ImageError(
                 DropReason.CORRUPT_IMAGE, f"An image on {self._topic} cannot be read ({error_sentence(error)})."
             ) from error
-
-    def _read_raw(self, image: Image) -> Pixels:
-        return read_message(image, self._max_pixels, find_other=find_encoding)
-
-    def _read_compressed(self, image: CompressedImage) -> Pixels:
-        return read_compressed(image.data, image.format, self._max_pixels)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
+from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process_exit import DeviceLoss
@@ -19,6 +20,8 @@ from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
+DRAIN_S = 2.0
+LOST_DRAIN_S = 0.5  # used instead of DRAIN_S after the GPU was lost, because the process is about to end
 
 Table = TypeVar("Table", bound=NodeParameters)
 Made = TypeVar("Made")
@@ -84,6 +87,16 @@ class ManagedNode(LifecycleNode, Generic[Table]):
     def add_cleanup(self, cleanup: Callable[[], object]) -> None:
         """Registers a function that the node's clean-up calls. The function registered last runs first."""
         self._cleanups.append(cleanup)
+
+    def call_every(self, period_s: float, callback: Callable[[], None]) -> None:
+        """Calls a function every ``period_s`` seconds of the steady clock, until the node's clean-up."""
+        timer = create_steady_timer(self, period_s, callback)
+        self.add_cleanup(lambda: self.destroy_timer(timer))
+
+    @property
+    def drain_s(self) -> float:
+        """How many seconds heads may take to finish when the node is deactivated."""
+        return LOST_DRAIN_S if self.device_loss.sentence else DRAIN_S
 
     def close(self) -> None:
         """Deactivates and cleans up from any state, then destroys the node."""

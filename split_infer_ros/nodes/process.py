@@ -44,6 +44,7 @@ RETRY_S = 0.1  # pause after a callback that failed
 
 AnyNode = ManagedNode[Any]
 NodeFactories = Sequence[Callable[[], AnyNode]]
+NodeTypes = NodeFactories | Callable[[], NodeFactories]
 MainTask = Callable[[Sequence[AnyNode]], int]
 
 
@@ -51,7 +52,7 @@ class SignalReceived(BaseException):
     """A signal asks the process to end. This is not a SystemExit, because a user's own code may raise that."""
 
 
-def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None = None) -> int:
+def run(node_types: NodeTypes, main_task: MainTask | None = None) -> int:
     """Runs nodes until a signal comes or ``main_task`` returns; returns the process's exit code.
 
     If the GPU is lost, this does not return: the process ends with ``DEVICE_LOST_EXIT``. The nodes get
@@ -72,9 +73,7 @@ def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: Main
     return code
 
 
-def _run(
-    node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None, process_exit: ProcessExit
-) -> int:
+def _run(node_types: NodeTypes, main_task: MainTask | None, process_exit: ProcessExit) -> int:
     ensure_home()
     _use_shipped_profile()
     prepare_process()
@@ -98,9 +97,7 @@ def _run(
         return 0 if process_exit.started else 1
 
 
-def _run_nodes(
-    node_types: NodeFactories | Callable[[], NodeFactories], main_task: MainTask | None, process_exit: ProcessExit
-) -> int:
+def _run_nodes(node_types: NodeTypes, main_task: MainTask | None, process_exit: ProcessExit) -> int:
     """Starts the nodes, spins until the end, and closes them; returns the exit code."""
     nodes: list[AnyNode] = []
     executor = SingleThreadedExecutor()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rclpy.qos import QoSProfile
-from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
@@ -17,8 +16,6 @@ from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.serialised_detections import agrees_with_rclpy, serialise_detections
 from split_infer_ros.nodes.vision_info import VisionInfoPublisher
 from split_infer_ros.server.frame import Origin
-
-Result = tuple[Detections, Sequence[str], Header]
 
 
 class ResultPublisher:
@@ -37,13 +34,14 @@ class ResultPublisher:
         self._node = node
         self._topic_prefix = topic_prefix
         self._parameter_prefix = parameter_prefix
+        serialise: Callable[..., Any] = serialise_detections if agrees_with_rclpy() else detections_message
         self._detections = IntraProcessPublisher(
             node,
             Detection2DArray,
             f"{topic_prefix}detections",
             QoSProfile(depth=10),
-            to_message=_serialise if agrees_with_rclpy() else _make_message,
-            to_object=_make_message,
+            to_message=lambda result: serialise(*result),
+            to_object=lambda result: detections_message(*result),
         )
         self._overlay = Overlay(node, node.warn, topic_prefix) if has_images else None
         self._vision_info: VisionInfoPublisher | None = None
@@ -68,11 +66,7 @@ class ResultPublisher:
         if self._overlay is not None:
             self._overlay.labels = labels
         self._vision_info = VisionInfoPublisher(
-            self._node,
-            model,
-            labels,
-            topic_prefix=self._topic_prefix,
-            parameter_prefix=self._parameter_prefix,
+            self._node, model, labels, topic_prefix=self._topic_prefix, parameter_prefix=self._parameter_prefix
         )
         self._published_model = model, labels
 
@@ -101,11 +95,3 @@ class ResultPublisher:
         if self._overlay is not None:
             self._overlay.close()
         self._detections.destroy()
-
-
-def _make_message(result: Result) -> Detection2DArray:
-    return detections_message(*result)
-
-
-def _serialise(result: Result) -> bytes:
-    return serialise_detections(*result)

@@ -16,8 +16,8 @@ from rclpy.timer import Timer
 from std_msgs.msg import Header, String
 
 from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
-from split_infer_ros.nodes.camera import ENDED_TOPIC, LATCHED
-from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
+from split_infer_ros.nodes.camera import ENDED_TOPIC
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
@@ -36,11 +36,7 @@ class StatsParameters(NodeParameters):
     PURPOSE: ClassVar[str] = "Reports"
 
     period_s: float = setting(
-        1.0,
-        "Seconds between two messages, over which rates are averaged.",
-        minimum=0.1,
-        maximum=3600.0,
-        read_only=True,
+        1.0, "Seconds between two messages, over which rates are averaged.", minimum=0.1, maximum=3600.0, read_only=True
     )
     camera_timeout_s: float = setting(
         5.0,

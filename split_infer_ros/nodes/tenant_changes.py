@@ -41,10 +41,7 @@ class TenantChanges:
     """
 
     def __init__(
-        self,
-        node: ManagedNode[TenantsParameters],
-        pipeline: Server,
-        on_applied: Callable[[AppliedTenants], None],
+        self, node: ManagedNode[TenantsParameters], pipeline: Server, on_applied: Callable[[AppliedTenants], None]
     ) -> None:
         self._node = node
         self._pipeline = pipeline

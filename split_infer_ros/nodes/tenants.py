@@ -15,7 +15,6 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
-from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, configured, log_changes, open_trace
 from split_infer_ros.nodes.parameters.tenants import TENANT, TENANTS, TenantsParameters
@@ -32,8 +31,6 @@ from split_infer_ros.server.server import Server
 from split_infer_ros.split.load import choose_device
 
 REPORT_PERIOD_S = 0.5
-DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
-LOST_DRAIN_S = 0.5  # used instead of DRAIN_S after the GPU was lost, because the process is about to end
 
 
 class TenantsNode(ManagedNode[TenantsParameters]):
@@ -109,8 +106,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._update_topics(changes.apply(values))
         changes.start()
         self._changes = changes
-        timer = create_steady_timer(self, REPORT_PERIOD_S, self._report_and_tidy)
-        self.add_cleanup(lambda: self.destroy_timer(timer))
+        self.call_every(REPORT_PERIOD_S, self._report_and_tidy)
         unlisted = sorted(values.of.keys() - set(values.tenants))
         if unlisted:
             self.get_logger().warning(
@@ -126,7 +122,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._is_subscribed = False
         for topics in self._topics.values():
             topics.subscribe(None)
-        self.pipeline.stop(LOST_DRAIN_S if self.device_loss.sentence else DRAIN_S)
+        self.pipeline.stop(self.drain_s)
         self._report()
 
     def apply(self, values: TenantsParameters) -> None:

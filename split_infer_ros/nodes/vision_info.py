@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rclpy.qos import DurabilityPolicy, QoSProfile
 from vision_msgs.msg import VisionInfo
 
-from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher
 from split_infer_ros.nodes.managed import ManagedNode
 
 LABELS_PARAMETER = "class_labels"
@@ -37,10 +36,8 @@ class VisionInfoPublisher:
         self._node = node
         name = f"{parameter_prefix}{LABELS_PARAMETER}"
         node.table.set_status(name, list(labels), "The name of each label, by index.")
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        self._publisher = create_publisher(node, VisionInfo, f"{topic_prefix}vision_info", latched)
-        location = f"{node.get_fully_qualified_name()}/{name}"
-        info = VisionInfo(method=model, database_location=location)
+        self._publisher = create_publisher(node, VisionInfo, f"{topic_prefix}vision_info", LATCHED)
+        info = VisionInfo(method=model, database_location=f"{node.get_fully_qualified_name()}/{name}")
         info.header.stamp = node.get_clock().now().to_msg()
         self._publisher.publish(info)
 

@@ -7,8 +7,6 @@ of a file's name that are not UTF-8 also become single surrogates.
 
 from __future__ import annotations
 
-REPLACEMENT = "\ufffd"
-
 
 def repair_text(text: str) -> str:
     """Returns a text in which each pair of surrogates is the character that it stands for.

@@ -26,24 +26,6 @@ BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # the batch sizes t
 
 
 @dataclass(frozen=True, slots=True)
-class _FinishedBatch:
-    """A batch whose results are out.
-
-    Attributes:
-        settings: the settings with which it ran.
-        num_images: number of images in the batch.
-        backbone_s, head_s: seconds in the backbone and in the head.
-        time: when its results were out.
-    """
-
-    settings: StageSettings
-    num_images: int
-    backbone_s: float
-    head_s: float
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
 class FilledIn:
     """Settings in which ``AutoSplit`` has replaced ``auto``, ``default`` and batch size 0 by actual values.
 
@@ -205,29 +187,34 @@ class AutoSplit:
         if self._controller is None or batch.fusion is not FusionKind.NONE:
             return
         times = batch.timeline
-        finished = _FinishedBatch(
-            settings=batch.plan.settings,
+        examine = partial(
+            self._examine,
+            batch.plan.settings,
             num_images=len(batch.frames),
             backbone_s=(times.backbone_end - times.backbone_start) / batch.num_lanes,
             head_s=times.head_end - times.head_start,
-            time=times.delivered,
+            now=times.delivered,
         )
-        self._thread.put(partial(self._examine, finished))
+        self._thread.put(examine)
 
-    def _examine(self, batch: _FinishedBatch) -> None:
-        """Shows a batch to the controller, and moves the split point if the controller proposes so."""
+    def _examine(
+        self, settings: StageSettings, *, num_images: int, backbone_s: float, head_s: float, now: float
+    ) -> None:
+        """Shows a batch to the controller, and moves the split point if the controller proposes so.
+
+        Args:
+            settings: the settings with which the batch ran.
+            num_images: number of images in the batch.
+            backbone_s, head_s: seconds in the backbone and in the head.
+            now: when its results were out.
+        """
         with self._lock:
             before = self._settings
-            batch_point = batch.settings.split_point, batch.settings.batch_size
-            if self._controller is None or batch_point != (before.split_point, before.batch_size):
+            point = before.split_point, before.batch_size
+            if self._controller is None or (settings.split_point, settings.batch_size) != point:
                 return  # a batch from before the last change
             choice = self._controller.observe(
-                before.split_point,
-                before.batch_size,
-                num_images=batch.num_images,
-                backbone_s=batch.backbone_s,
-                head_s=batch.head_s,
-                now=batch.time,
+                *point, num_images=num_images, backbone_s=backbone_s, head_s=head_s, now=now
             )
             if choice is None:
                 return

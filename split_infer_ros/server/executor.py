@@ -153,8 +153,7 @@ class Executor:
         return time.process_time() if self.lane_runners else None
 
     def _threads(self) -> list[WorkerThread[Execution]]:
-        behind = [thread for thread in (self._launch, self._handover) if thread is not None]
-        return [*self._lane_threads, *behind]
+        return [*self._lane_threads, *(each for each in (self._launch, self._handover) if each is not None)]
 
     def _runner_of(self, execution: Execution) -> MergeRunner:
         lane = execution.scheduled.lane
@@ -197,11 +196,10 @@ class Executor:
         if len(execution.batches) == 1 and runner.graphs is None and not left[0].maps:
             return left[0].run(runner.stream, self._copies)
         batches = {batch.owner.key: batch for batch in left}
-        images = {key: batch.images for key, batch in batches.items()}
         fences = [batch.ready for batch in left]
         fences += [self._mapped.pop(key) for key in batches if key in self._mapped]
         launched = runner.launch(
-            images,
+            {key: batch.images for key, batch in batches.items()},
             lambda key, features: batches[key].write(features),
             fences,
             lambda key, backbone, given: batches[key].compute(backbone, given),

@@ -168,9 +168,10 @@ class HeadStage:
         # This sleep takes about 60 us and releases the GIL. Otherwise the head waits until the caller releases it.
         time.sleep(YIELD_S)
 
-    def refuse(self, error: HandleError) -> None:
-        """Counts and reports a handle that cannot be used."""
-        self.refused[error.reason] += 1
+    def refuse(self, error: Exception) -> None:
+        """Reports an error. If it says that a handle cannot be used, it is also counted by its reason."""
+        if isinstance(error, HandleError):
+            self.refused[error.reason] += 1
         self._on_error(error)
 
     def stop(self, timeout_s: float | None = None) -> bool:
@@ -193,7 +194,7 @@ class HeadStage:
         try:
             batch.reader.take(batch.handle.lease)
         except Exception as error:  # a batch that fails must not end the thread
-            self._report(error)
+            self.refuse(error)
             return
         try:
             batch.outputs = self._infer(batch.handle, batch.reader)
@@ -239,13 +240,7 @@ class HeadStage:
         try:
             batch.reader.release(batch.handle.lease, outcome)
         except Exception as error:  # a batch that fails must not end the thread
-            self._report(error)
-
-    def _report(self, error: Exception) -> None:
-        if isinstance(error, HandleError):
             self.refuse(error)
-        else:
-            self._on_error(error)
 
 
 def _set_up(engine: Engine, num_threads: int) -> None:

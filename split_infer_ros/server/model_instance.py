@@ -5,7 +5,6 @@ A single pipeline has one instance. A server of many tenants has one for each mo
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Frame, Handle
+from split_infer_ros.server.guarded import guarded
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_making import make_plan
 from split_infer_ros.server.plans_in_use import PlansInUse
@@ -27,8 +27,6 @@ from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.server.transport import Transport
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
-
-_LOG = logging.getLogger(__name__)
 
 
 class ModelInstance:
@@ -75,7 +73,7 @@ class ModelInstance:
         self.failure = ""
         self.device_lost = False
         self._changed = changed
-        self._on_error = on_error
+        self._report = guarded(on_error)
         self._watch = watch
         self._num_threads = num_threads
         self._ring_memory = ring_memory
@@ -238,12 +236,6 @@ class ModelInstance:
                 self._watch(batch)
             except Exception as error:  # a watcher's fault must not end the head's thread
                 self._report(error)
-
-    def _report(self, error: Exception) -> None:
-        try:
-            self._on_error(error)
-        except Exception:  # the frames are settled in any case, and the thread serves the next batch
-            _LOG.exception("An error could not be reported: %s", error)
 
     def _drop(self, batch: Batch, reason: DropReason) -> None:
         with self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from split_infer_ros.buffers.pool_allocators import POOLED
@@ -13,13 +13,13 @@ from split_infer_ros.engines.cuda.model_memory import PooledBackbone
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import HandleError
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.co_runs import CoRuns
-from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.lane_use import LaneUse
 from split_infer_ros.server.local_transport import LocalTransport
@@ -37,24 +37,6 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 HEAD_S = 2.0  # a thread of a head that takes longer to end is left alone: a user's decoder may hang
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """The functions that a served model calls, on threads of its own.
-
-    Attributes:
-        deliver: called with the model, a batch's handle, the index of a frame in the batch, and the frame's detections.
-            It must not raise.
-        watch: called with the model and each batch that its head worked on.
-        on_error: called with the model's key and an exception: an error that cost frames, or a ``Notice``.
-        note_lanes: called with the model once its batches may use lanes, with the server's lock held.
-    """
-
-    deliver: Callable[[ServedModel, Handle, int, Detections], None]
-    watch: Callable[[ServedModel, Batch], None]
-    on_error: Callable[[str, Exception], None]
-    note_lanes: Callable[[ServedModel], None]
 
 
 class ServedModel:
@@ -100,9 +82,7 @@ class ServedModel:
         ring_memory: RingMemory | None = None,
     ) -> None:
         model = opened.model
-        self.key = key
-        self.model = model
-        self.split = split
+        self.key, self.model, self.split = key, model, split
         self.failed = False
         self.num_threads = opened.num_threads
         self._flow = Flow()

@@ -16,13 +16,13 @@ from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.admission import Admission, Intake
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.dispatcher import Dispatcher
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenModel
 from split_infer_ros.server.result_router import Deliver, ResultRouter
-from split_infer_ros.server.served_model import Callbacks
 from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.server_view import ServerView
 from split_infer_ros.server.shared_settings import SharedSettings

@@ -13,11 +13,12 @@ from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.plan_changer import PlanChanger, naming
-from split_infer_ros.server.served_model import Callbacks, ServedModel
+from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder

@@ -55,6 +55,9 @@ class SplitController:
         dwell_s: how many seconds another split point must be better without interruption. After a move, nothing is
             proposed for this time.
         batch_sizes: the batch sizes to choose among, besides the running one; None keeps the running one.
+
+    Attributes:
+        drift: how many times slower the backbone stage and the head stage are than in the profile.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class SplitController:
         self._margin = margin
         self._dwell_s = dwell_s
         self._batch_sizes = batch_sizes
-        self._drift: StagePair = (1.0, 1.0)  # how many times slower the stages are than in the profile
+        self.drift: StagePair = (1.0, 1.0)
         self._observations: dict[RunningPoint, _Observation] = {}
         self._refused: set[RunningPoint] = set()
         self._running: RunningPoint | None = None
@@ -132,11 +135,6 @@ class SplitController:
         self._update_drift(point)
         return self._choice_that_lasted(self._better_than(point), now)
 
-    @property
-    def drift(self) -> StagePair:
-        """How many times slower the backbone stage and the head stage are than in the profile."""
-        return self._drift
-
     def refuse(self, choice: SplitChoice) -> None:
         """Tells the controller that a move could not be made, for example for lack of memory.
 
@@ -170,11 +168,11 @@ class SplitController:
             period_s,
         )
         if self._first is None:
-            profiled = _Observation((point.backbone_stage_s, point.head_stage_s), self._drift)
-            drift = self._drift if self._observations else self._drift_since(profiled, stages_s)
+            profiled = _Observation((point.backbone_stage_s, point.head_stage_s), self.drift)
+            drift = self.drift if self._observations else self._drift_since(profiled, stages_s)
             self._first = _Observation(stages_s, drift)
-        self._drift = self._drift_since(self._first, stages_s)
-        self._observations[point.split_point, point.batch_size] = _Observation(stages_s, self._drift)
+        self.drift = self._drift_since(self._first, stages_s)
+        self._observations[point.split_point, point.batch_size] = _Observation(stages_s, self.drift)
 
     def _drift_since(self, earlier: _Observation, stages_s: StagePair) -> StagePair:
         """Returns the present drift. The drift of a negligible stage hardly changes."""
@@ -216,12 +214,12 @@ class SplitController:
         """Returns a point with the times that its stages are expected to take now."""
         observation = self._observations.get((point.split_point, point.batch_size))
         if observation is None:
-            return point.scaled(*self._drift)
+            return point.scaled(*self.drift)
         profiled_s = point.backbone_stage_s, point.head_stage_s
         backbone, head = (
             observed * drift / drift_then / profiled if profiled > 0 else 1.0
             for observed, drift, drift_then, profiled in zip(
-                observation.stages_s, self._drift, observation.drift, profiled_s, strict=True
+                observation.stages_s, self.drift, observation.drift, profiled_s, strict=True
             )
         )
         return point.scaled(backbone, head)

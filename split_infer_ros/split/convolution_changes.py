@@ -25,10 +25,6 @@ class ConvolutionChanges:
     def __init__(self, graph: fx.GraphModule, ends: Sequence[tuple[Convolutions, int]], behind: Convolutions) -> None:
         self._graph, self._ends, self._behind = graph, ends, behind
 
-    def kinds_before(self, positions: Sequence[int]) -> list[Convolutions]:
-        """Returns for each position how convolutions run in the segment that holds the node just before it."""
-        return [self._kind_before(position) for position in positions]
-
     def divide(
         self, partition: fx.GraphModule, *, first: int, last: int | None = None
     ) -> list[tuple[Convolutions, fx.GraphModule]]:
@@ -46,13 +42,14 @@ class ConvolutionChanges:
             last = len(nodes) - 1
         inner_ends = [end for _, end in self._ends if first < end < last]
         if not inner_ends:
-            return [(self._kind_before(last), partition)]
+            return [(self.kind_before(last), partition)]
         parts = []
         for start, end in itertools.pairwise([first, *inner_ends, last]):
             outputs = live_values(nodes, end) if end < len(nodes) - 1 else outputs_of(nodes)
             part = extract(self._graph, nodes[start:end], inputs=live_values(nodes, start), outputs=outputs)
-            parts.append((self._kind_before(end), part))
+            parts.append((self.kind_before(end), part))
         return parts
 
-    def _kind_before(self, position: int) -> Convolutions:
+    def kind_before(self, position: int) -> Convolutions:
+        """Returns how convolutions run in the segment that holds the node just before a position."""
         return next((kind for kind, end in self._ends if position <= end), self._behind)

@@ -59,9 +59,5 @@ class DeviceWeights:
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Returns how many bytes weights take. A tensor that occurs twice is counted once. Stand-ins take no memory."""
     once = {id(tensor): tensor for tensor in tensors}
-    return sum(tensor.nbytes for tensor in once.values() if not _is_stand_in(tensor))
-
-
-def _is_stand_in(tensor: Tensor) -> bool:
-    """Returns whether a tensor stands for weights that were released. All its elements are one number."""
-    return tensor.numel() > 1 and not any(tensor.stride())
+    # all elements of a stand-in are one number in memory, so all its strides are 0
+    return sum(tensor.nbytes for tensor in once.values() if tensor.numel() <= 1 or any(tensor.stride()))

@@ -38,10 +38,8 @@ def kernels_of(
     """
     recorder = _Recorder(item_bytes, count)
     try:
-        with (
-            torch.no_grad(),
-            FakeTensorMode(allow_non_fake_inputs=True),
-        ):  # no_grad: composite operations are taken apart
+        # no_grad: composite operations are taken apart
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
             images = torch.zeros((count, *image_shape))
             with recorder:
                 part(images)

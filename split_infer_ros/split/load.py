@@ -73,9 +73,8 @@ def load_model(spec: ModelSpec, make_weightless: MakeWeightless | None = None) -
     """
     device = CPU if spec.device == AUTO_DEVICE else choose_device(spec.device)  # auto depends on the model
     spec = located(spec)
-    folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share the network either.
-    network_spec = replace(spec, device="cpu", execution_config=folding_only)
+    network_spec = replace(spec, device="cpu", execution_config=ExecutionConfig(folding=spec.execution_config.folding))
     with _loading:
         named = files_state(named_files(spec))  # before they are read: they may change meanwhile
         model = spec.name, named
@@ -197,22 +196,16 @@ def build_uninspected(
         entry, built = build_with_torch(spec)
     if not isinstance(built, OnnxGraph):
         return entry, built
-    _check_weights(entry, spec.weights)
+    if spec.weights not in {named.value for named in NamedWeights}:  # random too: some commands only measure times
+        raise WeightsError(
+            f"weights '{spec.weights}' cannot go into {entry.name}: an ONNX file has its own; take default."
+        )
     if not spec.on_torch:
         return entry, built
     require_torch(f"{entry.name} on engine torch", instead=AN_ONNX_FILE)
     from split_infer_ros.split.onnx_to_torch import to_torch  # only here: it imports torch
 
     return to_torch(entry, built)
-
-
-def _check_weights(entry: ModelEntry, weights: str) -> None:
-    """Raises a WeightsError if the user names a file of weights for an ONNX model, which has its own.
-
-    All values of ``NamedWeights`` are allowed, because commands ask for random weights if only times matter.
-    """
-    if weights not in {named.value for named in NamedWeights}:
-        raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
 def make_network(entry: ModelEntry, built: Built, *, folding: bool = True, manifest: Manifest | None = None) -> Network:

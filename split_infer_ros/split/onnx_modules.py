@@ -41,7 +41,7 @@ def _from_metadata(
         scopes, kinds = _read_list(facts.get(_SCOPES)), _read_list(facts.get(_CLASSES))
         if len(scopes) > 1 and len(kinds) == len(scopes):
             classes |= {path: class_of(kind) for path, kind in zip(scopes[:-1], kinds, strict=False) if path}
-            operations.append(Operation(scopes[-2], _without_number(scopes[-1])))
+            operations.append(Operation(scopes[-2], re.sub(r"_\d+$", "", scopes[-1])))
         else:  # the exporter made this node of others
             owner = operations[-1].owner if operations else ""
             operations.append(Operation(owner, node.op_type.lower()))
@@ -95,10 +95,6 @@ def unique_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
         is_first = bool(node.name) and counts[name] == 1
         names.append(name if is_first else f"{name}_{counts[name]}")
     return names
-
-
-def _without_number(name: str) -> str:
-    return re.sub(r"_\d+$", "", name)
 
 
 def _read_list(text: str | None) -> list[str]:

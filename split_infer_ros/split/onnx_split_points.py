@@ -21,21 +21,8 @@ if TYPE_CHECKING:
 
 # No split point lies just before one of these: an operation of little work would be left to the other side.
 _LIGHT_OPERATORS = (
-    "BatchNormalization",
-    "Clip",
-    "Dropout",
-    "Elu",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "LeakyRelu",
-    "Mish",
-    "PRelu",
-    "Relu",
-    "Sigmoid",
-    "Softplus",
-    "Swish",
+    *("BatchNormalization", "Clip", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
+    *("Mish", "PRelu", "Relu", "Sigmoid", "Softplus", "Swish"),
 )
 
 

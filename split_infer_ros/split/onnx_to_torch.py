@@ -83,11 +83,7 @@ def _compare(original: SplitModel, module: fx.GraphModule) -> None:
             reason = str(error).partition("\n")[0]
             raise _refusal(original.network, f"what onnx2torch made of it does not run ({reason})") from error
         difference = compare_results(
-            original.entry,
-            [found],
-            [expected],
-            classifies=is_classifier(original),
-            measure=difference_of_rows,
+            original.entry, [found], [expected], classifies=is_classifier(original), measure=difference_of_rows
         )
         allowed = partial(allowed_difference, module, (tensors,), found)
         if not difference.agrees(allowed):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import fx
+import torch
+from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.engines.traced_part import PartChain, make_traced_part
 from split_infer_ros.runtime.device import Device
-from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.convolution_changes import ConvolutionChanges
 from split_infer_ros.split.device_weights import DeviceWeights
 from split_infer_ros.split.export import copy_to_device
@@ -62,7 +62,7 @@ class PartitionMaker:
 
     def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[Partition]:
         """Makes the segments between neighbouring split points executable."""
-        kinds = self._changes.kinds_before([end.position for end in split_points[1:]])
+        kinds = [self._changes.kind_before(end.position) for end in split_points[1:]]
         return [
             self._make(segment, kind, start.tensors)
             for segment, start, kind in zip(segments, split_points[:-1], kinds, strict=True)
@@ -105,3 +105,21 @@ class PartitionMaker:
         if weights is not None:
             weights.add(part, executable)
         return executable
+
+
+class ConvertedPart(nn.Module):
+    """A part that computes in 16 bits, for callers that have float32: converts its inputs and its results.
+
+    Args:
+        part: maps tensors to a tuple of tensors.
+        dtypes: the dtypes of the part's inputs, in order.
+    """
+
+    def __init__(self, part: Partition, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self._part, self._dtypes = part, tuple(dtypes)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Takes and returns tensors whose floating-point values are float32."""
+        inputs = (tensor.to(dtype) for tensor, dtype in zip(tensors, self._dtypes, strict=True))
+        return tuple(each.float() if each.is_floating_point() else each for each in self._part(*inputs))

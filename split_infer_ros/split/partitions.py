@@ -1,7 +1,8 @@
-"""Splits a traced model at a split point into its backbone partition and its head partition."""
+"""Splits a traced model: at a split point into backbone and head, or at all of them into segments."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,22 +15,31 @@ from split_infer_ros.split.traced_split_points import live_values
 def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
     """Returns the partition before a split point. It shares the graph's modules and weights."""
     nodes = list(graph.graph.nodes)
-    return extract(
-        graph,
-        nodes[1 : split_point.position],
-        inputs=nodes[:1],
-        outputs=live_values(nodes, split_point.position),
-    )
+    end = split_point.position
+    return extract(graph, nodes[1:end], inputs=nodes[:1], outputs=live_values(nodes, end))
 
 
 def head_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
     """Returns the partition behind a split point. It shares the graph's modules and weights."""
     nodes = list(graph.graph.nodes)
-    return extract(
-        graph,
-        nodes[split_point.position : -1],
-        inputs=live_values(nodes, split_point.position),
-        outputs=outputs_of(nodes),
+    begin = split_point.position
+    return extract(graph, nodes[begin:-1], inputs=live_values(nodes, begin), outputs=outputs_of(nodes))
+
+
+def split_into_segments(graph: fx.GraphModule, split_points: Sequence[SplitPoint]) -> tuple[fx.GraphModule, ...]:
+    """Splits a model between neighbouring split points, so that one pass times all split points.
+
+    Returns the segments in order. Each maps the tensors of one split point to a tuple of those of the next.
+    """
+    nodes = list(graph.graph.nodes)
+    return tuple(
+        extract(
+            graph,
+            nodes[first.position : last.position],
+            inputs=live_values(nodes, first.position),
+            outputs=live_values(nodes, last.position),
+        )
+        for first, last in itertools.pairwise(split_points)
     )
 
 

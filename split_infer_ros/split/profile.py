@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 MIN_RATE = 0.05  # whatever a measurement says, no stage is slower than this part of its speed alone
 
@@ -171,8 +172,9 @@ class Profile:
         batch sizes are larger, or all are smaller.
         """
         points = [point for point in self.points if point.split_point == split_point]
-        below = max((point for point in points if point.batch_size <= num_images), key=_size_of, default=None)
-        above = min((point for point in points if point.batch_size >= num_images), key=_size_of, default=None)
+        size_of = attrgetter("batch_size")
+        below = max((point for point in points if point.batch_size <= num_images), key=size_of, default=None)
+        above = min((point for point in points if point.batch_size >= num_images), key=size_of, default=None)
         if below is None or above is None or below.batch_size == num_images:
             return below if above is not None else None
         share = (num_images - below.batch_size) / (above.batch_size - below.batch_size)
@@ -234,31 +236,3 @@ FindProfile = Callable[[Sequence[int], bool], Profile]
 
 Raises a ConfigurationError if there is no profile.
 """
-
-
-def _size_of(point: ProfilePoint) -> int:
-    return point.batch_size
-
-
-def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:
-    """Returns a table of all points, with times in milliseconds.
-
-    A star follows each measured throughput, and ``<`` marks the chosen points.
-    """
-    width = max((len(point.split_point) for point in profile.points), default=3)
-    columns = ("prep", "backbone", "handover", "head", "decode", "images/s", "latency")
-    lines = [
-        f"{profile.model} on {profile.device}; while both stages work, the backbone's runs at "
-        f"{profile.contention.backbone:.2f} and the head's at {profile.contention.head:.2f} of its speed alone.",
-        f"{'batch':>5}  {'split_point':<{width}}  {'KB/image':>9}  " + "  ".join(f"{column:>9}" for column in columns),
-    ]
-    for point in profile.points:
-        times = (point.preprocess_s, point.backbone_s, point.hand_over_s, point.head_s, point.decode_s)
-        star = " " if math.isnan(point.period_s) else "*"
-        lines.append(
-            f"{point.batch_size:>5}  {point.split_point:<{width}}  {point.bytes_per_image / 1e3:>9.1f}  "
-            + "  ".join(f"{1e3 * seconds:>9.2f}" for seconds in times)
-            + f"  {profile.throughput(point):>8.1f}{star}  {1e3 * profile.latency_s(point):>9.2f}"
-            + ("  <" if point in chosen else "")
-        )
-    return "\n".join(lines)

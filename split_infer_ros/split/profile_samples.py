@@ -33,13 +33,7 @@ class ProfilePart(enum.Enum):
     HEAD_BUSY = "head_busy"
 
 
-TIMED_ALONE = (
-    ProfilePart.PREPROCESS,
-    ProfilePart.BACKBONE,
-    ProfilePart.HAND_OVER,
-    ProfilePart.HEAD,
-    ProfilePart.DECODE,
-)
+TIMED_ALONE = tuple(ProfilePart)[:5]
 
 PointKey = tuple[int, str]  # batch size, name of the split point
 
@@ -71,11 +65,7 @@ class PointSamples:
             split_point=self.split_point,
             batch_size=self.batch_size,
             bytes_per_image=bytes_per_image,
-            preprocess_s=medians[ProfilePart.PREPROCESS],
-            backbone_s=medians[ProfilePart.BACKBONE],
-            hand_over_s=medians[ProfilePart.HAND_OVER],
-            head_s=medians[ProfilePart.HEAD],
-            decode_s=medians[ProfilePart.DECODE],
+            **{f"{part.value}_s": medians[part] for part in TIMED_ALONE},
             period_s=medians.get(ProfilePart.PERIOD, math.nan),
         )
 
@@ -125,10 +115,7 @@ def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any
     now = time.time()
     return [
         key.record(
-            task,
-            {"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value},
-            costs,
-            time=now,
+            task, {"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value}, costs, time=now
         )
         for each in samples
         for part, costs in each.parts.items()

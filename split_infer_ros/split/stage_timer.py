@@ -78,10 +78,7 @@ class StageTimer:
         model = self._model
         stream, watch = Stream(model.device), Stopwatch(model.device)
         preprocessor = make_preprocessor(
-            model.entry.preprocess,
-            model.batch_form,
-            batch_size=batch_size,
-            place=self._place,
+            model.entry.preprocess, model.batch_form, batch_size=batch_size, place=self._place
         )
         backbone_segments, head_segments = model.segments()
 
@@ -139,11 +136,8 @@ class StageTimer:
                 lap()
             return values
 
-        def time_pass() -> list[float]:
-            return watch.laps(run)[1]
-
         results, _ = watch.laps(run)
-        passes_s, _ = repeat_until_steady(time_pass, math.fsum, num_agreeing=self._num_agreeing)
+        passes_s, _ = repeat_until_steady(lambda: watch.laps(run)[1], math.fsum, num_agreeing=self._num_agreeing)
         return results, passes_s
 
     def _time_hand_overs(

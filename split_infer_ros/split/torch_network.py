@@ -27,9 +27,8 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.network import Network
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.partition_maker import PartitionMaker
-from split_infer_ros.split.partitions import backbone_of, head_of
+from split_infer_ros.split.partitions import backbone_of, head_of, split_into_segments
 from split_infer_ros.split.releasable_graph import ReleasableGraph
-from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
 from split_infer_ros.split.traced_split_points import find_split_points
 from split_infer_ros.torch_graphs.module_state import state_of

@@ -136,12 +136,7 @@ def best_schedule(
 
 
 def _search(
-    space: Space,
-    task: Mapping[str, Any],
-    device: Device,
-    *,
-    run: Callable[[Config], object],
-    database: Database,
+    space: Space, task: Mapping[str, Any], device: Device, *, run: Callable[[Config], object], database: Database
 ) -> Config:
     """Tries schedules until there are enough or the time is spent.
 

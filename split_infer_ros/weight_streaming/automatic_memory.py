@@ -48,7 +48,7 @@ def choose_memory(
     refusals: list[Exception] = []
     for is_copied, open_partition in openers.items():
         try:
-            _check_budget(settings, packed, is_copied)
+            plan_in_budget(Residency.TWO_STAGE, settings, packed, is_copied)  # the smallest ring must fit
             profile = _profile(spec, packed, open_partition, is_copied)
         except (ConfigurationError, StreamError) as refusal:
             refusals.append(refusal)
@@ -67,10 +67,16 @@ def choose_memory(
     return choose_trial(trials, min(compute_s), settings.allowed_delay).memory_plan
 
 
-def _check_budget(settings: WeightsSettings, packed: PackedPartition, is_copied: bool) -> None:
-    """Raises a ConfigurationError if the budget is too small for the smallest ring."""
-    plan_memory(
-        Residency.TWO_STAGE,
+def plan_in_budget(
+    residency: Residency, settings: WeightsSettings, packed: PackedPartition, is_copied: bool = False
+) -> MemoryPlan:
+    """Plans the memory of a partition's pipeline within the settings' budget; see ``plan_memory``.
+
+    Raises:
+        ConfigurationError: as for ``plan_memory``.
+    """
+    return plan_memory(
+        residency,
         packed.block_sizes,
         packed.step_blocks,
         budget_bytes=settings.weights_budget_bytes,

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
-from split_infer_ros.weight_streaming.device_supply import DeviceSupply
+from split_infer_ros.weight_streaming.device_supply import BlockPlaces, DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
-from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import WeightStream
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class CopyStage(DeviceSupply):
@@ -20,31 +13,15 @@ class CopyStage(DeviceSupply):
 
     Args:
         weight_stream: fills the ring on the host. Each of its steps is one block.
-        host_blocks: place of each block in the host's ring.
-        device_blocks: place of each block in the device's ring.
-        plan: the plan of the device's ring. Its chunks are the blocks.
+        places: the places of the blocks in the rings of host and device.
         ops: the device's operations.
         timeout_s: the longest wait of a step. It exceeds the weight stream's timeout, which gives the more exact error.
     """
 
     def __init__(
-        self,
-        weight_stream: WeightStream,
-        *,
-        host_blocks: Sequence[Tensor],
-        device_blocks: Sequence[Tensor],
-        plan: RingPlan,
-        ops: DeviceOps,
-        timeout_s: float = 2 * TIMEOUT_S,
+        self, weight_stream: WeightStream, places: BlockPlaces, ops: DeviceOps, timeout_s: float = 2 * TIMEOUT_S
     ) -> None:
-        super().__init__(
-            weight_stream.reader,
-            host_blocks=host_blocks,
-            device_blocks=device_blocks,
-            plan=plan,
-            ops=ops,
-            timeout_s=timeout_s,
-        )
+        super().__init__(weight_stream.reader, places, ops, timeout_s)
         self._stream = weight_stream
 
     def open(self) -> None:

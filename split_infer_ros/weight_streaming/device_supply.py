@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from split_infer_ros.drop_reason import DropReason
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPlaces:
+    """Where blocks lie on the host, and where they are copied to on a device.
+
+    Attributes:
+        on_host: place of each block in the host's buffers.
+        on_device: place of each block in the device's buffers.
+        plan: the plan of the device's buffers. Its chunks are the blocks.
+    """
+
+    on_host: Sequence[Tensor]
+    on_device: Sequence[Tensor]
+    plan: RingPlan
+
+
 class DeviceSupply(abc.ABC):
     """Supplies weights in buffers on a device. A thread copies blocks there. A subclass says in which order.
 
@@ -33,26 +48,14 @@ class DeviceSupply(abc.ABC):
 
     Args:
         reader: reads the weights.
-        host_blocks: place of each block in the host's buffers.
-        device_blocks: place of each block in the device's buffers.
-        plan: the plan of the device's buffers. Its chunks are the blocks.
+        places: the places of the blocks.
         ops: the device's operations.
         timeout_s: the longest wait of a step.
     """
 
-    def __init__(
-        self,
-        reader: ChunkReader,
-        *,
-        host_blocks: Sequence[Tensor],
-        device_blocks: Sequence[Tensor],
-        plan: RingPlan,
-        ops: DeviceOps,
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, reader: ChunkReader, places: BlockPlaces, ops: DeviceOps, timeout_s: float) -> None:
         self._reader = reader
-        self._host_blocks, self._device_blocks = host_blocks, device_blocks
-        self._plan = plan
+        self._host_blocks, self._device_blocks, self._plan = places.on_host, places.on_device, places.plan
         self._ops = ops
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
@@ -95,8 +98,7 @@ class DeviceSupply(abc.ABC):
         if self._is_closing:
             raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._reader.file.path} was closed.")
         raise StreamError(
-            DropReason.WEIGHTS_STALLED,
-            f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s.",
+            DropReason.WEIGHTS_STALLED, f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s."
         )
 
     def end_step(self, step: int) -> None:

@@ -11,16 +11,7 @@ from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import stand_in
 from split_infer_ros.torch_graphs.value_sizes import TensorSize, value_sizes
 
-_IN_PLACE_OPERATORS = {
-    "setitem",
-    "__setitem__",
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "ipow",
-}
+_IN_PLACE_OPERATORS = {"setitem", "__setitem__", "iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
-from split_infer_ros.weight_streaming.device_supply import DeviceSupply
+from split_infer_ros.weight_streaming.device_supply import BlockPlaces, DeviceSupply
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
-from split_infer_ros.weight_streaming.ring_plan import RingPlan
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Failure = tuple[int, Exception]
 """The cycle whose block failed, and what failed."""
@@ -34,29 +28,17 @@ class LockstepStage(DeviceSupply):
     Args:
         reader: reads the weights. Its plan has two buffers, and its chunks are the blocks. The stage closes it.
         memory: the host's buffers, into which the reader reads.
-        host_blocks: place of each block in the host's buffers.
-        device_blocks: place of each block in the device's buffers.
-        plan: the plan of the device's buffers. Its chunks are the blocks.
+        places: the places of the blocks in the buffers of host and device.
         ops: the device's operations.
         timeout_s: the longest wait of a step.
     """
 
     def __init__(
-        self,
-        reader: ChunkReader,
-        memory: memoryview,
-        *,
-        host_blocks: Sequence[Tensor],
-        device_blocks: Sequence[Tensor],
-        plan: RingPlan,
-        ops: DeviceOps,
-        timeout_s: float = TIMEOUT_S,
+        self, reader: ChunkReader, memory: memoryview, places: BlockPlaces, ops: DeviceOps, timeout_s: float = TIMEOUT_S
     ) -> None:
-        super().__init__(
-            reader, host_blocks=host_blocks, device_blocks=device_blocks, plan=plan, ops=ops, timeout_s=timeout_s
-        )
+        super().__init__(reader, places, ops, timeout_s)
         self._memory = memory
-        self._cycles_per_pass = len(host_blocks) + len(host_blocks) % 2
+        self._cycles_per_pass = len(places.on_host) + len(places.on_host) % 2
 
     def close(self) -> None:
         """Ends both threads. The file is closed once no read is in flight."""

@@ -6,34 +6,26 @@ import time
 from collections import deque
 
 from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
-from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightStream
+from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S, WeightPrefetcher
+from split_infer_ros.weight_streaming.weight_stream import WeightStream
 
 
-class MappedStage:
+class MappedStage(WeightStream):
     """Supplies weights in a ring that the device sees. Frees a step's weights when the device has run the step.
 
     Args:
-        weight_stream: reads weights into the ring.
+        prefetcher, reader, timeout_s: as for ``WeightStream``.
         ops: the device's operations.
     """
 
-    def __init__(self, weight_stream: WeightStream, ops: DeviceOps) -> None:
-        self._stream = weight_stream
+    def __init__(
+        self, prefetcher: WeightPrefetcher, reader: ChunkReader, ops: DeviceOps, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        super().__init__(prefetcher, reader, timeout_s)
         self._ops = ops
         self._queued_steps: deque[tuple[int, Fence]] = deque()  # steps queued on the device, each with its fence
-
-    def open(self) -> None:
-        """Begins to read weights."""
-        self._stream.open()
-
-    def expect_next(self) -> None:
-        """Tells the thread that reads ahead that this partition runs the next pass in the ring."""
-        self._stream.expect_next()
-
-    def begin_pass(self) -> None:
-        """Waits until no other partition runs a pass in the ring, then begins a pass."""
-        self._stream.begin_pass()
 
     def begin_step(self, step: int) -> float:
         """Waits until a step's weights were read. Meanwhile, it frees the weights of steps that the device has run.
@@ -45,9 +37,9 @@ class MappedStage:
             StreamError: the weights cannot be read, or did not come in time.
         """
         start = time.perf_counter()
-        while self._queued_steps and not self._stream.has_step(step):
+        while self._queued_steps and not self.has_step(step):
             self._free_oldest()
-        self._stream.begin_step(step)
+        super().begin_step(step)
         return time.perf_counter() - start
 
     def end_step(self, step: int) -> None:
@@ -64,17 +56,9 @@ class MappedStage:
             raise
         finally:
             self._queued_steps.clear()
-            self._stream.end_pass(failed)
-
-    def stats(self) -> PrefetchStats:
-        """Returns totals since the start."""
-        return self._stream.stats()
-
-    def close(self) -> None:
-        """Ends reading, and closes the file."""
-        self._stream.close()
+            super().end_pass(failed)
 
     def _free_oldest(self) -> None:
         step, fence = self._queued_steps.popleft()
         fence.wait()
-        self._stream.end_step(step)
+        super().end_step(step)

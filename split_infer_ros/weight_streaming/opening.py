@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream, current_fence, current_mark
-from split_infer_ros.weight_streaming.automatic_memory import choose_memory
+from split_infer_ros.weight_streaming.automatic_memory import choose_memory, plan_in_budget
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
@@ -50,7 +49,7 @@ def open_on_cpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
     if settings.weights_residency is Residency.AUTO:
         memory_plan = choose_memory(spec, settings, packed, {False: open_again})
     else:
-        memory_plan = _plan(settings.weights_residency, settings, packed)
+        memory_plan = plan_in_budget(settings.weights_residency, settings, packed)
     return StreamedPartition.open(packed, memory_plan)
 
 
@@ -69,42 +68,40 @@ def open_on_gpu(spec: PartitionSpec, settings: WeightsSettings, packed: PackedPa
     residency = settings.weights_residency
     note = ""
     if residency is Residency.AUTO:
-        open_again = partial(_open_timed_on_gpu, spec, packed.path, ops)
-        memory_plan = choose_memory(spec, settings, packed, {False: open_again, True: open_again})
-        return StreamedPartition.open(packed, memory_plan, ring_memory=_allocate_on_gpu(memory_plan, device, ops))
+        openers = dict.fromkeys(
+            (False, True), lambda plan: _open(spec.open_packed(packed.path), plan, device, ops, is_timed=True)
+        )
+        return _open(packed, choose_memory(spec, settings, packed, openers), device, ops)
     if residency is Residency.TWO_STAGE:
-        memory_plan = _plan(residency, settings, packed)
+        memory_plan = plan_in_budget(residency, settings, packed)
         try:
             return _open_and_run(spec, packed, memory_plan, ops)
         except (ConfigurationError, StreamError) as error:
             note = f"two_stage is not possible here ({error}): asynchronous is used."
             packed = spec.open_packed(packed.path)
             residency = Residency.ASYNCHRONOUS
-    memory_plan = _plan(residency, settings, packed, is_copied=True)
-    ring_memory = _allocate_on_gpu(memory_plan, device, ops)
-    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    streamed = _open(packed, plan_in_budget(residency, settings, packed, is_copied=True), device, ops)
     streamed.note = streamed.note or note
     return streamed
 
 
-def _allocate_on_gpu(memory_plan: MemoryPlan, device: Device, ops: DeviceOps) -> RingMemory:
-    """Allocates one ring that host and GPU see (two stages), or one ring on each side (three stages)."""
+def _open(
+    packed: PackedPartition, memory_plan: MemoryPlan, device: Device, ops: DeviceOps, *, is_timed: bool = False
+) -> StreamedPartition:
+    """Opens a partition with one ring that host and GPU see (two stages), or one ring on each side (three stages).
+
+    If ``is_timed``, the GPU times the partition's steps.
+    """
     kind = MappedRingMemory if memory_plan.staging is None else CopiedRingMemory
-    return kind.allocate(memory_plan.ring.capacity, device, ops)
-
-
-def _open_timed_on_gpu(spec: PartitionSpec, path: Path, ops: DeviceOps, memory_plan: MemoryPlan) -> StreamedPartition:
-    """Opens a partition from its file. The GPU times the partition's steps."""
-    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
-    return StreamedPartition.open(spec.open_packed(path), memory_plan, ring_memory=ring_memory, mark=ops.mark)
+    ring_memory = kind.allocate(memory_plan.ring.capacity, device, ops)
+    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory, mark=ops.mark if is_timed else None)
 
 
 def _open_and_run(
     spec: PartitionSpec, packed: PackedPartition, memory_plan: MemoryPlan, ops: DeviceOps
 ) -> StreamedPartition:
     """Opens a partition with two stages, and runs a pass to see whether the disk can write to the ring."""
-    ring_memory = _allocate_on_gpu(memory_plan, spec.model.device, ops)
-    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    streamed = _open(packed, memory_plan, spec.model.device, ops)
     try:
         with torch.inference_mode():
             streamed(*spec.zeros(1))
@@ -112,16 +109,3 @@ def _open_and_run(
         streamed.close()
         raise
     return streamed
-
-
-def _plan(
-    residency: Residency, settings: WeightsSettings, packed: PackedPartition, is_copied: bool = False
-) -> MemoryPlan:
-    return plan_memory(
-        residency,
-        packed.block_sizes,
-        packed.step_blocks,
-        budget_bytes=settings.weights_budget_bytes,
-        kept_bytes=packed.kept_bytes,
-        is_copied=is_copied,
-    )

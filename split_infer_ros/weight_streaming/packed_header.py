@@ -117,10 +117,7 @@ def decode_header(fields: Mapping[str, Any], start: int, limit: int) -> PackedHe
             raise ValueError(f"layer '{piece.layer}' ends at byte {end:,}, and all weights at {limit:,}")
         pieces.append(piece)
     return PackedHeader(
-        model=_text(fields["model"]),
-        fingerprint=_text(fields["fingerprint"]),
-        values=_text(fields["values"]),
-        machine=_text(fields["machine"]),
+        **{name: _text(fields[name]) for name in ("model", "fingerprint", "values", "machine")},
         pieces=tuple(pieces),
         source=_text(fields.get("source", "")),  # files of earlier versions have none
     )
@@ -129,10 +126,7 @@ def decode_header(fields: Mapping[str, Any], start: int, limit: int) -> PackedHe
 def _decode_piece(fields: Mapping[str, Any]) -> Piece:
     piece = Piece(
         layer=_text(fields["layer"]),
-        row=_size(fields["row"]),
-        offset=_size(fields["offset"]),
-        nbytes=_size(fields["nbytes"]),
-        crc32=_size(fields["crc32"]),
+        **{name: _size(fields[name]) for name in ("row", "offset", "nbytes", "crc32")},
         tensors=tuple(map(_decode_tensor, fields["tensors"])),
     )
     end = 0

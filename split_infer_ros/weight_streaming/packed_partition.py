@@ -19,13 +19,7 @@ from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
 from split_infer_ros.weight_streaming.layers import Layer, layer_of, streamable_graph
 from split_infer_ros.weight_streaming.pack import can_be_tiled, packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
-from split_infer_ros.weight_streaming.packed_header import (
-    CHANNELS_LAST,
-    PLAIN,
-    PackedHeader,
-    PackedTensor,
-    Piece,
-)
+from split_infer_ros.weight_streaming.packed_header import CHANNELS_LAST, PLAIN, PackedHeader, PackedTensor, Piece
 from split_infer_ros.weight_streaming.ring_plan import CHUNK_BYTES
 from split_infer_ros.weight_streaming.weights_file import Block
 

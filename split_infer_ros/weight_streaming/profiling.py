@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from torch import Tensor
 
@@ -40,18 +41,11 @@ def profile_partition(
     """
     smallest = plan_memory(Residency.TWO_STAGE, block_sizes, step_blocks, is_copied=is_copied)
     roomy_bytes = ROOMY * smallest.ring_bytes
-    partition = open_partition(
-        plan_memory(Residency.ASYNCHRONOUS, block_sizes, step_blocks, budget_bytes=roomy_bytes, is_copied=is_copied)
-    )
-    try:
+    roomy = plan_memory(Residency.ASYNCHRONOUS, block_sizes, step_blocks, budget_bytes=roomy_bytes, is_copied=is_copied)
+    with closing(open_partition(roomy)) as partition:
         profile = profile_layers(partition, inputs, passes)
-    finally:
-        partition.close()
-    partition = open_partition(smallest)
-    try:
+    with closing(open_partition(smallest)) as partition:
         stalled_s = measure_stall(partition, inputs, passes)
-    finally:
-        partition.close()
     return fit_latency(profile, smallest, profile.compute_s + stalled_s)
 
 

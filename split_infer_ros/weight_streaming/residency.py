@@ -133,12 +133,7 @@ def _plan_asynchronous(
 
 
 def plan_resident_blocks(
-    block_sizes: Sequence[int],
-    step_blocks: Sequence[int],
-    *,
-    memory_bytes: int,
-    capacity: int,
-    is_copied: bool = False,
+    block_sizes: Sequence[int], step_blocks: Sequence[int], *, memory_bytes: int, capacity: int, is_copied: bool = False
 ) -> MemoryPlan | None:
     """Keeps as many of the first blocks in memory as fit beside the rings. Plans rings for the other blocks.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.buffers.memory import Memory
@@ -17,6 +17,7 @@ from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.copy_stage import CopyStage
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.device_supply import BlockPlaces
 from split_infer_ros.weight_streaming.lockstep_stage import LockstepStage
 from split_infer_ros.weight_streaming.mapped_stage import MappedStage
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
@@ -89,38 +90,21 @@ class RingMemory:
             blocks: the blocks that pass through the ring.
             timeout_s: the longest wait of a step for its weights.
         """
-        return self._stream(file, memory_plan.ring, blocks, timeout_s)
-
-    def _stream(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], timeout_s: float) -> WeightStream:
-        return WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
+        return WeightStream(self._prefetcher, ChunkReader(file, memory_plan.ring, blocks), timeout_s)
 
 
-class MappedRingMemory(RingMemory):
-    """A ring buffer in page-locked memory of the host. The GPU reads it there (two-stage)."""
+class GpuRingMemory(RingMemory):
+    """A ring buffer from which a GPU reads.
 
-    def __init__(self, memory: Memory, ops: DeviceOps) -> None:
-        super().__init__(as_tensor(memory.device), as_tensor(memory.host))
-        self._memory = memory
-        self._ops = ops
+    Args:
+        memory: the ring's memory on host and GPU.
+        ops: the device's operations.
 
-    @classmethod
-    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> MappedRingMemory:
-        """Allocates a ring of ``capacity`` bytes.
+    Attributes:
+        policy: the policy of the memory.
+    """
 
-        Raises:
-            ConfigurationError: the GPU cannot read the host's memory, or there is too little memory.
-        """
-        return cls(allocate(Policy.PINNED, capacity, device), ops)
-
-    def make_supply(
-        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
-    ) -> MappedStage:
-        """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
-        return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
-
-
-class CopiedRingMemory(RingMemory):
-    """A ring buffer on the GPU, filled from one of the same size on the host (three-stage)."""
+    policy: ClassVar[Policy]
 
     def __init__(self, memory: Memory, ops: DeviceOps) -> None:
         super().__init__(as_tensor(memory.device), as_tensor(memory.host))
@@ -129,13 +113,31 @@ class CopiedRingMemory(RingMemory):
         self._ops = ops
 
     @classmethod
-    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> CopiedRingMemory:
-        """Allocates two rings of ``capacity`` bytes each.
+    def allocate(cls, capacity: int, device: Device, ops: DeviceOps) -> GpuRingMemory:
+        """Allocates a ring of ``capacity`` bytes, or one on each side if the policy needs a copy.
 
         Raises:
-            ConfigurationError: there is too little memory.
+            ConfigurationError: the GPU does not allow the policy, or there is too little memory.
         """
-        return cls(allocate(Policy.DEVICE, capacity, device), ops)
+        return cls(allocate(cls.policy, capacity, device), ops)
+
+
+class MappedRingMemory(GpuRingMemory):
+    """A ring buffer in page-locked memory of the host. The GPU reads it there (two-stage)."""
+
+    policy = Policy.PINNED
+
+    def make_supply(
+        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
+    ) -> MappedStage:
+        """Returns the supply of a partition's weights through this ring. The supply is not open yet."""
+        return MappedStage(self._prefetcher, ChunkReader(file, memory_plan.ring, blocks), self._ops, timeout_s)
+
+
+class CopiedRingMemory(GpuRingMemory):
+    """A ring buffer on the GPU, filled from one of the same size on the host (three-stage)."""
+
+    policy = Policy.DEVICE
 
     def make_supply(
         self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
@@ -151,26 +153,15 @@ class CopiedRingMemory(RingMemory):
         staging = memory_plan.staging
         assert staging is not None
         block_sizes = [block.nbytes for block in blocks]
-        host_blocks = block_views(self._host, staging, block_sizes)
-        device_blocks = block_views(self.ring, memory_plan.ring, block_sizes)
-        if memory_plan.is_lockstep:
-            return LockstepStage(
-                ChunkReader(file, staging, blocks),
-                byte_view(self._host),
-                host_blocks=host_blocks,
-                device_blocks=device_blocks,
-                plan=memory_plan.ring,
-                ops=self._ops,
-                timeout_s=timeout_s,
-            )
-        return CopyStage(
-            self._stream(file, staging, blocks, timeout_s),
-            host_blocks=host_blocks,
-            device_blocks=device_blocks,
-            plan=memory_plan.ring,
-            ops=self._ops,
-            timeout_s=2 * timeout_s,
+        places = BlockPlaces(
+            block_views(self._host, staging, block_sizes),
+            block_views(self.ring, memory_plan.ring, block_sizes),
+            memory_plan.ring,
         )
+        reader = ChunkReader(file, staging, blocks)
+        if memory_plan.is_lockstep:
+            return LockstepStage(reader, byte_view(self._host), places, self._ops, timeout_s)
+        return CopyStage(WeightStream(self._prefetcher, reader, timeout_s), places, self._ops, 2 * timeout_s)
 
 
 def block_views(ring: Tensor, plan: RingPlan, block_sizes: Sequence[int]) -> list[Tensor]:

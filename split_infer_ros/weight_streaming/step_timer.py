@@ -69,13 +69,11 @@ class DeviceStepTimer:
 
     Args:
         supply: supplies the weights.
-        steps: number of steps.
         mark: marks the current point in the device's work.
     """
 
-    def __init__(self, supply: WeightSupply, steps: int, mark: Callable[[], Mark]) -> None:
+    def __init__(self, supply: WeightSupply, mark: Callable[[], Mark]) -> None:
         self._supply = supply
-        self._steps = steps
         self._mark = mark
         self._start = mark()
         self._waiting: list[Mark] = []

@@ -32,6 +32,7 @@ class StreamedPartition:
         note: a sentence if weights are streamed in another way than the user asked for, else empty.
         weight_bytes: bytes of all memory for weights, rings on host and device included.
         ring_memory: the ring's memory, which other partitions may share.
+        times: the times of the last pass that ended without an error; None before there is one.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class StreamedPartition:
         self._supply = supply
         self._timer = timer
         self._pass_lock = threading.Lock()
-        self._times: PassTimes | None = None
+        self.times: PassTimes | None = None
 
     @classmethod
     def open(
@@ -104,8 +105,7 @@ class StreamedPartition:
             for block, offset in zip(streamed_blocks, ring.offsets, strict=True):
                 add_places(places, block, ring_memory.ring, offset)
             supply = ring_memory.make_supply(file, memory_plan, streamed_blocks, timeout_s=timeout_s)
-            steps = len(packed.step_blocks)
-            timer = StepTimer(supply, steps) if mark is None else DeviceStepTimer(supply, steps, mark)
+            timer = StepTimer(supply, len(packed.step_blocks)) if mark is None else DeviceStepTimer(supply, mark)
             graph = bind_weights(packed, places, timer)
             set_device(graph, Device.of(ring_memory.ring))
             supply.open()
@@ -127,7 +127,7 @@ class StreamedPartition:
                 failed = False
             finally:
                 self._supply.end_pass(failed)
-            self._times = self._timer.end_pass()
+            self.times = self._timer.end_pass()
             return results
 
     def expect_next(self) -> None:
@@ -136,11 +136,6 @@ class StreamedPartition:
         The ring's prefetcher can then read this partition's first weights while another partition still runs.
         """
         self._supply.expect_next()
-
-    @property
-    def times(self) -> PassTimes | None:
-        """The times of the last pass that ended without an error; None before there is one."""
-        return self._times
 
     def stats(self) -> PrefetchStats:
         """Returns how much was read since ``open``, and how long passes waited for weights."""

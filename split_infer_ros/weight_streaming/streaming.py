@@ -6,7 +6,7 @@ imports the streaming code only if the settings ask for streaming, because that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
@@ -51,21 +51,18 @@ def stream_backbone(
     if settings.weights_residency is Residency.RESIDENT:
         return None
     from split_infer_ros.split.partitions import backbone_of
-    from split_infer_ros.weight_streaming.packed_weights import streamable
-    from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
-    from split_infer_ros.weight_streaming.partition_streaming import stream_partition
 
-    _check_precision(model.precision, settings)
-    spec = PartitionSpec(
-        model=model,
-        network=streamable(model),
+    return _stream(
+        model,
+        settings,
+        model.precision,
+        ring_memory,
         extract=backbone_of,
         split_point=split_point,
         inputs=(TensorSpec("images", model.entry.image_shape, FLOAT32),),
         num_threads=(num_threads or max_threads()) if model.device.type == "cpu" else None,
         batch_size=batch_size,
     )
-    return stream_partition(spec, settings, ring_memory)
 
 
 def stream_head(
@@ -89,21 +86,17 @@ def stream_head(
     if settings.weights_residency is Residency.RESIDENT:
         return None
     from split_infer_ros.split.partitions import head_of
-    from split_infer_ros.weight_streaming.packed_weights import streamable
-    from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
-    from split_infer_ros.weight_streaming.partition_streaming import stream_partition
 
-    _check_precision(model.head_config.precision, settings)
-    spec = PartitionSpec(
-        model=model,
-        network=streamable(model),
+    return _stream(
+        model,
+        settings,
+        model.head_config.precision,
         extract=head_of,
         split_point=split_point,
         inputs=split_point.head_inputs,
         num_threads=num_threads,
         batch_size=batch_size,
     )
-    return stream_partition(spec, settings)
 
 
 def pack_streamed(model: SplitModel, settings: WeightsSettings, *, num_threads: int, batch_size: int) -> None:
@@ -125,9 +118,26 @@ def pack_streamed(model: SplitModel, settings: WeightsSettings, *, num_threads: 
     find_packed(streamable(model), settings.weights_file, num_threads=num_threads, batch_size=batch_size)
 
 
-def _check_precision(precision: Precision, settings: WeightsSettings) -> None:
+def _stream(
+    model: SplitModel,
+    settings: WeightsSettings,
+    precision: Precision,
+    ring_memory: RingMemory | None = None,
+    **partition: Any,
+) -> StreamedPartition | None:
+    """Returns a partition on streamed weights, or None if it has none. ``partition`` has fields of ``PartitionSpec``.
+
+    Raises:
+        ConfigurationError: the partition computes in another precision than fp32; or as for ``stream_partition``.
+    """
+    from split_infer_ros.weight_streaming.packed_weights import streamable
+    from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
+    from split_infer_ros.weight_streaming.partition_streaming import stream_partition
+
     if precision is not Precision.FP32:
         raise ConfigurationError(
             f"weights_residency {settings.weights_residency.value} is for a partition in fp32, and this one runs in "
             f"{precision.value}: take precision fp32, or weights_residency resident."
         )
+    spec = PartitionSpec(model=model, network=streamable(model), **partition)
+    return stream_partition(spec, settings, ring_memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -33,15 +34,12 @@ def unpack_weights(
         WeightsError: the file is another model's, or damaged.
     """
     packed = open_packed(network, network.graph.module, path, num_threads=num_threads)
-    file = WeightsFile.open(path)
     tiles: dict[str, list[Tensor]] = {}
-    try:
+    with closing(WeightsFile.open(path)) as file:
         for piece in packed.header.pieces:
             if any(tensor.name in names for tensor in piece.tensors):
                 for name, values in _read(packed, file, piece).items():
                     tiles.setdefault(name, []).append(values)
-    finally:
-        file.close()
     return {name: rows[0] if len(rows) == 1 else torch.cat(rows) for name, rows in tiles.items() if name in names}
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from two_models_on_gpu import Neighbour, run_together
 
 from benchmarks.co_optimisation import __main__ as co_optimisation
-from benchmarks.co_optimisation.runs import CO, MO, Application, D, RealGpu, serve
+from benchmarks.co_optimisation.real_gpu import RealGpu
+from benchmarks.co_optimisation.runs import CO, MO, Application, D, serve
 from benchmarks.memory_policies.claims import PolicyContest
 from benchmarks.memory_policies.runs import CASES, PolicyRuns
 from split_infer_ros.buffers import cuda

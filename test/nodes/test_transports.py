@@ -43,9 +43,9 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.engines.compute import Backbone
 from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, HeadClaim, PipelineReport
+from split_infer_ros.nodes.endpoints import LATCHED
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
-from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.server import plan_making
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_partitions import HeadPartitions

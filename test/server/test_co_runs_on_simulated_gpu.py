@@ -14,7 +14,7 @@ from simulated_settings import drawn
 from two_models_on_gpu import Neighbour, run_together
 
 from benchmarks.co_optimisation import __main__ as co_optimisation
-from benchmarks.co_optimisation.runs import RealGpu
+from benchmarks.co_optimisation.real_gpu import RealGpu
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask
 from split_infer_ros.split.model import SplitModel

@@ -21,6 +21,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server import executor as executor_module
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.execution.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
@@ -28,7 +29,7 @@ from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.result_router import ResultRouter
 from split_infer_ros.server.schedule.lane_scheduler import ScheduledExecution
-from split_infer_ros.server.served_model import Callbacks, ServedModel
+from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState

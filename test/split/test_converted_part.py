@@ -12,8 +12,8 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.converted_part import ConvertedPart
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_maker import ConvertedPart
 from split_infer_ros.split.torch_network import TorchNetwork
 
 pytestmark = pytest.mark.numeric

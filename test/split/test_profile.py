@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention, describe
+from split_infer_ros.cli.profile import describe
+from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 SECONDS = st.floats(1e-4, 10)
 

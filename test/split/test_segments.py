@@ -6,7 +6,7 @@ from torch import nn
 from torchvision import models as zoo
 
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.segments import split_into_segments
+from split_infer_ros.split.partitions import split_into_segments
 from split_infer_ros.split.traced_split_points import find_split_points
 
 

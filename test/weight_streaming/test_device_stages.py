@@ -209,10 +209,10 @@ def test_closing_ends_a_step_that_waits(plain: PackedModel, residency: Residency
 
 def test_pass_on_a_lost_device_does_not_block_the_next() -> None:
     failures: list[bool] = []
-    weight_stream = SimpleNamespace(
-        begin_pass=print, begin_step=print, end_step=print, has_step=bool, end_pass=failures.append
-    )
-    stage = MappedStage(weight_stream, DeviceOps(copy=print, fence=LostFence, mark=HostMark))  # type: ignore[arg-type]
+    prefetcher = SimpleNamespace(begin_pass=print, free=print, end_pass=lambda reader, failed: failures.append(failed))
+    reader = SimpleNamespace(plan=SimpleNamespace(chunks_freed=(0, 0)), end_pass=bool)
+    ops = DeviceOps(copy=print, fence=LostFence, mark=HostMark)
+    stage = MappedStage(prefetcher, reader, ops)  # type: ignore[arg-type]
     for _ in range(2):
         stage.begin_pass()
         stage.end_step(0)

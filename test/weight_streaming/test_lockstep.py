@@ -20,6 +20,7 @@ from split_infer_ros.errors import StreamError
 from split_infer_ros.runtime.streams import Fence
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.device_supply import BlockPlaces
 from split_infer_ros.weight_streaming.lockstep_stage import LockstepStage
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE, Piece
@@ -136,11 +137,9 @@ def open_lockstep(count: int, file: Any, ops: DeviceOps) -> tuple[LockstepStage,
     stage = LockstepStage(
         ChunkReader(file, plan.staging, blocks_of(count)),
         byte_view(host),
-        host_blocks=block_views(host, plan.staging, [PAGE] * count),
-        device_blocks=device_blocks,
-        plan=plan.ring,
-        ops=ops,
-        timeout_s=LONG_S,
+        BlockPlaces(block_views(host, plan.staging, [PAGE] * count), device_blocks, plan.ring),
+        ops,
+        LONG_S,
     )
     stage.open()
     return stage, device_blocks

@@ -41,6 +41,7 @@ class Parameters(Generic[Table]):
             ``ros2 param dump`` writes these parameters too. A node that is started with such a file ignores them.
 
     Attributes:
+        rows: the rows of the table.
         values: the table with the values in force.
         overrides: the values of the parameters with which the node was started, by name.
         status_parameters: names of parameters that only the node itself sets, as given above.
@@ -50,20 +51,16 @@ class Parameters(Generic[Table]):
     """
 
     def __init__(
-        self,
-        node: Node,
-        table: type[Table],
-        on_change: Callable[[Table], None],
-        status_parameters: Sequence[str] = (),
+        self, node: Node, table: type[Table], on_change: Callable[[Table], None], status_parameters: Sequence[str] = ()
     ) -> None:
         self._node = node
-        self._rows = Rows(table)
+        self.rows = Rows(table)
         self._on_change = on_change
         self.status_parameters = status_parameters
         self._lock = threading.RLock()
         self._is_declaring = False
         self.overrides = {name: override.value for name, override in node._parameter_overrides.items()}
-        self.values: Table = self._rows.changed(table(), self.overrides)
+        self.values: Table = self.rows.changed(table(), self.overrides)
         self._declare(self.values)
         node.add_pre_set_parameters_callback(self._prepare)
         node.add_on_set_parameters_callback(self._change)
@@ -71,7 +68,7 @@ class Parameters(Generic[Table]):
     def recognises(self, name: str) -> bool:
         """Returns whether the node has a parameter of this name: from the table, from rclpy, or a status parameter."""
         is_builtin = name in RCLPY_PARAMETERS or name.startswith("qos_overrides.")
-        return name in self._rows or is_builtin or self._is_status(name)
+        return name in self.rows or is_builtin or self._is_status(name)
 
     def set_status(self, name: str, value: Any, description: str) -> None:
         """Sets a status parameter, which users cannot set. Any thread may call this.
@@ -88,20 +85,9 @@ class Parameters(Generic[Table]):
                 self._node.undeclare_parameter(name)
             self._node.declare_parameter(name, value, descriptor, ignore_override=True)
 
-    def similarity(self, name: str) -> float:
-        """Returns how similar an unknown name is to the most similar name in the table, from 0 to 1."""
-        return self._rows.similarity(name)
-
-    def refuse(self, name: str, value: Any) -> None:
-        """Refuses a parameter that the node does not have.
-
-        Raises:
-            ConfigurationError: always.
-        """
-        raise ConfigurationError(self._unknown(name, value))
-
-    def _unknown(self, name: str, value: Any) -> str:
-        return f"{self._node.get_name()} has no parameter '{name}' (value {value!r}).{self._rows.hint(name)}"
+    def unknown(self, name: str, value: Any) -> str:
+        """Returns a sentence that refuses a parameter that the node does not have."""
+        return f"{self._node.get_name()} has no parameter '{name}' (value {value!r}).{self.rows.hint(name)}"
 
     def _is_status(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.status_parameters)
@@ -109,13 +95,13 @@ class Parameters(Generic[Table]):
     def _prepare(self, changes: list[Parameter[Any]]) -> list[Parameter[Any]]:
         """Converts values to the types of their rows. Refuses unknown parameters by name, which rclpy would not do."""
         for change in changes:
-            if not self._node.has_parameter(change.name) and change.name not in self._rows:
-                raise ParameterNotDeclaredException(self._unknown(change.name, change.value))
+            if not self._node.has_parameter(change.name) and change.name not in self.rows:
+                raise ParameterNotDeclaredException(self.unknown(change.name, change.value))
         return [self._converted(change) for change in changes]
 
     def _converted(self, change: Parameter[Any]) -> Parameter[Any]:
         """Returns a change in its row's type. Only whole numbers for a float, and empty lists, need a conversion."""
-        row = self._rows.row(change.name)
+        row = self.rows.row(change.name)
         default = row.setting.default if row is not None else None
         if isinstance(default, float) and change.type_ == Parameter.Type.INTEGER:
             return Parameter(change.name, Parameter.Type.DOUBLE, float(change.value))
@@ -131,8 +117,8 @@ class Parameters(Generic[Table]):
             try:
                 for name in filter(self._is_status, changes):
                     raise ConfigurationError(f"{name} is read-only: only {self._node.get_name()} itself sets it.")
-                if any(name in self._rows for name in changes):  # use_sim_time and the like are not in the table
-                    values = self._rows.changed(self.values, changes)
+                if any(name in self.rows for name in changes):  # use_sim_time and the like are not in the table
+                    values = self.rows.changed(self.values, changes)
                     self._on_change(values)
                     self.values = values
                     self._declare(values)
@@ -145,7 +131,7 @@ class Parameters(Generic[Table]):
     def _declare(self, values: Table) -> None:
         """Declares the parameters that are new, such as the rows of a family for a new name."""
         with self._declaring():
-            for name, (row, value) in self._rows.flat(values).items():
+            for name, (row, value) in self.rows.flat(values).items():
                 if not self._node.has_parameter(name):
                     value = list(value) if isinstance(value, tuple) else value
                     self._node.declare_parameter(name, value, _descriptor(row.setting), ignore_override=True)
@@ -174,7 +160,8 @@ def refuse_unknown(tables: Sequence[Parameters[Any]]) -> None:
         for name, value in table.overrides.items():
             given_to = [other for other in tables if name in other.overrides and other.overrides[name] == value]
             if not any(other.recognises(name) for other in given_to):
-                max(given_to, key=lambda other: other.similarity(name)).refuse(name, value)
+                closest = max(given_to, key=lambda other: other.rows.similarity(name))
+                raise ConfigurationError(closest.unknown(name, value))
 
 
 def _descriptor(setting: Setting) -> ParameterDescriptor:

@@ -77,7 +77,9 @@ class IntraProcessSender:
         """Gives the handle to all heads of this process. Returns the number of these heads."""
         heads = tuple(self._heads)
         # The message is made before a head gets the slot: a head may release it within microseconds.
-        message = _to_message(handle, pool) if self._publisher.has_remote_subscribers else None
+        message = None
+        if self._publisher.has_remote_subscribers:
+            message = handle_message(handle, pool.layout, pool.views(handle.lease, len(handle.origins)))
         for head in heads:
             head.submit(handle, pool)
         if message is not None:
@@ -113,7 +115,3 @@ class IntraProcessReceiver:
 
     def close(self) -> None:
         """Does nothing, because the backbone owns the memory."""
-
-
-def _to_message(handle: Handle, pool: SlotPool) -> FeatureHandle:
-    return handle_message(handle, pool.layout, pool.views(handle.lease, len(handle.origins)))

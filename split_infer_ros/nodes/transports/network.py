@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import QoSProfile
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
-from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.head_monitor import SILENT_S, HeadMonitor
 from split_infer_ros.nodes.transports.head_registry import HeadRegistry
@@ -30,7 +30,6 @@ from split_infer_ros.server.transport import OwnedPool, Released
 
 DEPTH = 8
 CHECK_S = 0.25  # how often the backbone checks whether the active head is alive
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class NetworkSender:

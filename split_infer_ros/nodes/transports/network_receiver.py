@@ -15,12 +15,12 @@ from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
-from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
+from split_infer_ros.nodes.endpoints import LATCHED, create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.message_reader import MessageReader
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import read_handle, release_message
-from split_infer_ros.nodes.transports.network import DEPTH, LATCHED
+from split_infer_ros.nodes.transports.network import DEPTH
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.split.model import SplitModel
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from split_infer_ros.server.costs.cost_table import BlankImages, CostTable
+from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.costs.kept_costs import samples_agree
+from split_infer_ros.server.costs.table_model import BlankImages
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
 from split_infer_ros.server.execution.merge_runner import MergeRunner

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from split_infer_ros.engines.compute import Images
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.server.costs.kept_costs import CostKey, KeptCosts, kind_of
+from split_infer_ros.server.costs.kept_costs import CostKey, KeptCosts
+from split_infer_ros.server.costs.table_model import BlankImages, TableModel
 from split_infer_ros.server.schedule.execution_costs import (
     NOISE_MARGIN,
     Combination,
@@ -32,25 +31,6 @@ if TYPE_CHECKING:
 MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
 MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
 FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, each time that a model is added
-
-BlankImages = Callable[[int], Images]  # returns a batch of so many black images, as a backbone takes them
-
-
-@dataclass(frozen=True, slots=True)
-class _LoadedModel:
-    """A model that was added.
-
-    Attributes:
-        kind: describes it without its name.
-        parameters: the number of its parameters.
-        blank_images: makes its images.
-        has_lanes: whether it can be computed on lanes.
-    """
-
-    kind: str
-    parameters: int
-    blank_images: BlankImages
-    has_lanes: bool
 
 
 class CostTable:
@@ -73,7 +53,7 @@ class CostTable:
         self._graphs = graphs
         self._modes: tuple[int, ...] = (0, num_lanes) if num_lanes else (0,)
         self._kept = KeptCosts(key, database, graphs=graphs)
-        self._models: dict[str, _LoadedModel] = {}
+        self._models: dict[str, TableModel] = {}
         self._stacks: dict[str, StackedModel] = {}
         self._failed: set[tuple[int, Combination]] = set()
         self._fusion_budget_s = 0.0
@@ -100,11 +80,7 @@ class CostTable:
             pixels: the form of the images if the backbone normalises them itself; None if it takes normalised images.
             has_lanes: whether the model can be computed on lanes. If not, its costs on lanes are not measured.
         """
-        blank_images: BlankImages = model.blank_images
-        if pixels is not None:
-            blank_images = partial(_blank_pixels, pixels, model.image_shape[1:])
-        kind, parameters = kind_of(model, variant), model.network.num_parameters()
-        self._models[name] = _LoadedModel(kind, parameters, blank_images, has_lanes)
+        self._models[name] = TableModel.of(model, variant, pixels, has_lanes=has_lanes)
         self._fusion_budget_s = FUSION_BUDGET_S
         if not has_lanes:
             self._forget_failures({name}, self._modes[1:])
@@ -172,16 +148,11 @@ class CostTable:
 
     def costs_in(self, mode: int) -> ExecutionCosts:
         """Returns the costs in one execution mode of all models with at least one measured batch."""
-        alone_s: dict[str, dict[int, float]] = {}
-        for name in self._names(mode):
-            batches_s = {size: self._find_s(mode, {name: size}) for size in self._batch_sizes}
-            measured_s = {size: seconds for size, seconds in batches_s.items() if seconds is not None}
-            if measured_s:
-                alone_s[name] = measured_s
+        batches_s = {name: self._measured_s(mode, name, self._batch_sizes) for name in self._names(mode)}
+        alone_s = {name: measured_s for name, measured_s in batches_s.items() if measured_s}
         stacks = {}
-        for name, members in self._members(mode):
-            sizes = {size: self._stacked_s(mode, members, size) for size in self._stack_sizes(mode, members)}
-            measured_s = {size: seconds for size, seconds in sizes.items() if seconds is not None}
+        for name, members in self._members(mode).items():
+            measured_s = self._measured_s(mode, name, self._stack_sizes(mode, members))
             if measured_s and alone_s.keys() >= set(members):
                 stacks[name] = StackCosts(tuple(members), measured_s)
         parameters = {name: self._models[name].parameters for name in alone_s}
@@ -200,22 +171,18 @@ class CostTable:
     def _has(self, mode: int, members: Sequence[str]) -> bool:
         return set(members) <= set(self._names(mode))
 
-    def _members(self, mode: int) -> Iterator[tuple[str, list[str]]]:
-        """Yields the stacks that can be computed in an execution mode, with the names of their models."""
-        for name, stack in self._stacks.items():
-            members = list(stack.members)
-            if self._has(mode, members):
-                yield name, members
+    def _members(self, mode: int) -> dict[str, list[str]]:
+        """Returns the stacks that can be computed in an execution mode, with the names of their models."""
+        members = {name: list(stack.members) for name, stack in self._stacks.items()}
+        return {name: own for name, own in members.items() if self._has(mode, own)}
 
     def _forget_failures(self, names: set[str], modes: Sequence[int]) -> None:
-        self._failed = {
-            (mode, failed) for mode, failed in self._failed if mode not in modes or not names & dict(failed).keys()
-        }
+        self._failed = {each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()}
 
     def _stack_pays(self, mode: int, members: Sequence[str]) -> bool | None:
         name, is_known = " + ".join(members), self._find_s(mode, {members[0]: 1}) is not None
         for size in self._stack_sizes(mode, members):
-            seconds = self._stacked_s(mode, members, size)
+            seconds = self._kept.find_s(mode, ((self._stack_kind(members), size),))
             if seconds is None:
                 is_known = is_known and (mode, combination_of({name: size})) in self._failed
             elif (1 + NOISE_MARGIN) * seconds <= len(members) * (self._find_s(mode, {members[0]: size}) or math.inf):
@@ -227,11 +194,12 @@ class CostTable:
             yield from self._batches_to_measure(mode, name)
         if not mode and self._fusion_budget_s > 0:
             costs = self.costs_in(mode)
-            yield from (combination for combination in _fusable(costs) if self._is_to_measure(combination, costs))
-        for name, members in self._members(mode):
+            for fused in _fusable(costs):
+                if self._is_missing(mode, fused) and sum(costs.batch_s(*each) for each in fused) <= MAX_EXECUTION_S:
+                    yield fused
+        for name, members in self._members(mode).items():
             for size in self._stack_sizes(mode, members):
-                batch = combination_of({name: size})
-                if (mode, batch) not in self._failed and self._stacked_s(mode, members, size) is None:
+                if self._is_missing(mode, batch := combination_of({name: size})):
                     yield batch
 
     def _batches_to_measure(self, mode: int, name: str) -> Iterator[Combination]:
@@ -247,35 +215,32 @@ class CostTable:
                 return
             expected_s = 2 * seconds
 
-    def _is_to_measure(self, fused: Combination, costs: ExecutionCosts) -> bool:
-        if (0, fused) in self._failed or self._find_s(0, dict(fused)) is not None:
-            return False
-        return sum(costs.batch_s(name, count) for name, count in fused) <= MAX_EXECUTION_S
-
-    def _stack_sizes(self, mode: int, members: Sequence[str]) -> Iterator[int]:
-        """Yields the numbers of images of each member that are measured, up to the most that one decision may need.
+    def _stack_sizes(self, mode: int, members: Sequence[str]) -> list[int]:
+        """Returns the numbers of images of each member that are measured, up to the most that one decision may need.
 
         Long executions are left out. All members have the same architecture, so the costs of the first decide.
         """
-        for size in range(1, math.ceil(self.max_batch_size / len(members)) + 1):
-            alone_s = self._find_s(mode, {members[0]: size})
-            if alone_s is not None and len(members) * alone_s <= MAX_EXECUTION_S:
-                yield size
+        sizes = range(1, math.ceil(self.max_batch_size / len(members)) + 1)
+        alone_s = self._measured_s(mode, members[0], sizes)
+        return [size for size, seconds in alone_s.items() if len(members) * seconds <= MAX_EXECUTION_S]
+
+    def _is_missing(self, mode: int, combination: Combination) -> bool:
+        return (mode, combination) not in self._failed and self._find_s(mode, dict(combination)) is None
+
+    def _measured_s(self, mode: int, name: str, sizes: Iterable[int]) -> dict[int, float]:
+        """Returns the known costs of a model or a stack, by the number of images."""
+        found = {size: self._find_s(mode, {name: size}) for size in sizes}
+        return {size: seconds for size, seconds in found.items() if seconds is not None}
 
     def _find_s(self, mode: int, counts: Mapping[str, int]) -> float | None:
         return self._kept.find_s(mode, self._cost_key(combination_of(counts)))
-
-    def _stacked_s(self, mode: int, members: Sequence[str], size: int) -> float | None:
-        return self._kept.find_s(mode, ((self._stack_kind(members), size),))
 
     def _cost_key(self, combination: Combination) -> CostKey:
         return tuple(sorted((self._kind_of(name), count) for name, count in combination))
 
     def _kind_of(self, name: str) -> str:
         """Returns a description of a model or a stack that does not depend on its name."""
-        if name in self._stacks:
-            return self._stack_kind(list(self._stacks[name].members))
-        return self._models[name].kind
+        return self._stack_kind(list(self._stacks[name].members)) if name in self._stacks else self._models[name].kind
 
     def _stack_kind(self, members: Sequence[str]) -> str:
         return f"{len(members)} as one network: {self._kind_of(members[0])}"
@@ -283,7 +248,3 @@ class CostTable:
 
 def _fusable(costs: ExecutionCosts) -> Iterable[Combination]:
     return itertools.islice(fusable_combinations(costs.parameters), MAX_FUSED)
-
-
-def _blank_pixels(pixels: PixelInput, size: tuple[int, int], batch_size: int) -> Images:
-    return pixels.blank((batch_size, *size))

@@ -8,14 +8,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.machine import engine_version
 
 # How far the median may lie above the fastest sample: a share of it, plus seconds. Beyond, the machine was busy.
 MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4
@@ -78,24 +74,6 @@ class KeptCosts:
         """Returns the task of the records of a mode, the same for all models. ``config`` holds the cost key."""
         threads = {"threads": 1, "lanes": num_lanes} if num_lanes else {"threads": max_threads()}
         return {"stage": "execution", **threads, "graphs": self._graphs}
-
-
-def kind_of(model: SplitModel, variant: str) -> str:
-    """Returns the text that stands for a model in a cost key.
-
-    The text names the network's fingerprint and ``variant``. It also names an engine other than torch with its version,
-    and a precision other than fp32. It does not name the model, so models of the same network share their costs.
-
-    Args:
-        model: the model.
-        variant: what the costs depend on besides the model, as ``Plan.cost_key`` gives it.
-    """
-    config, kind = model.execution_config, f"{model.network.fingerprint} at {variant}"
-    if config.engine is not Engine.TORCH:
-        kind += f" on {config.engine_text} {engine_version(config.engine.value)}"
-    if config.precision is not Precision.FP32:
-        kind += f" in {config.precision.value}"
-    return kind
 
 
 def samples_agree(samples_s: Sequence[float]) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Backbone, Features, Images
 from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.engine import Engine
@@ -25,6 +24,7 @@ from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
+from split_infer_ros.server.execution.stack_run import run_stack
 from split_infer_ros.server.schedule.core_sharing import CoreShare, share_cores
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class MergeRunner:
         if stack is not None:
             self.set_threads(stack.name)
             with inference_mode():
-                return LaunchedExecution(Fence(), _run_stack(stack, inputs, store_features, stack.backbone))
+                return LaunchedExecution(Fence(), run_stack(stack, inputs, store_features, stack.backbone))
         work_s = {model: self._image_s[model] * len(images) for model, images in inputs.items()}
         first, *others = share_cores(work_s, self._num_threads)
 
@@ -221,7 +221,7 @@ class MergeRunner:
                 def run(images: Images) -> Features:
                     return launcher.run({name: backbone}, {name: images})[name]
 
-                failed = _run_stack(stack, inputs, store_features, run)
+                failed = run_stack(stack, inputs, store_features, run)
             else:
                 try:
                     backbones = {model: self._backbones[model] for model in inputs}
@@ -239,22 +239,3 @@ class MergeRunner:
                     compute(model, self._backbones[model], inputs[model])
                 except Exception as error:  # the next models of this share must still run
                     failed[model] = error
-
-
-def _run_stack(
-    stack: StackedModel, inputs: Inputs, store_features: StoreFeatures, run: Backbone
-) -> dict[str, Exception]:
-    """Runs a stack on the batches of its members; returns the models that failed, and why.
-
-    Args:
-        stack: the stack.
-        inputs: the batches of its members.
-        store_features: called with each of these models and its features.
-        run: runs the stack's backbone.
-    """
-    try:
-        for model, features in stack.run({model: as_tensor(images) for model, images in inputs.items()}, run).items():
-            store_features(model, features)
-    except Exception as error:  # there is one network for all models, so no model has results
-        return dict.fromkeys(inputs, error)
-    return {}

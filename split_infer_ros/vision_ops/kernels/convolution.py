@@ -7,6 +7,9 @@ share a program.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -43,32 +46,20 @@ def pointwise(
     Returns:
         (N, C', H, W), channels last.
     """
-    maps = maps.contiguous(memory_format=torch.channels_last)
     images, in_channels, height, width = maps.shape
-    out_channels = len(weights)
-    shape = (images, out_channels, height, width)
-    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
-    count = images * height * width
-    grid = (triton.cdiv(count, pixels), triton.cdiv(out_channels, channels))
-    _pointwise[grid](
-        maps,
-        weights,
-        bias,
-        result,
-        count,
-        in_channels,
-        out_channels,
-        low,
-        high,
+    out_channels, count = len(weights), images * height * width
+    return launched(
+        _pointwise[triton.cdiv(count, pixels), triton.cdiv(out_channels, channels)],
+        (maps, weights, bias),
+        (images, out_channels, height, width),
+        (count, in_channels, out_channels, low, high),
         PIXELS=pixels,
         CHANNELS=channels,
         DEPTH=depth,
         UNROLLED=unrolled,
         PRECISION="tf32" if tf32 else "ieee",
         num_warps=warps,
-        enable_fp_fusion=True,
     )
-    return result
 
 
 def depthwise(
@@ -102,26 +93,14 @@ def depthwise(
     Returns:
         (N, C, H', W'), channels last.
     """
-    maps = maps.contiguous(memory_format=torch.channels_last)
     images, depth, height, width = maps.shape
     out_rows, out_columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-    shape = (images, depth, out_rows, out_columns)
-    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
     splits = triton.cdiv(out_rows, rows)
-    grid = (images * splits, triton.cdiv(out_columns, columns), triton.cdiv(depth, channels))
-    _depthwise[grid](
-        maps,
-        weights,
-        bias,
-        result,
-        height,
-        width,
-        out_rows,
-        out_columns,
-        depth,
-        splits,
-        low,
-        high,
+    return launched(
+        _depthwise[images * splits, triton.cdiv(out_columns, columns), triton.cdiv(depth, channels)],
+        (maps, weights, bias),
+        (images, depth, out_rows, out_columns),
+        (height, width, out_rows, out_columns, depth, splits, low, high),
         KERNEL=kernel,
         STRIDE=stride,
         PADDING=padding,
@@ -130,8 +109,29 @@ def depthwise(
         CHANNELS=channels,
         UNROLLED=unrolled,
         num_warps=warps,
-        enable_fp_fusion=True,
     )
+
+
+def launched(
+    kernel: Callable[..., object],
+    inputs: tuple[Tensor, Tensor, Tensor],
+    shape: tuple[int, ...],
+    numbers: Sequence[float],
+    **options: Any,
+) -> Tensor:
+    """Launches the kernel of a template and returns its result, in channels last.
+
+    Args:
+        kernel: the kernel with its grid.
+        inputs: the maps, which are copied to channels last if they are not, the weights and the bias.
+        shape: (N, C', H', W'), of the result.
+        numbers: the kernel's arguments behind the result.
+        options: its constants, and ``num_warps``.
+    """
+    maps, weights, bias = inputs
+    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    kernel(maps, weights, bias, result, *numbers, enable_fp_fusion=True, **options)
     return result
 
 

@@ -37,15 +37,7 @@ def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Ten
     width = block
     while width < len(keys):
         _merge[(triton.cdiv(len(keys), CHUNK),)](
-            ordered,
-            order,
-            spare_keys,
-            spare_order,
-            offsets,
-            count,
-            width,
-            width.bit_length(),
-            CHUNK=CHUNK,
+            ordered, order, spare_keys, spare_order, offsets, count, width, width.bit_length(), CHUNK=CHUNK
         )
         ordered, spare_keys, order, spare_order = spare_keys, ordered, spare_order, order
         width *= 2
@@ -70,17 +62,7 @@ def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _merge(
-    keys,
-    order,
-    new_keys,
-    new_order,
-    offsets,
-    count,
-    width,
-    steps,
-    CHUNK: tl.constexpr,
-):
+def _merge(keys, order, new_keys, new_order, offsets, count, width, steps, CHUNK: tl.constexpr):
     """Moves each key by the number of keys that pass it, found by a binary search in the other block of its pair."""
     first_place = tl.program_id(0) * CHUNK
     total = tl.load(count)

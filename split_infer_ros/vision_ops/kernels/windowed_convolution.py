@@ -7,12 +7,11 @@ window of one place, and a dense one is one group.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from split_infer_ros.vision_ops.kernels.convolution import clamped
+from split_infer_ros.vision_ops.kernels.convolution import clamped, launched
 
 
 def windowed(
@@ -53,28 +52,15 @@ def windowed(
     Returns:
         (N, C', H', W'), channels last.
     """
-    maps = maps.contiguous(memory_format=torch.channels_last)
     images, in_channels, height, width = maps.shape
     out_channels, reach = len(weights), dilation * (kernel - 1) + 1
     out_rows, out_columns = ((size + 2 * padding - reach) // stride + 1 for size in (height, width))
-    shape = (images, out_channels, out_rows, out_columns)
-    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
     count, group_out = images * out_rows * out_columns, out_channels // groups
-    grid = (triton.cdiv(count, pixels), triton.cdiv(group_out, channels), groups)
-    _windowed[grid](
-        maps,
-        weights,
-        bias,
-        result,
-        count,
-        height,
-        width,
-        out_rows,
-        out_columns,
-        in_channels // groups,
-        group_out,
-        low,
-        high,
+    return launched(
+        _windowed[triton.cdiv(count, pixels), triton.cdiv(group_out, channels), groups],
+        (maps, weights, bias),
+        (images, out_channels, out_rows, out_columns),
+        (count, height, width, out_rows, out_columns, in_channels // groups, group_out, low, high),
         KERNEL=kernel,
         STRIDE=stride,
         PADDING=padding,
@@ -85,9 +71,7 @@ def windowed(
         UNROLLED=unrolled,
         PRECISION="tf32" if tf32 else "ieee",
         num_warps=warps,
-        enable_fp_fusion=True,
     )
-    return result
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from assumed_boards import AGX
 
 from benchmarks.co_optimisation import __main__ as bench
 from benchmarks.co_optimisation import measurement, runs
+from benchmarks.co_optimisation.real_gpu import RealGpu
 from benchmarks.co_optimisation.simulation import MachineKind, MachineResults, Simulation, simulate
 from benchmarks.common.claim import Verdict
 from benchmarks.common.turns import take_turns
@@ -46,8 +47,8 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
 SMALL, OTHER = runs.Application("small", 0.25, 3, rereads=2), runs.Application("other", 0.5, 1)
 
 
-def gpu_with_cpu_memory(size: int) -> runs.RealGpu:
-    return runs.RealGpu(CPU, {"small": SMALL, "other": OTHER}, size, two_sided)
+def gpu_with_cpu_memory(size: int) -> RealGpu:
+    return RealGpu(CPU, {"small": SMALL, "other": OTHER}, size, two_sided)
 
 
 def test_applications_end_in_the_order_of_reading() -> None:

@@ -18,7 +18,8 @@ from benchmarks.demand_layering import __main__ as bench
 from benchmarks.demand_layering import child, claims
 from benchmarks.demand_layering import contest as contests
 from benchmarks.demand_layering import turns as turning
-from benchmarks.demand_layering.contest import WITH_READS, Effort, StreamingContest, same
+from benchmarks.demand_layering.contest import WITH_READS, Effort, StreamingContest
+from benchmarks.demand_layering.facts import facts_of, same
 from benchmarks.demand_layering.on_gpu import Rows, StreamingContestOnGpu
 from benchmarks.demand_layering.peak import measure_peak, measure_start
 from benchmarks.demand_layering.plan import PlannedModel, plan_model, spread_trials
@@ -55,7 +56,7 @@ def contest(planned: PlannedModel) -> Iterator[StreamingContest]:
 
 
 def facts(planned: PlannedModel) -> claims.ModelFacts:
-    return contests.facts_of(planned, {child.RESIDENT: planned.partition(child.RESIDENT)})
+    return facts_of(planned, {child.RESIDENT: planned.partition(child.RESIDENT)})
 
 
 def contest_of(**figures: list[float]) -> Contest:

@@ -22,7 +22,8 @@ from benchmarks.common.images import draw_images
 from benchmarks.common.report import arguments
 from benchmarks.rivals import pipelines as rivals
 from benchmarks.rivals.head_process import Weights
-from benchmarks.rivals.pipelines import ImageFeed, SplitPipeline, covered
+from benchmarks.rivals.image_feed import ImageFeed
+from benchmarks.rivals.pipelines import SplitPipeline, covered
 from benchmarks.unified_splitting import __main__ as bench
 from benchmarks.unified_splitting import claims, contest
 from benchmarks.unified_splitting import subject as subjects

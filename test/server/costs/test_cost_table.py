@@ -11,7 +11,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.server.costs import kept_costs
+from split_infer_ros.server.costs import table_model
 from split_infer_ros.server.costs.cost_table import FUSION_BUDGET_S, MAX_EXECUTION_S, MAX_FUSED, CostTable
 from split_infer_ros.server.schedule.execution_costs import Combination
 
@@ -96,7 +96,7 @@ def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> No
 
 def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = "2026.4"
-    monkeypatch.setattr(kept_costs, "engine_version", lambda engine: release)
+    monkeypatch.setattr(table_model, "engine_version", lambda engine: release)
     on_torch = MODELS["one"]
     config = ExecutionConfig(engine=Engine.OPENVINO)
     on_openvino = on_torch.placed(on_torch.device, config)

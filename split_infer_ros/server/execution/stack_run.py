@@ -1,0 +1,31 @@
+"""Runs a stack on the batches of its members, so that a failure costs these batches and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from split_infer_ros.buffers.host_arrays import as_tensor
+from split_infer_ros.engines.compute import Backbone
+
+if TYPE_CHECKING:
+    from split_infer_ros.server.execution.merge_runner import Inputs, StoreFeatures
+    from split_infer_ros.split.stacked_model import StackedModel
+
+
+def run_stack(
+    stack: StackedModel, inputs: Inputs, store_features: StoreFeatures, run: Backbone
+) -> dict[str, Exception]:
+    """Runs a stack on the batches of its members; returns the models that failed, and why.
+
+    Args:
+        stack: the stack.
+        inputs: the batches of its members.
+        store_features: called with each of these models and its features.
+        run: runs the stack's backbone.
+    """
+    try:
+        for model, features in stack.run({model: as_tensor(images) for model, images in inputs.items()}, run).items():
+            store_features(model, features)
+    except Exception as error:  # there is one network for all models, so no model has results
+        return dict.fromkeys(inputs, error)
+    return {}
