@@ -34,8 +34,8 @@ def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | 
         make = _MODULES.get(type(module))
         return None if make is None else make(module)
     if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
-        return _FUNCTIONS.get(node.target)
-    return _NAMES.get(_name_of(node)) if node.op in ("call_function", "call_method") else None
+        return _OF_FUNCTION.get(node.target)
+    return _OF_NAME.get(_name_of(node)) if node.op in ("call_function", "call_method") else None
 
 
 def is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
@@ -170,44 +170,24 @@ _MODULES: dict[type[nn.Module], Callable[[Any], OutForm | None]] = {
     nn.Linear: _form_of_linear,
     nn.Conv2d: _form_of_convolution,
 }
-_FUNCTIONS: dict[Any, OutForm] = {
-    operator.add: _add,
-    operator.iadd: _add,
-    torch.add: _add,
-    operator.mul: _mul,
-    operator.imul: _mul,
-    torch.mul: _mul,
-    torch.relu: _relu,
-    functional.relu: _relu,
-    functional.relu6: _relu6,
-    functional.silu: _silu,
-    functional.hardswish: _hardswish,
-    functional.gelu: _gelu,
-    torch.sigmoid: _sigmoid,
-    torch.cat: _cat,
-    torch.mean: _mean,
-    functional.adaptive_avg_pool2d: _adaptive_avg_pool2d,
-}
-_NAMES: dict[str, OutForm] = {  # names of methods and of an exported graph's operators
-    "relu": _relu,
-    "relu_": _relu,
-    "hardtanh": _hardtanh,
-    "hardtanh_": _hardtanh,
-    "silu": _silu,
-    "silu_": _silu,
-    "hardswish": _hardswish,
-    "hardswish_": _hardswish,
-    "gelu": _gelu,
-    "sigmoid": _sigmoid,
-    "add": _add,
-    "add_": _add,
-    "mul": _mul,
-    "mul_": _mul,
-    "cat": _cat,
-    "mean": _mean,
-    "linear": _linear,
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
-}
+# For each form: the functions that it stands for, and the names of methods and of an exported graph's operators.
+_FORMS: tuple[tuple[OutForm, Sequence[Any], Sequence[str]], ...] = (
+    (_relu, (torch.relu, functional.relu), ("relu", "relu_")),
+    (_relu6, (functional.relu6,), ()),
+    (_hardtanh, (), ("hardtanh", "hardtanh_")),
+    (_silu, (functional.silu,), ("silu", "silu_")),
+    (_hardswish, (functional.hardswish,), ("hardswish", "hardswish_")),
+    (_gelu, (functional.gelu,), ("gelu",)),
+    (_sigmoid, (torch.sigmoid,), ("sigmoid",)),
+    (_add, (operator.add, operator.iadd, torch.add), ("add", "add_")),
+    (_mul, (operator.mul, operator.imul, torch.mul), ("mul", "mul_")),
+    (_cat, (torch.cat,), ("cat",)),
+    (_mean, (torch.mean,), ("mean",)),
+    (_linear, (), ("linear",)),
+    (_adaptive_avg_pool2d, (functional.adaptive_avg_pool2d,), ("adaptive_avg_pool2d",)),
+)
+_OF_FUNCTION: dict[Any, OutForm] = {function: form for form, functions, _ in _FORMS for function in functions}
+_OF_NAME: dict[str, OutForm] = {name: form for form, _, names in _FORMS for name in names}
 _VIEW_NAMES: Collection[str] = frozenset(
     [
         "flatten",
@@ -225,12 +205,7 @@ _VIEW_NAMES: Collection[str] = frozenset(
     ]
 )
 _VIEW_FUNCTIONS: Collection[Any] = (
-    torch.flatten,
-    torch.reshape,
-    torch.permute,
-    torch.transpose,
-    torch.squeeze,
-    torch.unsqueeze,
+    *(torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze),
     functional.dropout,
 )
 _CHANGING = ("iadd", "isub", "imul", "itruediv", "setitem")

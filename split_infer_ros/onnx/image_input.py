@@ -13,8 +13,9 @@ from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx.image_size import MAX_SIDE, parse_size
 from split_infer_ros.onnx.inputs import GraphEnds, ImageForm, needs_float32
 from split_infer_ros.onnx.nodes import used_values
+from split_infer_ros.onnx.parts import without_weights
 from split_infer_ros.onnx.second_inputs import SUPPLIED, Filling, filling_of, is_known, is_width_first
-from split_infer_ros.onnx.shapes import accepts, without_weights
+from split_infer_ros.onnx.shapes import accepts
 
 DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order if nobody names a size
 CLASSIFIER_SIDES = (224, 256, 299, 320, 384, 512, 640)

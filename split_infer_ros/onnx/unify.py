@@ -9,7 +9,7 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx.nodes import has_plain_domain, used_values
+from split_infer_ros.onnx.nodes import copied, has_plain_domain, replace_nodes, used_values
 from split_infer_ros.onnx.shapes import infer_outputs
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _make_weights(graph: onnx.GraphProto) -> None:
         else:
             graph.initializer.append(tensor)
     if len(kept) < len(graph.node):
-        _replace_nodes(graph, kept)
+        replace_nodes(graph, kept)
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -58,8 +58,7 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
         return None
     (attribute,) = node.attribute
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(attribute.t)
+        tensor = copied(attribute.t)
         tensor.name = node.output[0]
         return tensor
     if attribute.name not in _VALUES:  # texts, or a sparse tensor
@@ -82,13 +81,4 @@ def _sort_nodes(graph: onnx.GraphProto) -> None:
         order = list(TopologicalSorter(sources).static_order())
     except CycleError:
         return
-    _replace_nodes(graph, [nodes[index] for index in order])
-
-
-def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    import onnx
-
-    copied = onnx.GraphProto()
-    copied.node.extend(nodes)
-    graph.ClearField("node")
-    graph.node.extend(copied.node)
+    replace_nodes(graph, [nodes[index] for index in order])
