@@ -13,7 +13,7 @@ from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provide
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.runtime.device import CPU, Device
@@ -126,7 +126,7 @@ class OnnxRuntimePart(EnginePart):
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=self._providers())
         except Exception as error:  # ONNX Runtime has its own exceptions
-            raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {_reason(error)}") from error
+            raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {first_line(error, None)}") from error
         if self._provider not in session.get_providers():
             raise ConfigurationError(
                 f"ONNX Runtime cannot run {self.graph.name} by {self._provider}: it fell back to "
@@ -183,8 +183,3 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
         waiting["intra_op.spin_duration_us"] = str(LONG_SPIN_US if is_whole else SPIN_US)
         waiting["force_spinning_stop"] = "1"  # between two runs, threads sleep at once
     return waiting
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -188,21 +188,9 @@ _FORMS: tuple[tuple[OutForm, Sequence[Any], Sequence[str]], ...] = (
 )
 _OF_FUNCTION: dict[Any, OutForm] = {function: form for form, functions, _ in _FORMS for function in functions}
 _OF_NAME: dict[str, OutForm] = {name: form for form, _, names in _FORMS for name in names}
-_VIEW_NAMES: Collection[str] = frozenset(
-    [
-        "flatten",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "squeeze",
-        "unsqueeze",
-        "unflatten",
-        "contiguous",
-        "dropout",
-        "alias",
-        "detach",
-    ]
+_VIEW_NAMES: Collection[str] = (
+    *("flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "unflatten"),
+    *("contiguous", "dropout", "alias", "detach"),
 )
 _VIEW_FUNCTIONS: Collection[Any] = (
     *(torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze),

@@ -10,11 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.yolo import (
+    STAGES,
+    STEM,
+    DarknetBackbone,
     DarknetResidual,
     FeatureLevel,
-    YoloBoxes,
     conv,
     head,
     neck,
@@ -28,8 +29,6 @@ LEVELS = (
     FeatureLevel(16, ((36, 75), (76, 55), (72, 146)), 1.1),
     FeatureLevel(32, ((142, 110), (192, 243), (459, 401)), 1.05),
 )
-STEM = 32  # channels
-STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
 POOLS = (13, 9, 5)  # sides of the spatial pyramid's windows
 mish = partial(conv, activation=nn.Mish)
 
@@ -64,26 +63,6 @@ class CspStage(nn.Module):
         return joined
 
 
-class CspDarknet53(nn.Module):
-    """The backbone of YOLOv4: CSPDarknet-53 without its classifier. It makes maps at strides 8, 16 and 32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = mish(3, STEM, 3)
-        inputs = (STEM, *(channels for channels, _ in STAGES))
-        self.stages = nn.ModuleList(
-            CspStage(before, channels, blocks) for before, (channels, blocks) in zip(inputs, STAGES, strict=False)
-        )
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Converts images (N, 3, H, W) to maps (N, C, h, w), the finest first."""
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[-len(LEVELS) :]
-
-
 class SpatialPyramid(nn.Module):
     """Joins a map with copies of it in which each value is the largest one in a window around it.
 
@@ -104,7 +83,7 @@ class Yolov4(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone = CspDarknet53()
+        self.backbone = DarknetBackbone(mish, CspStage)
         fine, middle, coarse = (channels // 2 for channels, _ in STAGES[-len(LEVELS) :])
         self.pyramid = nn.Sequential(
             conv(2 * coarse, coarse, 1),
@@ -147,6 +126,4 @@ class Yolov4(nn.Module):
         return predictions(outputs)
 
 
-decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))
-
-ENTRIES = (yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=Yolov4, decode=decode),)
+ENTRIES = (yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=Yolov4, levels=LEVELS),)

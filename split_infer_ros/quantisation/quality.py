@@ -98,8 +98,7 @@ def detect(
         with inference_mode():
             outputs = network(image if model.takes_arrays else as_tensor(image))
             found = entry.detections_of(outputs, limits)[0]
-        boxes = entry.preprocess.to_source(found.boxes, *samples.size(index))
-        detections.append(Detections(boxes, found.scores, found.labels))
+        detections.append(entry.in_source(found, *samples.size(index)))
         advance()
     return detections
 

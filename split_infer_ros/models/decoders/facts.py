@@ -88,6 +88,10 @@ class OutputFacts:
         """Returns the output with this name."""
         return next(output for output in self.outputs if output.name == name)
 
+    def floats(self, rank: int) -> list[Output]:
+        """Returns the outputs of floating numbers that have this number of dimensions."""
+        return [output for output in self.outputs if output.rank == rank and not output.is_integer]
+
     @property
     def metadata(self) -> Mapping[str, str]:
         """The file's metadata."""
@@ -142,6 +146,20 @@ class OutputFacts:
 
     def __str__(self) -> str:
         return f"{self.graph.name} ({'; '.join(map(str, self.graph.outputs))})"
+
+
+def classes_of(length: int | None, others: int, facts: OutputFacts) -> int | None:
+    """Returns how many classes a box of ``length`` numbers has; 0 if that is impossible, None if it is not known.
+
+    Args:
+        length: how many numbers a box has; None if that is not known.
+        others: how many of them are no scores of classes.
+        facts: say how many classes have names.
+    """
+    classes = facts.classes if length is None else length - others
+    if classes is None:
+        return None
+    return classes if classes >= 1 and facts.classes in (None, classes) else 0
 
 
 def are_probabilities(values: npt.NDArray[Any] | None) -> bool:

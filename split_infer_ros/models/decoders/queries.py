@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 
 from split_infer_ros.models.decoders.encodings import is_unit, softmax
-from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, rows_sum_to_one
-from split_infer_ros.models.decoders.family import Family
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, classes_of, rows_sum_to_one
+from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import (
     Activation,
     Background,
@@ -29,13 +31,10 @@ _NAMES = ((RF_DETR, "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_lo
 
 def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
     """Returns the pairs of outputs that can be boxes (N, n, 4) and logits (N, n, classes), by name or by length."""
-    outputs = [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
     pairs = [
         (boxes, logits)
-        for boxes in outputs
-        for logits in outputs
-        if boxes is not logits
-        and boxes.shape[2] in (4, None)
+        for boxes, logits in permutations(facts.floats(3), 2)
+        if boxes.shape[2] in (4, None)
         and (boxes.shape[1] == logits.shape[1] or None in (boxes.shape[1], logits.shape[1]))
     ]
     named = [pair for pair in pairs if pair[0].mentions(*_BOX_NAMES)]
@@ -109,20 +108,18 @@ def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool |
 
 
 def _find_rtdetr(facts: OutputFacts) -> list[OutputLayout]:
-    found = []
-    for output in facts.outputs:
-        length = output.shape[2] if output.rank == 3 and not output.is_integer else 0
-        classes = facts.classes if length is None else length - 4
-        if classes is not None and classes >= 1 and facts.classes in (None, classes):
-            found.append(_single("rtdetr", output, Part((output.name,), 4, None), None, classes))
-    return found
+    return [
+        _single("rtdetr", output, Part((output.name,), 4, None), None, classes)
+        for output in facts.floats(3)
+        if (classes := classes_of(output.shape[2], 4, facts))
+    ]
 
 
 def _find_selected_queries(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _single("rtdetr_end_to_end", output, Part(name, 4, 5), Part(name, 5, 6), facts.classes)
-        for output in facts.outputs
-        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+        for output in facts.floats(3)
+        if output.shape[2] in (6, None) and (name := (output.name,))
     ]
 
 
@@ -161,10 +158,6 @@ def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
     return "stretch_imagenet" if is_normalised else "stretch_smooth"
 
 
-def _recipe_of_rtdetr(layout: OutputLayout, facts: OutputFacts) -> str:
-    return "stretch"
-
-
 FAMILIES = (
     Family("detr", "logits (N, n, classes) and boxes (N, n, 4)", _find_detr, _recipe_of_detr, _speaks_for_queries),
     Family(
@@ -174,12 +167,12 @@ FAMILIES = (
         _recipe_of_detr,
         _speaks_for_queries,
     ),
-    Family("rtdetr", "(N, n, 4 + classes) with boxes in 0..1", _find_rtdetr, _recipe_of_rtdetr, _speaks_for_rtdetr),
+    Family("rtdetr", "(N, n, 4 + classes) with boxes in 0..1", _find_rtdetr, always("stretch"), _speaks_for_rtdetr),
     Family(
         "rtdetr_end_to_end",
         "(N, n, 6) with boxes in 0..1, score, class",
         _find_selected_queries,
-        _recipe_of_rtdetr,
+        always("stretch"),
         _speaks_for_rtdetr,
     ),
 )

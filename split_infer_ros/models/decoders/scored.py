@@ -5,6 +5,9 @@ There may also be two such outputs for each level.
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import numpy as np
 
 from split_infer_ros.models.decoders.encodings import is_unit
@@ -85,18 +88,13 @@ def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_levels(facts: OutputFacts) -> list[OutputLayout]:
     """Finds PicoDet's and NanoDet's outputs: scores and distributions for each level, as rows or as maps."""
-    found = []
-    for reg_max in REG_MAX:
-        for rows in (Arrangement.ROWS, Arrangement.MAPS):
-            layout = _levels(facts, rows, reg_max + 1)
-            if layout is not None:
-                found.append(layout)
-    return found
+    kinds = product(REG_MAX, (Arrangement.ROWS, Arrangement.MAPS))
+    return [layout for reg_max, rows in kinds if (layout := _levels(facts, rows, reg_max + 1)) is not None]
 
 
 def _levels(facts: OutputFacts, rows: Arrangement, bins: int) -> OutputLayout | None:
     axis, rank = (2, 3) if rows is Arrangement.ROWS else (1, 4)
-    outputs = [output for output in facts.outputs if output.rank == rank and not output.is_integer]
+    outputs = facts.floats(rank)
     boxes = [output for output in outputs if output.shape[axis] == 4 * bins]
     scores = [output for output in outputs if output.shape[axis] not in (4 * bins, None)]
     classes = {output.shape[axis] for output in scores}
@@ -126,17 +124,13 @@ def _levels(facts: OutputFacts, rows: Arrangement, bins: int) -> OutputLayout | 
 
 def _cells(output: Output, rows: Arrangement) -> int | None:
     lengths = output.shape[1:2] if rows is Arrangement.ROWS else output.shape[2:]
-    count = 1
-    for length in lengths:
-        if length is None:
-            return None
-        count *= length
-    return count
+    known = [length for length in lengths if length is not None]
+    return math.prod(known) if len(known) == len(lengths) else None
 
 
 def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
     """Finds a heat map (N, classes, h, w), sizes (N, 2, h, w) and perhaps distances of centres (N, 2, h, w)."""
-    maps = [output for output in facts.outputs if output.rank == 4 and not output.is_integer]
+    maps = facts.floats(4)
     stride = next((each for each in HEAT_MAP_STRIDES if all(_is_map(output, facts, each) for output in maps)), None)
     heat = [output for output in maps if output.shape[1] != 2 or output.mentions("hm", "heat")]
     pairs = [output for output in maps if output not in heat]

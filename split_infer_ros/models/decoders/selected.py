@@ -27,8 +27,8 @@ _STRETCHED, _CORNER, _OF_TENSORFLOW = "stretch_imagenet", "letterbox_corner", "s
 def _find_end_to_end(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("end_to_end", Part(name, 0, 4), Part(name, 4, 5), Part(name, 5, 6), facts)
-        for output in facts.outputs
-        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+        for output in facts.floats(3)
+        if output.shape[2] in (6, None) and (name := (output.name,))
     ]
 
 
@@ -48,8 +48,8 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
 def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts)
-        for output in facts.outputs
-        if output.rank == 2 and not output.is_integer and output.shape[1] == 7 and (name := (output.name,))
+        for output in facts.floats(2)
+        if output.shape[1] == 7 and (name := (output.name,))
     ]
 
 
@@ -95,12 +95,11 @@ def _first_dimension(value: object) -> str | None:
 
 def _find_paddle(facts: OutputFacts) -> list[OutputLayout]:
     """Finds Paddle's multi-class suppression: class, score and corners, (n, 6), and the boxes of each image, (N,)."""
-    rows = [output for output in facts.outputs if output.rank == 2 and output.shape[1] == 6 and not output.is_integer]
-    counts = [output for output in facts.outputs if output.rank == 1 and output.is_integer]
+    has_counts = any(output.rank == 1 and output.is_integer for output in facts.outputs)
     return [
         _layout("paddle", Part(name, 2, 6), Part(name, 1, 2), Part(name, 0, 1), facts)
-        for output in rows
-        if counts and (name := (output.name,))
+        for output in facts.floats(2)
+        if has_counts and output.shape[1] == 6 and (name := (output.name,))
     ]
 
 
@@ -169,13 +168,7 @@ def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
 
 def _layout(name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts) -> OutputLayout:
     return OutputLayout(
-        name,
-        boxes,
-        scores,
-        labels=labels,
-        range=BoxRange.AUTO,
-        suppression=Suppression.NONE,
-        classes=facts.classes,
+        name, boxes, scores, labels=labels, range=BoxRange.AUTO, suppression=Suppression.NONE, classes=facts.classes
     )
 
 
@@ -200,19 +193,9 @@ def _recipe_of_counted(layout: OutputLayout, facts: OutputFacts) -> str:
 
 FAMILIES = (
     Family(
-        "end_to_end",
-        "(N, n, 6): corners, score, class",
-        _find_end_to_end,
-        always("letterbox"),
-        _speaks_for_end_to_end,
+        "end_to_end", "(N, n, 6): corners, score, class", _find_end_to_end, always("letterbox"), _speaks_for_end_to_end
     ),
-    Family(
-        "yolov7",
-        "(n, 7): image, corners, class, score",
-        _find_yolov7,
-        always("letterbox"),
-        _speaks_for_yolov7,
-    ),
+    Family("yolov7", "(n, 7): image, corners, class, score", _find_yolov7, always("letterbox"), _speaks_for_yolov7),
     Family("paddle", "(n, 6): class, score, corners; and counts (N,)", _find_paddle, always(_STRETCHED)),
     Family(
         "torchvision",

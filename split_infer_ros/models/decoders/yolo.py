@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, classes_of
 from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import Arrangement, BoxEncoding, BoxRange, Grid, OutputLayout, Part
 
@@ -21,19 +21,6 @@ YOLOX_NAME, YOLOV6_NAME = "output", "outputs"  # what their exporters call the o
 _LETTERBOX, _YOLOX = "letterbox", "yolox"
 
 
-def _boxes_of(facts: OutputFacts) -> list[Output]:
-    """Returns the outputs (N, ..., ...) of floating numbers."""
-    return [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
-
-
-def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
-    """Returns how many classes a box of ``length`` numbers has; 0 if that is impossible, None if it is not known."""
-    classes = facts.classes if length is None else length - others
-    if classes is None:
-        return None
-    return classes if classes >= 1 and facts.classes in (None, classes) else 0
-
-
 def _range_of(facts: OutputFacts) -> BoxRange:
     """Returns the scale of boxes: pixels, or either scale if the metadata says that the file is a detector."""
     is_told = facts.classes is not None and (facts.task == "detect" or "stride" in facts.metadata)
@@ -42,9 +29,9 @@ def _range_of(facts: OutputFacts) -> BoxRange:
 
 def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
+    for output in facts.floats(3):
         for rows, length in ((Arrangement.COLUMNS, output.shape[1]), (Arrangement.ROWS, output.shape[2])):
-            classes = _classes(length, 4, facts)
+            classes = classes_of(length, 4, facts)
             if classes:
                 found.append(_layout("yolov8", output, classes, rows=rows, scores=4, range=_range_of(facts)))
     return found
@@ -99,8 +86,8 @@ def _is_one_per_cell(count: int | None, length: int | None, facts: OutputFacts) 
 def _find_yolov5(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("yolov5", output, classes, scores=5, range=_range_of(facts))
-        for output in _boxes_of(facts)
-        if (classes := _classes(output.shape[2], 5, facts))
+        for output in facts.floats(3)
+        if (classes := classes_of(output.shape[2], 5, facts))
     ]
 
 
@@ -124,8 +111,8 @@ def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_yolox(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
-        classes, strides = _classes(output.shape[2], 5, facts), facts.strides_of(output.shape[1])
+    for output in facts.floats(3):
+        classes, strides = classes_of(output.shape[2], 5, facts), facts.strides_of(output.shape[1])
         if not classes or (output.shape[1] is not None and not strides):
             continue
         if "Exp" in facts.operators:  # the graph brings boxes to pixels itself
@@ -150,10 +137,10 @@ def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
+    for output in facts.floats(3):
         for reg_max in REG_MAX:
             numbers = 4 * (reg_max + 1)
-            strides, classes = facts.strides_of(output.shape[1]), _classes(output.shape[2], numbers, facts)
+            strides, classes = facts.strides_of(output.shape[1]), classes_of(output.shape[2], numbers, facts)
             if strides and classes:
                 # NanoDet-Plus has four levels, and distances from the corners of the cells.
                 grid = Grid(strides, 0.0 if len(strides) == 4 else 0.5, reg_max + 1)
