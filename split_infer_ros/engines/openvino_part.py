@@ -213,10 +213,7 @@ class _CompiledModels:
 
 def _takes_images(inputs: Sequence[OnnxTensor], channels: int) -> bool:
     """Returns whether a graph takes one tensor, float32 (n, channels, h, w)."""
-    if len(inputs) != 1 or inputs[0].dtype != FLOAT32:
-        return False
-    shape = inputs[0].shape
-    return len(shape) == 4 and shape[1] == channels
+    return [(each.dtype, len(each.shape), each.shape[1:2]) for each in inputs] == [(FLOAT32, 4, (channels,))]
 
 
 def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:

@@ -94,26 +94,6 @@ def _gelu(x: Tensor, approximate: str = "none", *, out: Tensor) -> None:
     aten.gelu.out(x, approximate=approximate, out=out)
 
 
-def _sigmoid(x: Tensor, *, out: Tensor) -> None:
-    torch.sigmoid(x, out=out)
-
-
-def _add(x: Tensor, y: Tensor, *, out: Tensor) -> None:
-    torch.add(x, y, out=out)
-
-
-def _mul(x: Tensor, y: Tensor, *, out: Tensor) -> None:
-    torch.mul(x, y, out=out)
-
-
-def _cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor) -> None:
-    torch.cat(list(tensors), dim, out=out)
-
-
-def _mean(x: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor) -> None:
-    torch.mean(x, dim, keepdim, out=out)
-
-
 def _adaptive_avg_pool2d(x: Tensor, output_size: Any, *, out: Tensor) -> None:
     if output_size in (1, (1, 1), [1, 1]):
         torch.mean(x, (-2, -1), keepdim=True, out=out)  # torch does the same for this size
@@ -164,7 +144,7 @@ _MODULES: dict[type[nn.Module], Callable[[Any], OutForm | None]] = {
     nn.SiLU: lambda module: _silu,
     nn.Hardswish: lambda module: _hardswish,
     nn.GELU: lambda module: partial(_gelu, approximate=module.approximate),
-    nn.Sigmoid: lambda module: _sigmoid,
+    nn.Sigmoid: lambda module: torch.sigmoid,
     nn.AdaptiveAvgPool2d: lambda module: partial(_adaptive_avg_pool2d, output_size=module.output_size),
     nn.MaxPool2d: lambda module: None if module.return_indices else partial(_max_pool2d, pool=module),
     nn.Linear: _form_of_linear,
@@ -178,11 +158,11 @@ _FORMS: tuple[tuple[OutForm, Sequence[Any], Sequence[str]], ...] = (
     (_silu, (functional.silu,), ("silu", "silu_")),
     (_hardswish, (functional.hardswish,), ("hardswish", "hardswish_")),
     (_gelu, (functional.gelu,), ("gelu",)),
-    (_sigmoid, (torch.sigmoid,), ("sigmoid",)),
-    (_add, (operator.add, operator.iadd, torch.add), ("add", "add_")),
-    (_mul, (operator.mul, operator.imul, torch.mul), ("mul", "mul_")),
-    (_cat, (torch.cat,), ("cat",)),
-    (_mean, (torch.mean,), ("mean",)),
+    (torch.sigmoid, (torch.sigmoid,), ("sigmoid",)),
+    (torch.add, (operator.add, operator.iadd, torch.add), ("add", "add_")),
+    (torch.mul, (operator.mul, operator.imul, torch.mul), ("mul", "mul_")),
+    (torch.cat, (torch.cat,), ("cat",)),
+    (torch.mean, (torch.mean,), ("mean",)),
     (_linear, (), ("linear",)),
     (_adaptive_avg_pool2d, (functional.adaptive_avg_pool2d,), ("adaptive_avg_pool2d",)),
 )

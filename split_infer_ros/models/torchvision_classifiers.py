@@ -52,13 +52,7 @@ _VIT_TINY = ModelEntry(
     name="vit_tiny",
     summary="ViT-Tiny, 1,000 classes of ImageNet; no weights of this network are published",
     build=partial(
-        zoo.VisionTransformer,
-        image_size=224,
-        patch_size=16,
-        num_layers=12,
-        num_heads=3,
-        hidden_dim=192,
-        mlp_dim=768,
+        zoo.VisionTransformer, image_size=224, patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768
     ),
     weights=Weights(),
     preprocess=Preprocess(224, 224, shorter_side=256),
@@ -80,11 +74,7 @@ ENTRIES = (
     _published("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),
     _published("resnet50", "ResNet-50", zoo.resnet50, zoo.ResNet50_Weights.IMAGENET1K_V2, "flatten"),
     _published(
-        "squeezenet1_0",
-        "SqueezeNet 1.0",
-        zoo.squeezenet1_0,
-        zoo.SqueezeNet1_0_Weights.IMAGENET1K_V1,
-        "classifier.3",
+        "squeezenet1_0", "SqueezeNet 1.0", zoo.squeezenet1_0, zoo.SqueezeNet1_0_Weights.IMAGENET1K_V1, "classifier.3"
     ),
     _published("alexnet", "AlexNet", zoo.alexnet, zoo.AlexNet_Weights.IMAGENET1K_V1, "classifier.5"),
     _published("vgg16", "VGG-16", zoo.vgg16, zoo.VGG16_Weights.IMAGENET1K_V1, "classifier.5"),

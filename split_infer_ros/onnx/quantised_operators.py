@@ -50,11 +50,6 @@ _REWRITTEN = {*_FIXED, "QuantizeLinear", "DequantizeLinear", "QLinearConcat", "Q
 _OWN_ATTRIBUTES = ("channels_last", "opset")  # attributes that ONNX's operators lack
 
 
-def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Returns whether any of the nodes has an operator that ``plain_nodes`` rewrites."""
-    return any(_rewriting(node) is not None for node in nodes)
-
-
 def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
     """Returns a graph with ONNX's own operators in place of ONNX Runtime's quantised ones; see ``plain_nodes``.
 
@@ -63,7 +58,7 @@ def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
     if _REWRITTEN.isdisjoint(graph.operators):
         return graph
     nodes = list(graph.proto.graph.node)
-    if not has_quantised_operators(nodes):
+    if all(_rewriting(node) is None for node in nodes):
         return graph
     proto = copied(graph.proto)
     replace_nodes(proto.graph, plain_nodes(nodes))

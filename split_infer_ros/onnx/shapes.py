@@ -177,10 +177,5 @@ def _with_batch(value: ValueShape, fixed: int) -> ValueShape:
 def _joined(first: ValueShape, second: ValueShape) -> ValueShape:
     """Joins the shapes of a value that were inferred for two batch sizes."""
     pairs = zip(first.dimensions, second.dimensions, strict=True)
-    return ValueShape(tuple(_joined_dimension(pair) for pair in pairs), first.element_type)
-
-
-def _joined_dimension(pair: tuple[Dimension, Dimension]) -> Dimension:
-    if pair == TWO_BATCHES:
-        return BATCH
-    return pair[0] if pair[0] == pair[1] else None
+    dimensions = (BATCH if pair == TWO_BATCHES else pair[0] if pair[0] == pair[1] else None for pair in pairs)
+    return ValueShape(tuple(dimensions), first.element_type)

@@ -74,11 +74,7 @@ class Quality:
 
 
 def detect(
-    model: SplitModel,
-    samples: Samples,
-    measure: str,
-    advance: Callable[[], object],
-    network: Partition | None = None,
+    model: SplitModel, samples: Samples, measure: str, advance: Callable[[], object], network: Partition | None = None
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 

@@ -72,18 +72,6 @@ def corners_of_centres(boxes: Floats) -> Floats:
     return np.concatenate((centres - halves, centres + halves), -1)
 
 
-def _corners(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(numbers)
-
-
-def _corners_yx(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(numbers[:, (1, 0, 3, 2)])
-
-
-def _centre_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(corners_of_centres(numbers))
-
-
 def _corner_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(np.concatenate((numbers[:, :2], numbers[:, :2] + numbers[:, 2:]), 1))
 
@@ -132,9 +120,9 @@ def _exp(values: Floats) -> Floats:
 
 
 ENCODINGS: dict[BoxEncoding, Callable[[Floats, Integers, BoxGeometry], Floats]] = {
-    BoxEncoding.CORNERS: _corners,
-    BoxEncoding.CORNERS_YX: _corners_yx,
-    BoxEncoding.CENTRE_SIZE: _centre_size,
+    BoxEncoding.CORNERS: lambda numbers, _, geometry: geometry.scaled(numbers),
+    BoxEncoding.CORNERS_YX: lambda numbers, _, geometry: geometry.scaled(numbers[:, (1, 0, 3, 2)]),
+    BoxEncoding.CENTRE_SIZE: lambda numbers, _, geometry: geometry.scaled(corners_of_centres(numbers)),
     BoxEncoding.CORNER_SIZE: _corner_size,
     BoxEncoding.CELLS: _cells,
     BoxEncoding.SIZES: _sizes,
