@@ -118,17 +118,10 @@ class Cutter:
 
         whole = self._graph.proto.graph
         declared = {str(value.name): value for value in (*whole.input, *whole.output)}
-        known, value = self._shapes.get(source), onnx.ValueInfoProto(name=name)
-        tensor = value.type.tensor_type
-        tensor.elem_type = known.element_type if known else declared[source].type.tensor_type.elem_type
-        if known:
-            tensor.shape.SetInParent()  # a scalar has no dimensions
-        for dimension in known.dimensions if known else ():
-            if dimension == BATCH and self._fixed_batch is not None:
-                dimension = self._fixed_batch
-            one = tensor.shape.dim.add()
-            if isinstance(dimension, int):
-                one.dim_value = dimension
-            elif dimension == BATCH:
-                one.dim_param = BATCH
-        return value
+        known = self._shapes.get(source)
+        if known is None:
+            kind = declared[source].type.tensor_type.elem_type
+            return onnx.helper.make_tensor_value_info(name, kind, None)
+        batch = BATCH if self._fixed_batch is None else self._fixed_batch
+        dimensions = [batch if dimension == BATCH else dimension for dimension in known.dimensions]
+        return onnx.helper.make_tensor_value_info(name, known.element_type, dimensions)

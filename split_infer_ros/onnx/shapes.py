@@ -134,12 +134,12 @@ def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _skeleton_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> onnx.ModelProto:
     """Returns a copy of a graph's model for inference, which takes images of one shape and declares no other shape."""
+    import onnx
+
     skeleton = _skeleton(graph.proto)
     images = next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name)
-    shape = images.type.tensor_type.shape
-    shape.ClearField("dim")
-    for length in input_shape:
-        shape.dim.add(dim_value=length)
+    kind = images.type.tensor_type.elem_type
+    images.CopyFrom(onnx.helper.make_tensor_value_info(images.name, kind, input_shape))
     for output in skeleton.graph.output:
         output.type.tensor_type.ClearField("shape")
     return skeleton

@@ -53,19 +53,10 @@ class LayoutDecoder:
         places = {name: place for place, name in enumerate(names)}
         self._places = {name: places[name] for name in layout.outputs}
         self._encode = ENCODINGS[layout.encoding]
-        grid = layout.grid
-        places_and_sides = cells(height, width, grid.strides) if layout.encoding in CELL_ENCODINGS else (None, None)
-        self._geometry = BoxGeometry(
-            height,
-            width,
-            layout.range,
-            places=places_and_sides[0],
-            sides=places_and_sides[1],
-            offset=grid.offset,
-            bins=grid.bins,
-            anchors=read_anchors(Path(grid.anchors)) if layout.encoding is BoxEncoding.ANCHORS else None,
-            variances=grid.variances,
-        )
+        grid, encoding = layout.grid, layout.encoding
+        places, sides = cells(height, width, grid.strides) if encoding in CELL_ENCODINGS else (None, None)
+        anchors = read_anchors(Path(grid.anchors)) if encoding is BoxEncoding.ANCHORS else None
+        self._geometry = BoxGeometry(height, width, layout.range, grid, places, sides, anchors)
 
     def __call__(self, outputs: Sequence[Any], limits: Limits) -> list[Detections]:
         """Returns the detections of each image.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -41,16 +42,9 @@ def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
     return named or pairs
 
 
-def _find_detr(facts: OutputFacts) -> list[OutputLayout]:
-    return [_layout("detr", boxes, logits, facts) for boxes, logits in _pairs(facts)]
-
-
-def _find_softmax(facts: OutputFacts) -> list[OutputLayout]:
-    return [
-        layout
-        for boxes, logits in _pairs(facts)
-        if (layout := _layout("detr_softmax", boxes, logits, facts)).classes is None or layout.classes > 0
-    ]
+def _find_detr(name: str, facts: OutputFacts) -> list[OutputLayout]:
+    layouts = [_layout(name, boxes, logits, facts) for boxes, logits in _pairs(facts)]
+    return [layout for layout in layouts if layout.classes != 0]
 
 
 def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> OutputLayout:
@@ -159,11 +153,17 @@ def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
 
 
 FAMILIES = (
-    Family("detr", "logits (N, n, classes) and boxes (N, n, 4)", _find_detr, _recipe_of_detr, _speaks_for_queries),
+    Family(
+        "detr",
+        "logits (N, n, classes) and boxes (N, n, 4)",
+        partial(_find_detr, "detr"),
+        _recipe_of_detr,
+        _speaks_for_queries,
+    ),
     Family(
         "detr_softmax",
         "logits (N, n, classes + 1) and boxes (N, n, 4)",
-        _find_softmax,
+        partial(_find_detr, "detr_softmax"),
         _recipe_of_detr,
         _speaks_for_queries,
     ),

@@ -6,7 +6,7 @@ There may also be two such outputs for each level.
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 
@@ -38,11 +38,10 @@ def _find_scored(facts: OutputFacts) -> list[OutputLayout]:
     """Finds boxes (N, n, 4) or (N, n, 1, 4), and scores (N, n, classes)."""
     found = []
     floats = [output for output in facts.outputs if not output.is_integer]
-    for boxes in floats:
-        is_flat = boxes.rank == 3 or (boxes.rank == 4 and boxes.shape[2] == 1)
-        for scores in floats if is_flat and boxes.shape[-1] == 4 else ():
-            if scores is not boxes and scores.rank == 3 and _same(scores.shape[1], boxes.shape[1]):
-                found.append(_scored(boxes, scores, facts))
+    for boxes, scores in permutations(floats, 2):
+        are_boxes = boxes.shape[-1:] == (4,) and (boxes.rank == 3 or (boxes.rank == 4 and boxes.shape[2] == 1))
+        if are_boxes and scores.rank == 3 and _same(scores.shape[1], boxes.shape[1]):
+            found.append(_scored(boxes, scores, facts))
     named = [layout for layout in found if layout.boxes and facts.output(layout.boxes.outputs[0]).mentions("box")]
     return named or found
 

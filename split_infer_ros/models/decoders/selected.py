@@ -114,18 +114,11 @@ def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
         if len({boxes.shape[-2], labels.shape[-1], scores.shape[-1]} - {None}) > 1:
             continue
         layout = _layout("torchvision", Part((boxes.name,)), Part((scores.name,)), Part((labels.name,)), facts)
-        found.append(_as_tensorflow(layout) if _is_tensorflow(boxes) else layout)
+        # TensorFlow has rows before columns, in 0..1, and classes from 1. EfficientNMS's names are the same for pixels.
+        if boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values)):
+            layout = replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
+        found.append(layout)
     return found
-
-
-def _is_tensorflow(boxes: Output) -> bool:
-    """Whether boxes are TensorFlow's. EfficientNMS uses the same names, but gives pixels."""
-    return boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
-
-
-def _as_tensorflow(layout: OutputLayout) -> OutputLayout:
-    """Returns the layout as TensorFlow has it: rows before columns, in 0..1, and classes from 1."""
-    return replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
 
 
 def _are_labels(labels: Output, scores: Output) -> bool:
