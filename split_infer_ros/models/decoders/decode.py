@@ -54,9 +54,9 @@ class LayoutDecoder:
         self._places = {name: places[name] for name in layout.outputs}
         self._encode = ENCODINGS[layout.encoding]
         grid, encoding = layout.grid, layout.encoding
-        places, sides = cells(height, width, grid.strides) if encoding in CELL_ENCODINGS else (None, None)
+        corners, sides = cells(height, width, grid.strides) if encoding in CELL_ENCODINGS else (None, None)
         anchors = read_anchors(Path(grid.anchors)) if encoding is BoxEncoding.ANCHORS else None
-        self._geometry = BoxGeometry(height, width, layout.range, grid, places, sides, anchors)
+        self._geometry = BoxGeometry(height, width, layout.range, grid, corners, sides, anchors)
 
     def __call__(self, outputs: Sequence[Any], limits: Limits) -> list[Detections]:
         """Returns the detections of each image.
