@@ -32,6 +32,7 @@ WITHOUT_FUSED_PRODUCTS = {"SNIPPETS_MODE": "DISABLE"}
 PRODUCTS = ("MatMul", "Gemm")
 # By default, OpenVINO computes on whole numbers where a user's file is quantised. OpenVINO 2026.4 then joins scales
 # with their neighbours. Some int8 networks are 60 % off, and parts of a network round in other places than the whole.
+QUANTISING = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")  # begin the names of such operators
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
 
@@ -231,12 +232,8 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
 def _more_properties(graph: OnnxGraph, precision: Precision) -> dict[str, Any]:
     """Returns properties that OpenVINO needs to compute a graph correctly."""
     if precision is not Precision.INT8:
-        return WITHOUT_LOW_PRECISION if any(map(_is_quantising, graph.operators)) else {}
+        return WITHOUT_LOW_PRECISION if any(operator.startswith(QUANTISING) for operator in graph.operators) else {}
     return WITHOUT_FUSED_PRODUCTS if sum(graph.operators.get(product, 0) for product in PRODUCTS) > 1 else {}
-
-
-def _is_quantising(operator: str) -> bool:
-    return operator.startswith(("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear"))
 
 
 def _reason(error: Exception) -> str:

@@ -144,11 +144,11 @@ class OnnxFile:
         """
         classes, size = len(self._names) or None, (self.input.height, self.input.width)
         facts = OutputFacts(self.graph, *size, classes, trial or {}, self._inputs)
-        wanted, where = self._options.decoder, "decoder"
+        wanted: str | dict[str, Any] = self._options.decoder
+        where = "decoder"
         if wanted == AUTO and self._side.path is not None:
-            found = recognise(facts, self._side.decoder, f"decoder of {self._side.path}")
-        else:
-            found = recognise(facts, wanted, where)
+            wanted, where = self._side.decoder, f"decoder of {self._side.path}"
+        found = recognise(facts, wanted, where)
         recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
         self._check_anchors(self._with_anchors(found.layout), facts)
         return OutputReading(found.layout, str(self._recipe(recipe)))

@@ -35,10 +35,8 @@ def with_opset(graph: OnnxGraph, version: int) -> OnnxGraph:
         return graph
     proto = copied(graph.proto)
     constants = small_integers(proto.graph)
-    lacking = set()
-    for node in proto.graph.node:
-        if has_plain_domain(node) and not _rewrite(node, newer, version, constants):
-            lacking.add(str(node.op_type))
+    nodes = filter(has_plain_domain, proto.graph.node)
+    lacking = {str(node.op_type) for node in nodes if not _rewrite(node, newer, version, constants)}
     if lacking:
         raise ConfigurationError(
             f"{graph.name} uses {', '.join(sorted(lacking))} of ONNX's operators version {newer} in a way that version "

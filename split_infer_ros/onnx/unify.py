@@ -38,16 +38,11 @@ def unify(proto: onnx.ModelProto) -> None:
 
 
 def _make_weights(graph: onnx.GraphProto) -> None:
-    kept: list[onnx.NodeProto] = []
     outputs = {str(output.name) for output in graph.output}
-    for node in graph.node:
-        tensor = None if outputs.intersection(node.output) else _constant(node)
-        if tensor is None:
-            kept.append(node)
-        else:
-            graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, kept)
+    made = [None if outputs.intersection(node.output) else _constant(node) for node in graph.node]
+    graph.initializer.extend(tensor for tensor in made if tensor is not None)
+    if any(tensor is not None for tensor in made):
+        replace_nodes(graph, [node for node, tensor in zip(graph.node, made, strict=True) if tensor is None])
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
