@@ -68,7 +68,7 @@ def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> Out
 
 def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether names or values show that this is a DETR, and its last class is what the layout says."""
-    boxes, logits = (facts.output(part.outputs[0]) for part in layout.parts[:2])
+    boxes, logits = map(facts.output_of, layout.parts[:2])
     names = sorted((boxes.name, logits.name))
     if not any(names == sorted(each) for each in _NAMES):
         count = boxes.shape[1]
@@ -131,7 +131,7 @@ def _single(name: str, output: Output, scores: Part, labels: Part | None, classe
 
 
 def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = facts.output(layout.scores.outputs[0])
+    output = facts.output_of(layout.scores)
     length, count = output.shape[2], output.shape[1]
     if facts.is_rtdetr:
         is_selected = layout.labels is not None

@@ -40,9 +40,9 @@ def _find_scored(facts: OutputFacts) -> list[OutputLayout]:
     floats = [output for output in facts.outputs if not output.is_integer]
     for boxes, scores in permutations(floats, 2):
         are_boxes = boxes.shape[-1:] == (4,) and (boxes.rank == 3 or (boxes.rank == 4 and boxes.shape[2] == 1))
-        if are_boxes and scores.rank == 3 and _same(scores.shape[1], boxes.shape[1]):
+        if are_boxes and scores.rank == 3 and len({scores.shape[1], boxes.shape[1]} - {None}) < 2:
             found.append(_scored(boxes, scores, facts))
-    named = [layout for layout in found if layout.boxes and facts.output(layout.boxes.outputs[0]).mentions("box")]
+    named = [layout for layout in found if facts.output_of(layout.boxes).mentions("box")]
     return named or found
 
 
@@ -75,8 +75,7 @@ def _background(scores: Output, facts: OutputFacts) -> Background:
 
 
 def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
-    assert layout.boxes is not None
-    boxes = facts.output(layout.boxes.outputs[0])
+    boxes = facts.output_of(layout.boxes)
     if boxes.mentions(TENSORFLOW):
         return False  # TensorFlow's boxes before it selects among them
     count = boxes.shape[1]
@@ -162,17 +161,12 @@ def _is_map(output: Output, facts: OutputFacts, stride: int) -> bool:
     return output.shape[2:] == (-(-facts.height // stride), -(-facts.width // stride))
 
 
-def _same(first: int | None, second: int | None) -> bool:
-    return first == second or first is None or second is None
-
-
 def _recipe_of_scored(layout: OutputLayout, facts: OutputFacts) -> str:
     """Returns the pre-processing. Networks that give 0..1 were trained on stretched images.
 
     If they have a background class as well, their grey values lie around 0.
     """
-    assert layout.boxes is not None
-    values = facts.output(layout.boxes.outputs[0]).values
+    values = facts.output_of(layout.boxes).values
     if values is not None and is_unit(values) and layout.background is not Background.NONE:
         return "stretch,rgb,0..255,mean=127/127/127,std=128/128/128"
     return "stretch" if values is not None and is_unit(values) else "letterbox"

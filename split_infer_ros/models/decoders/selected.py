@@ -39,7 +39,7 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
         return True
     if facts.task == "detect" and facts.classes is not None and facts.outputs[0].shape[1] == 4 + facts.classes:
         return False
-    _, count, length = _output(layout, facts).shape
+    _, count, length = facts.output_of(layout.boxes).shape
     if length is None:
         return False
     return count is None or (count <= MAX_SELECTED and not facts.strides_of(count) and not facts.strides_of(count, 3))
@@ -55,7 +55,7 @@ def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
 
 def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the boxes of all images follow each other, so that the first length is no batch."""
-    output = _output(layout, facts)
+    output = facts.output_of(layout.boxes)
     if output.values is not None and output.values.any():
         return are_rows_of_yolov7(output.values)
     return not has_batch_in_front(output.name, facts)
@@ -129,7 +129,7 @@ def _are_labels(labels: Output, scores: Output) -> bool:
 def _speaks_for_triple(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the order of a box's numbers is known. In a square input, values do not show it."""
     is_combined = any(output.mentions(_COMBINED) for output in facts.outputs)
-    return _output(layout, facts).mentions(TENSORFLOW) or not is_combined
+    return facts.output_of(layout.boxes).mentions(TENSORFLOW) or not is_combined
 
 
 def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
@@ -165,18 +165,13 @@ def _layout(name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFac
     )
 
 
-def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
-    assert layout.boxes is not None
-    return facts.output(layout.boxes.outputs[0])
-
-
 def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
     """Returns the pre-processing. Networks that give 0..1 or take the image's size were trained on stretched images."""
     if layout.encoding is BoxEncoding.CORNERS_YX:
         return _OF_TENSORFLOW
     if any(_SIZES in name for name in facts.inputs):
         return "stretch_smooth"  # RT-DETR and its kin
-    values = _output(layout, facts).values
+    values = facts.output_of(layout.boxes).values
     return _STRETCHED if values is not None and is_unit(values) else _CORNER
 
 

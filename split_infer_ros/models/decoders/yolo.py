@@ -18,8 +18,6 @@ REG_MAX = (7, 15)  # the largest distance of a distribution, in cells
 
 YOLOX_NAME, YOLOV6_NAME = "output", "outputs"  # what their exporters call the only output
 
-_LETTERBOX, _YOLOX = "letterbox", "yolox"
-
 
 def _range_of(facts: OutputFacts) -> BoxRange:
     """Returns the scale of boxes: pixels, or either scale if the metadata says that the file is a detector."""
@@ -38,7 +36,7 @@ def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     first, second = output.shape[1:]
     count, length = (second, first) if layout.rows is Arrangement.COLUMNS else (first, second)
     if facts.is_rtdetr or facts.suppresses_itself or (facts.classes is None and _has_angle(layout, facts)):
@@ -57,7 +55,7 @@ def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the last score is the angle of a rotated box: it is high for most boxes, and all other scores are not."""
-    values = _output_of(layout, facts).values
+    values = facts.output_of(layout.scores).values
     if values is None or layout.classes == 1 or not values.size:
         return False
     scores = values[0, 4:].T if layout.rows is Arrangement.COLUMNS else values[0, :, 4:]
@@ -67,7 +65,7 @@ def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _has_objectness(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether rows of numbers belong to another family, in which the first score is an objectness."""
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     if layout.classes in (ROTATED, POSED, COCO + 1):
         return True
     if layout.classes == COCO:
@@ -96,7 +94,7 @@ def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
         return False
     if "stride" in facts.metadata and facts.classes is not None:
         return True  # its exporter writes names and stride; YOLOX's writes nothing
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     count = output.shape[1]
     if facts.classes is None and layout.classes in (ANGLES + ROTATED - 1, ANGLES + ROTATED):
         return False
@@ -123,7 +121,7 @@ def _find_yolox(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     if facts.is_ultralytics or facts.suppresses_itself or "stride" in facts.metadata:
         return False
     if (layout.encoding is not BoxEncoding.CELLS) != ("Exp" in facts.operators):
@@ -155,7 +153,7 @@ def _speaks_for_nanodet(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the numbers behind the scores are no probabilities, in any block of 32 numbers."""
     if facts.is_ultralytics:
         return False
-    values = _output_of(layout, facts).values
+    values = facts.output_of(layout.scores).values
     if values is None:
         return facts.classes is not None or layout.classes == COCO
     assert layout.classes is not None
@@ -189,17 +187,12 @@ def _layout(
     )
 
 
-def _output_of(layout: OutputLayout, facts: OutputFacts) -> Output:
-    (name,) = layout.outputs
-    return facts.output(name)
-
-
 FAMILIES = (
     Family(
-        "yolov8", "(N, 4 + classes, n) or (N, n, 4 + classes)", _find_yolov8, always(_LETTERBOX), _speaks_for_yolov8
+        "yolov8", "(N, 4 + classes, n) or (N, n, 4 + classes)", _find_yolov8, always("letterbox"), _speaks_for_yolov8
     ),
-    Family("yolov5", "(N, n, 5 + classes)", _find_yolov5, always(_LETTERBOX), _speaks_for_yolov5),
-    Family("yolox", "(N, n, 5 + classes) with one box a cell", _find_yolox, always(_YOLOX), _speaks_for_yolox),
+    Family("yolov5", "(N, n, 5 + classes)", _find_yolov5, always("letterbox"), _speaks_for_yolov5),
+    Family("yolox", "(N, n, 5 + classes) with one box a cell", _find_yolox, always("yolox"), _speaks_for_yolox),
     Family(
         "nanodet",
         "(N, n, classes + 32) with one box a cell",
