@@ -77,9 +77,9 @@ def error_sentence(error: BaseException) -> str:
     return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, cut to 200 characters. For an error without text, returns its type."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+def first_line(error: BaseException, length: int | None = 200) -> str:
+    """Returns the first line of an error's text, cut to a length. For an error without text, returns its type."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()[:length]
 
 
 class HandleError(SplitInferError):

@@ -36,15 +36,7 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
     """
     if any(each.dtype in (torch.float16, torch.bfloat16) for each in state_of(part).values()):
         return MAX_LOW_PRECISION_DIFFERENCE
-    wide = [each.double() if each.dtype == torch.float32 else each for each in inputs]
-    try:
-        found = copy.deepcopy(part).double()(*wide)
-    except RuntimeError:  # the graph names float32 somewhere, or an operation has no float64
-        return MAX_DIFFERENCE
-    rounded = difference(results, outputs_of(found))
-    if not math.isfinite(rounded):
-        return MAX_DIFFERENCE
-    return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * rounded, MAX_ROUNDING))
+    return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * _rounding(part, inputs, results, torch.float64), MAX_ROUNDING))
 
 
 def allowed_in_precision(
@@ -62,10 +54,14 @@ def allowed_in_precision(
         results: torch's results for these inputs.
         dtype: a dtype of 16 bits.
     """
-    narrow = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
+    return max(MAX_LOW_PRECISION_DIFFERENCE, MAX_LOW_PRECISION_RATIO * _rounding(part, inputs, results, dtype))
+
+
+def _rounding(part: nn.Module, inputs: Sequence[Tensor], results: Sequence[Tensor], dtype: torch.dtype) -> float:
+    """Returns how far torch's results in another dtype are from those in float32; 0 if that cannot be found out."""
+    converted = [each.to(dtype) if each.dtype == torch.float32 else each for each in inputs]
     try:
-        found = outputs_of(copy.deepcopy(part).to(dtype)(*narrow))
+        rounded = difference(outputs_of(copy.deepcopy(part).to(dtype)(*converted)), results)
     except RuntimeError:  # the graph names float32 somewhere, or an operation does not take the dtype
-        return MAX_LOW_PRECISION_DIFFERENCE
-    rounded = difference([each.to(expected.dtype) for each, expected in zip(found, results, strict=True)], results)
-    return max(MAX_LOW_PRECISION_DIFFERENCE, MAX_LOW_PRECISION_RATIO * rounded if math.isfinite(rounded) else 0.0)
+        return 0.0
+    return rounded if math.isfinite(rounded) else 0.0

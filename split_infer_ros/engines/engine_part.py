@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -157,26 +158,32 @@ def _is_contiguous(values: Values) -> bool:
 
 
 class PerThreadCount(Generic[Made]):
-    """Keeps one object for each number of threads, at most ``MAX_THREAD_COUNTS`` objects. The caller holds a lock."""
+    """Keeps one object for each number of threads, at most ``MAX_THREAD_COUNTS`` objects. Threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        make: makes the object for a number of threads.
+    """
+
+    def __init__(self, make: Callable[[int], Made]) -> None:
+        self._make = make
         self._made: dict[int, Made] = {}
+        self._found: dict[int, Made] = {}  # what ``get`` returned
+        self._making = threading.Lock()
 
-    def find(self, num_threads: int) -> Made | None:
-        """Returns the object for a number of threads; None if the caller should make one.
+    def get(self, num_threads: int) -> Made:
+        """Returns the object for a number of threads. Only making an object takes a lock, not finding it.
 
         Once ``MAX_THREAD_COUNTS`` objects are kept, returns the object for the nearest smaller number of threads
         instead. If all numbers are larger, returns the object for the smallest number.
         """
-        found = self._made.get(num_threads)
-        if found is None and len(self._made) >= MAX_THREAD_COUNTS:
+        if num_threads in self._found:
+            return self._found[num_threads]
+        with self._making:
+            if num_threads not in self._made and len(self._made) < MAX_THREAD_COUNTS:
+                self._made[num_threads] = self._make(num_threads)
             fitting = [number for number in self._made if number <= num_threads]
-            found = self._made[max(fitting) if fitting else min(self._made)]
-        return found
-
-    def keep(self, num_threads: int, made: Made) -> None:
-        """Keeps the object that was made for a number of threads."""
-        self._made[num_threads] = made
+            found = self._found[num_threads] = self._made[max(fitting) if fitting else min(self._made)]
+            return found
 
 
 def _known(length: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, DType, torch_dtype
@@ -127,16 +127,10 @@ class ExecutionConfig:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the plain values with which the database stores this configuration."""
-        values = asdict(self)
-        del values["provider"]
-        return values | {
-            "engine": self.engine_text,
-            "convolutions": self.convolutions.value,
-            "compiler": self.compiler.value,
-            "precision": self.precision.value,
-            "operators": self.operators.value,
-            "segments": [[convolutions.value, end] for convolutions, end in self.segments],
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "provider"}
+        plain = {name: each.value if isinstance(each, enum.Enum) else each for name, each in values.items()}
+        segments = [[convolutions.value, end] for convolutions, end in self.segments]
+        return plain | {"engine": self.engine_text, "segments": segments}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:

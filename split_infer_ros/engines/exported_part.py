@@ -14,11 +14,7 @@ from split_infer_ros.engines.allowed_difference import allowed_difference, allow
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.precision import Precision
-from split_infer_ros.engines.result_difference import (
-    MAX_DIFFERENCE,
-    MAX_LOW_PRECISION_DIFFERENCE,
-    difference,
-)
+from split_infer_ros.engines.result_difference import MAX_DIFFERENCE, MAX_LOW_PRECISION_DIFFERENCE, difference
 from split_infer_ros.engines.stored_export import load, path_of, store
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx.conversion.export import PACKAGES, ExportError, example_inputs, export_key, export_program

@@ -6,7 +6,7 @@ start-up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -87,21 +87,40 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return
+    replace_convolutions(graph, "fused", _can_be_packed, _attributes, FusedConv2d)
+
+
+def replace_convolutions(
+    graph: fx.GraphModule,
+    prefix: str,
+    fits: Callable[[nn.Module], bool],
+    read: Callable[[nn.Module], object],
+    make: Callable[[Any, nn.Module | None, str], nn.Module],
+) -> None:
+    """Replaces convolutions of a graph, and the activations directly behind them, by other modules, in place.
+
+    Args:
+        graph: the graph. Its modules are not changed.
+        prefix: begins the names of the new modules.
+        fits: says whether a module is a convolution to be replaced.
+        read: returns what a new module has to know of an activation; None if it cannot apply that activation.
+        make: makes the new module of a convolution, the activation that is its only user, if any, and its path.
+    """
     modules = dict(graph.named_modules())
-    fused: dict[tuple[str, str], str] = {}
+    made: dict[tuple[str, str], str] = {}
     for node in list(graph.graph.nodes):
-        if node.op != "call_module" or not _can_be_packed(modules[str(node.target)]):
+        if node.op != "call_module" or not fits(modules[str(node.target)]):
             continue
-        follower = follower_of(node, modules, lambda module: _attributes(module) is not None)
-        key = str(node.target), str(follower.target) if follower else ""
-        if key not in fused:
-            fused[key] = f"fused_{len(fused)}"
-            convolution, activation = modules[key[0]], modules[key[1]] if follower else None
-            graph.add_module(fused[key], FusedConv2d(convolution, activation, key[0]))
-        node.target = fused[key]
-        if follower:
-            follower.replace_all_uses_with(node)
-            graph.graph.erase_node(follower)
+        users = [user for user in node.users if user.op == "call_module" and len(node.users) == 1]
+        joined = [user for user in users if read(modules[str(user.target)]) is not None]
+        key = str(node.target), str(joined[0].target) if joined else ""
+        if key not in made:
+            made[key] = f"{prefix}_{len(made)}"
+            graph.add_module(made[key], make(modules[key[0]], modules[key[1]] if joined else None, key[0]))
+        node.target = made[key]
+        for activation in joined:
+            activation.replace_all_uses_with(node)
+            graph.graph.erase_node(activation)
     graph.delete_all_unused_submodules()
     graph.recompile()
 
@@ -120,20 +139,6 @@ def _can_be_packed(module: nn.Module) -> bool:
         and module.weight.dtype == torch.float32
         and module.weight.device.type == "cpu"
     )
-
-
-def follower_of(node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[[nn.Module], bool]) -> fx.Node | None:
-    """Returns the only user of a node's value if it calls a fitting module, else None.
-
-    Args:
-        node: the node.
-        modules: the graph's modules, by path.
-        fits: says whether a module fits.
-    """
-    if len(node.users) != 1:
-        return None
-    (follower,) = node.users
-    return follower if follower.op == "call_module" and fits(modules[str(follower.target)]) else None
 
 
 def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | None:

@@ -10,7 +10,8 @@ import copy
 import logging
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -82,12 +83,19 @@ def has_onednn_graphs() -> bool:
     """Returns whether this build of torch has oneDNN's graphs."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    with _compiling, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        before = torch.jit.onednn_fusion_enabled()  # type: ignore[no-untyped-call]
+    with _compiling, _onednn_graphs():
+        return bool(torch.jit.onednn_fusion_enabled())  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _onednn_graphs() -> Iterator[None]:
+    """Switches oneDNN's graphs on for the whole process. Hides warnings of TorchScript."""
+    before = torch.jit.onednn_fusion_enabled()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about TorchScript's future, and about shapes that become constants
         try:
             torch.jit.enable_onednn_fusion(True)
-            return bool(torch.jit.onednn_fusion_enabled())  # type: ignore[no-untyped-call]
+            yield
         finally:
             torch.jit.enable_onednn_fusion(before)
 
@@ -104,17 +112,11 @@ def _compiled(part: nn.Module, packed: nn.Module, tensors: tuple[Tensor, ...]) -
         ArithmeticError: the compiled part's results differ from the expected ones by more than ``MAX_DIFFERENCE``.
     """
     expected = packed(*tensors)
-    before = torch.jit.onednn_fusion_enabled()  # type: ignore[no-untyped-call]
-    try:
-        torch.jit.enable_onednn_fusion(True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about TorchScript's future, and about shapes that become constants
-            traced: Any = torch.jit.trace(part, tensors, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
-            traced = torch.jit.freeze(traced)
+    with _onednn_graphs():
+        traced: Any = torch.jit.trace(part, tensors, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.freeze(traced)
         for _ in range(WARM_UP_CALLS):
             found = traced(*tensors)
-    finally:
-        torch.jit.enable_onednn_fusion(before)
     differs = difference(found, expected)
     if not differs <= MAX_DIFFERENCE:
         raise ArithmeticError(f"results differ by {differs:.2g} of the largest; {MAX_DIFFERENCE:g} is allowed.")

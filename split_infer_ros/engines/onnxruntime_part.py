@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provide
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.runtime.device import CPU, Device
@@ -58,9 +57,7 @@ class OnnxRuntimePart(EnginePart):
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(Engine.ONNXRUNTIME, provider)
         self._device = device
-        self._sessions: PerThreadCount[Any] = PerThreadCount()
-        self._found: dict[int, Any] = {}  # sessions by threads
-        self._making = threading.Lock()
+        self._sessions: PerThreadCount[Any] = PerThreadCount(lambda num_threads: self._make_session(num_threads))
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
 
@@ -99,7 +96,7 @@ class OnnxRuntimePart(EnginePart):
         from the processor's caches. Binding again would then take ten times as long as usual: 0.2 of MobileNetV2's
         4.1 ms. On a GPU, bindings are not kept, because ONNX Runtime may copy an input when it is bound.
         """
-        session = self._session(engine_threads())
+        session = self._sessions.get(engine_threads())
         binding, kind, index = session.io_binding(), self._device.type, self._device.index or 0
         for expected, each in zip(self.graph.inputs, values, strict=True):
             element_type = _element_type(expected.dtype)
@@ -116,18 +113,6 @@ class OnnxRuntimePart(EnginePart):
             self._bound[key] = session, binding
         return session, binding
 
-    def _session(self, num_threads: int) -> Any:
-        """Returns the session for a number of threads. Only making a session takes the lock, not finding it."""
-        if num_threads in self._found:
-            return self._found[num_threads]
-        with self._making:
-            session = self._sessions.find(num_threads)
-            if session is None:
-                session = self._make_session(num_threads)
-                self._sessions.keep(num_threads, session)
-            self._found[num_threads] = session
-            return session
-
     def _make_session(self, num_threads: int) -> Any:
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = num_threads
@@ -141,7 +126,7 @@ class OnnxRuntimePart(EnginePart):
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=self._providers())
         except Exception as error:  # ONNX Runtime has its own exceptions
-            raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {_reason(error)}") from error
+            raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {first_line(error, None)}") from error
         if self._provider not in session.get_providers():
             raise ConfigurationError(
                 f"ONNX Runtime cannot run {self.graph.name} by {self._provider}: it fell back to "
@@ -198,8 +183,3 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
         waiting["intra_op.spin_duration_us"] = str(LONG_SPIN_US if is_whole else SPIN_US)
         waiting["force_spinning_stop"] = "1"  # between two runs, threads sleep at once
     return waiting
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

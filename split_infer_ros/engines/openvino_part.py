@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ WITHOUT_FUSED_PRODUCTS = {"SNIPPETS_MODE": "DISABLE"}
 PRODUCTS = ("MatMul", "Gemm")
 # By default, OpenVINO computes on whole numbers where a user's file is quantised. OpenVINO 2026.4 then joins scales
 # with their neighbours. Some int8 networks are 60 % off, and parts of a network round in other places than the whole.
+QUANTISING = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")  # begin the names of such operators
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
 
@@ -87,7 +89,7 @@ class OpenVinoPart(EnginePart):
                 )
         self._device = find_provider(Engine.OPENVINO, provider) if provider else CPU
         self._core = self._runtime.Core()
-        self._compiled: defaultdict[int, PerThreadCount[_CompiledModels]] = defaultdict(PerThreadCount)  # by lanes
+        self._compiled: dict[int, PerThreadCount[_CompiledModels]] = {}  # by lanes
         self._found: dict[tuple[int, int, Shapes], _CompiledModel] = {}  # by threads, lanes and shapes
         self._making = threading.Lock()
 
@@ -99,10 +101,10 @@ class OpenVinoPart(EnginePart):
         """
         if self._precision is not Precision.FP32 or not _takes_images(self.inputs, len(pixels.mean)):
             return None
-        found = self._for_pixels.get(pixels)
-        return found or self._for_pixels.setdefault(
-            pixels, OpenVinoPart(self.graph, self._precision, pixels, self._provider)
-        )
+        if pixels not in self._for_pixels:
+            made = OpenVinoPart(self.graph, self._precision, pixels, self._provider)
+            self._for_pixels.setdefault(pixels, made)
+        return self._for_pixels[pixels]
 
     def run_prepared(self, outputs: Sequence[Values | None], values: Sequence[Values]) -> tuple[Values, ...]:
         model = self._model(engine_threads(), engine_lanes(), tuple(tuple(each.shape) for each in values))
@@ -131,11 +133,9 @@ class OpenVinoPart(EnginePart):
 
     def _make(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
         with self._making:
-            compiled = self._compiled[num_lanes]
-            models = compiled.find(num_threads)
-            if models is None:
-                models = _CompiledModels(num_threads, num_lanes)
-                compiled.keep(num_threads, models)
+            if num_lanes not in self._compiled:
+                self._compiled[num_lanes] = PerThreadCount(partial(_CompiledModels, num_lanes))
+            models = self._compiled[num_lanes].get(num_threads)
             found = models.static.get(shapes)
             if found is None and (len(models.static) < MAX_STATIC or self._device != CPU):
                 found = models.static[shapes] = self._compile(models, shapes)
@@ -206,7 +206,7 @@ class _CompiledModel:
 class _CompiledModels:
     """The compiled models for one number of threads: ``static`` by the inputs' shapes, ``dynamic`` for all shapes."""
 
-    def __init__(self, num_threads: int, num_lanes: int) -> None:
+    def __init__(self, num_lanes: int, num_threads: int) -> None:
         self.num_threads, self.num_lanes = num_threads, num_lanes
         self.static: dict[Shapes, _CompiledModel] = {}
         self.dynamic: _CompiledModel | None = None
@@ -214,10 +214,7 @@ class _CompiledModels:
 
 def _takes_images(inputs: Sequence[OnnxTensor], channels: int) -> bool:
     """Returns whether a graph takes one tensor, float32 (n, channels, h, w)."""
-    if len(inputs) != 1 or inputs[0].dtype != FLOAT32:
-        return False
-    shape = inputs[0].shape
-    return len(shape) == 4 and shape[1] == channels
+    return [(each.dtype, len(each.shape), each.shape[1:2]) for each in inputs] == [(FLOAT32, 4, (channels,))]
 
 
 def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
@@ -235,12 +232,8 @@ def _normalising(model: Any, pixels: PixelInput, runtime: Any) -> Any:
 def _more_properties(graph: OnnxGraph, precision: Precision) -> dict[str, Any]:
     """Returns properties that OpenVINO needs to compute a graph correctly."""
     if precision is not Precision.INT8:
-        return WITHOUT_LOW_PRECISION if any(map(_is_quantising, graph.operators)) else {}
+        return WITHOUT_LOW_PRECISION if any(operator.startswith(QUANTISING) for operator in graph.operators) else {}
     return WITHOUT_FUSED_PRODUCTS if sum(graph.operators.get(product, 0) for product in PRODUCTS) > 1 else {}
-
-
-def _is_quantising(operator: str) -> bool:
-    return operator.startswith(("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear"))
 
 
 def _reason(error: Exception) -> str:

@@ -34,8 +34,8 @@ def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | 
         make = _MODULES.get(type(module))
         return None if make is None else make(module)
     if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
-        return _FUNCTIONS.get(node.target)
-    return _NAMES.get(_name_of(node)) if node.op in ("call_function", "call_method") else None
+        return _OF_FUNCTION.get(node.target)
+    return _OF_NAME.get(_name_of(node)) if node.op in ("call_function", "call_method") else None
 
 
 def is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
@@ -94,26 +94,6 @@ def _gelu(x: Tensor, approximate: str = "none", *, out: Tensor) -> None:
     aten.gelu.out(x, approximate=approximate, out=out)
 
 
-def _sigmoid(x: Tensor, *, out: Tensor) -> None:
-    torch.sigmoid(x, out=out)
-
-
-def _add(x: Tensor, y: Tensor, *, out: Tensor) -> None:
-    torch.add(x, y, out=out)
-
-
-def _mul(x: Tensor, y: Tensor, *, out: Tensor) -> None:
-    torch.mul(x, y, out=out)
-
-
-def _cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor) -> None:
-    torch.cat(list(tensors), dim, out=out)
-
-
-def _mean(x: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor) -> None:
-    torch.mean(x, dim, keepdim, out=out)
-
-
 def _adaptive_avg_pool2d(x: Tensor, output_size: Any, *, out: Tensor) -> None:
     if output_size in (1, (1, 1), [1, 1]):
         torch.mean(x, (-2, -1), keepdim=True, out=out)  # torch does the same for this size
@@ -164,73 +144,36 @@ _MODULES: dict[type[nn.Module], Callable[[Any], OutForm | None]] = {
     nn.SiLU: lambda module: _silu,
     nn.Hardswish: lambda module: _hardswish,
     nn.GELU: lambda module: partial(_gelu, approximate=module.approximate),
-    nn.Sigmoid: lambda module: _sigmoid,
+    nn.Sigmoid: lambda module: torch.sigmoid,
     nn.AdaptiveAvgPool2d: lambda module: partial(_adaptive_avg_pool2d, output_size=module.output_size),
     nn.MaxPool2d: lambda module: None if module.return_indices else partial(_max_pool2d, pool=module),
     nn.Linear: _form_of_linear,
     nn.Conv2d: _form_of_convolution,
 }
-_FUNCTIONS: dict[Any, OutForm] = {
-    operator.add: _add,
-    operator.iadd: _add,
-    torch.add: _add,
-    operator.mul: _mul,
-    operator.imul: _mul,
-    torch.mul: _mul,
-    torch.relu: _relu,
-    functional.relu: _relu,
-    functional.relu6: _relu6,
-    functional.silu: _silu,
-    functional.hardswish: _hardswish,
-    functional.gelu: _gelu,
-    torch.sigmoid: _sigmoid,
-    torch.cat: _cat,
-    torch.mean: _mean,
-    functional.adaptive_avg_pool2d: _adaptive_avg_pool2d,
-}
-_NAMES: dict[str, OutForm] = {  # names of methods and of an exported graph's operators
-    "relu": _relu,
-    "relu_": _relu,
-    "hardtanh": _hardtanh,
-    "hardtanh_": _hardtanh,
-    "silu": _silu,
-    "silu_": _silu,
-    "hardswish": _hardswish,
-    "hardswish_": _hardswish,
-    "gelu": _gelu,
-    "sigmoid": _sigmoid,
-    "add": _add,
-    "add_": _add,
-    "mul": _mul,
-    "mul_": _mul,
-    "cat": _cat,
-    "mean": _mean,
-    "linear": _linear,
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
-}
-_VIEW_NAMES: Collection[str] = frozenset(
-    [
-        "flatten",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "squeeze",
-        "unsqueeze",
-        "unflatten",
-        "contiguous",
-        "dropout",
-        "alias",
-        "detach",
-    ]
+# For each form: the functions that it stands for, and the names of methods and of an exported graph's operators.
+_FORMS: tuple[tuple[OutForm, Sequence[Any], Sequence[str]], ...] = (
+    (_relu, (torch.relu, functional.relu), ("relu", "relu_")),
+    (_relu6, (functional.relu6,), ()),
+    (_hardtanh, (), ("hardtanh", "hardtanh_")),
+    (_silu, (functional.silu,), ("silu", "silu_")),
+    (_hardswish, (functional.hardswish,), ("hardswish", "hardswish_")),
+    (_gelu, (functional.gelu,), ("gelu",)),
+    (torch.sigmoid, (torch.sigmoid,), ("sigmoid",)),
+    (torch.add, (operator.add, operator.iadd, torch.add), ("add", "add_")),
+    (torch.mul, (operator.mul, operator.imul, torch.mul), ("mul", "mul_")),
+    (torch.cat, (torch.cat,), ("cat",)),
+    (torch.mean, (torch.mean,), ("mean",)),
+    (_linear, (), ("linear",)),
+    (_adaptive_avg_pool2d, (functional.adaptive_avg_pool2d,), ("adaptive_avg_pool2d",)),
+)
+_OF_FUNCTION: dict[Any, OutForm] = {function: form for form, functions, _ in _FORMS for function in functions}
+_OF_NAME: dict[str, OutForm] = {name: form for form, _, names in _FORMS for name in names}
+_VIEW_NAMES: Collection[str] = (
+    *("flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "unflatten"),
+    *("contiguous", "dropout", "alias", "detach"),
 )
 _VIEW_FUNCTIONS: Collection[Any] = (
-    torch.flatten,
-    torch.reshape,
-    torch.permute,
-    torch.transpose,
-    torch.squeeze,
-    torch.unsqueeze,
+    *(torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze),
     functional.dropout,
 )
 _CHANGING = ("iadd", "isub", "imul", "itruediv", "setitem")

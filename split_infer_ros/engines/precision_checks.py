@@ -34,11 +34,10 @@ def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tu
         engine, provider: as ``parse_engine`` returns them.
         is_file: whether the model is an ONNX file. Its float32 values stay float32 unless the engine converts them.
     """
-    if engine is Engine.TORCH or (is_for_gpu(engine, provider) and (keeps_float32(engine, provider) or not is_file)):
+    on_gpu = is_for_gpu(engine, provider) and (keeps_float32(engine, provider) or not is_file)
+    if engine is Engine.TORCH or on_gpu or (engine is Engine.OPENVINO and provider):
         return (Precision.FP32, Precision.FP16, Precision.BF16)
-    if engine is Engine.OPENVINO and provider:  # int8 is calibrated and compared on the CPU
-        return (Precision.FP32, Precision.FP16, Precision.BF16)
-    if engine is Engine.OPENVINO:
+    if engine is Engine.OPENVINO:  # int8 is calibrated and compared on the CPU
         return (Precision.FP32, Precision.BF16, Precision.INT8)
     return (Precision.FP32,)
 

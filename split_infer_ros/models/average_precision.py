@@ -8,7 +8,7 @@ import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.vision_ops.box_iou import box_iou
+from split_infer_ros.models.evaluation import find_hits
 
 IOUS = tuple(0.5 + 0.05 * step for step in range(10))
 NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read
@@ -38,40 +38,21 @@ def mean_average_precision(
     if len(found) != len(truth):
         raise ValueError(f"there are detections of {len(found)} images and the truth of {len(truth)}")
     classes = sorted({label for _, labels in truth for label in labels.tolist()})
-    means = [_average_precision(found, truth, label, iou) for label in classes for iou in ious]
+    hits = [[find_hits(each, *objects, iou) for each, objects in zip(found, truth, strict=True)] for iou in ious]
+    means = [_average_precision(found, truth, of_iou, label) for label in classes for of_iou in hits]
     return sum(means) / len(means) if means else None
 
 
-def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], label: int, iou: float) -> float:
-    """Returns the average precision of one class at one threshold of the IoU."""
-    scores, hits, num_objects = [np.zeros(0, np.float32)], [np.zeros(0, bool)], 0
-    for detections, (boxes, labels) in zip(found, truth, strict=True):
-        chosen = detections.labels == label
-        objects = boxes[labels == label]
-        order = np.argsort(-detections.scores[chosen], kind="stable")
-        num_objects += len(objects)
-        scores.append(detections.scores[chosen][order])
-        hits.append(_hits(detections.boxes[chosen][order], objects, iou))
-    order = np.argsort(-np.concatenate(scores), kind="stable")
-    right = np.concatenate(hits)[order].cumsum()
+def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], hits: Sequence[Flags], label: int) -> float:
+    """Returns the average precision of one class. ``hits`` says which detections of each image find an object."""
+    chosen = [detections.labels == label for detections in found]
+    scores = np.concatenate([detections.scores[of_class] for detections, of_class in zip(found, chosen, strict=True)])
+    flags = np.concatenate([flags[of_class] for flags, of_class in zip(hits, chosen, strict=True)])
+    right = flags[np.argsort(-scores, kind="stable")].cumsum()
     if not len(right):
         return 0.0
-    recall = right / num_objects
+    recall = right / sum(int((labels == label).sum()) for _, labels in truth)
     precision = right / np.arange(1, len(right) + 1)
     best_behind = np.maximum.accumulate(precision[::-1])[::-1]  # precision never rises with recall
     places = np.searchsorted(recall, np.linspace(0, 1, NUM_RECALLS) - 1e-9)
     return float(np.append(best_behind, 0.0)[places].mean())
-
-
-def _hits(boxes: Floats, objects: Floats, iou: float) -> Flags:
-    """Returns which boxes of an image find an object that no better box has found. The best box comes first."""
-    hits = np.zeros(len(boxes), bool)
-    if not len(boxes) or not len(objects):
-        return hits
-    overlap = box_iou(boxes, objects)
-    for index in range(len(boxes)):
-        best = int(overlap[index].argmax())
-        if overlap[index, best] >= iou:
-            hits[index] = True
-            overlap[:, best] = -1
-    return hits

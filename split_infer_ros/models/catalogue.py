@@ -40,12 +40,7 @@ torchvision takes seconds.
 """
 
 
-def find_model(
-    name: str,
-    *,
-    allow_user_code: bool = False,
-    onnx_options: OnnxOptions | None = None,
-) -> ModelEntry:
+def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOptions | None = None) -> ModelEntry:
     """Returns the entry of a model, which says how the model is built, fed and decoded.
 
     Args:

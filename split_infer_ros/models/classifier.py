@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from split_infer_ros.buffers.host_arrays import to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
@@ -30,11 +28,7 @@ def classify(height: int, width: int, *, gives_probabilities: bool = False) -> D
         (values,) = outputs
         probabilities = values.flatten(1) if gives_probabilities else values.flatten(1).softmax(dim=1)
         best = probabilities.topk(min(limits.max_detections, probabilities.shape[1]), dim=1)
-        found = []
-        for scores, labels in zip(to_host(best.values), to_host(best.indices), strict=True):
-            kept = np.flatnonzero(scores >= limits.score_threshold)
-            boxes = np.tile(np.array([0, 0, width, height], np.float32), (len(kept), 1))
-            found.append(Detections(boxes, scores[kept], labels[kept]))
-        return found
+        pairs = zip(to_host(best.values), to_host(best.indices), strict=True)
+        return [Detections.of_classes(scores, labels, (height, width), limits) for scores, labels in pairs]
 
     return decode

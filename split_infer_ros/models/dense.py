@@ -7,7 +7,7 @@ therefore selects the best scores and decodes their boxes itself, so that its ou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,10 +51,7 @@ class DenseDetector(nn.Module):
         self.head = whole.head
         self._size = height, width
         self._classes: int = whole.head.classification_head.num_classes
-        grids = [(math.ceil(height / stride), math.ceil(width / stride)) for stride in STRIDES]
-        anchors = anchors_of(whole.anchor_generator, self._size, grids)
-        anchors_per_cell = whole.anchor_generator.num_anchors_per_location()[0]
-        self._counts = [anchors_per_cell * rows * columns for rows, columns in grids]
+        anchors, self._counts = anchors_of(whole.anchor_generator, self._size, STRIDES)
         self.register_buffer("anchors", anchors, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,20 +153,23 @@ class Fcos(DenseDetector):
         return self._coder.decode(offsets, anchors)  # type: ignore[no-any-return]
 
 
-def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tuple[int, int]]) -> Tensor:
+def anchors_of(generator: AnchorGenerator, size: tuple[int, int], strides: Sequence[int]) -> tuple[Tensor, list[int]]:
     """Returns the anchors of all levels of a feature pyramid, one level after the other.
 
     Args:
         generator: torchvision's generator of the detector's anchors.
         size: height and width of the input in pixels.
-        grids: rows and columns of the map of each level.
+        strides: pixels of the input for each cell of each level's map.
 
     Returns:
-        float32 (n, 4) for n anchors: left, top, right, bottom in pixels of the input.
+        The n anchors, float32 (n, 4): left, top, right, bottom in pixels of the input. Also the number of anchors of
+        each level.
     """
+    grids = [(math.ceil(size[0] / stride), math.ceil(size[1] / stride)) for stride in strides]
+    counts = [generator.num_anchors_per_location()[0] * rows * columns for rows, columns in grids]
     image = ImageList(torch.empty((1, 1, *size)), [size])
     anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
-    return anchors
+    return anchors, counts
 
 
 _PREPROCESS = Preprocess(HEIGHT, WIDTH, antialias=False, letterbox=Letterbox(*LETTERBOX))

@@ -70,37 +70,16 @@ class DetectionDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Detections of an image: boxes (n, 4), scores (n,), labels int64 (n,). All numbers are finite, in float64."""
-
-    boxes: Floats
-    scores: Floats
-    labels: Integers
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @classmethod
-    def of(cls, found: Detections) -> _Rows:
-        kept = np.isfinite(found.boxes).all(1) & np.isfinite(found.scores)
-        return cls(found.boxes[kept].astype(np.float64), found.scores[kept].astype(np.float64), found.labels[kept])
-
-    def above(self, floor: float) -> _Rows:
-        kept = self.scores > floor
-        return _Rows(self.boxes[kept], self.scores[kept], self.labels[kept])
-
-
-@dataclass(frozen=True, slots=True)
 class _Side:
-    """The detections of one side in an image.
+    """The detections of one side in an image. All numbers are finite, and boxes and scores are float64.
 
     Attributes:
         kept: the detections that suppression leaves.
         candidates: all detections, also those that suppression removes.
     """
 
-    kept: _Rows
-    candidates: _Rows
+    kept: Detections
+    candidates: Detections
 
 
 def compare_detections(
@@ -123,7 +102,7 @@ def compare_detections(
     found_sides, expected_sides = (_sides(decode, outputs, limits) for outputs in (found, expected))
     for share in FLOORS:
         floor = share * limits.score_threshold
-        if sum(len(side.kept.above(floor)) for side in expected_sides) >= MIN_DETECTIONS:
+        if sum(len(_above(side.kept, floor)) for side in expected_sides) >= MIN_DETECTIONS:
             break
     forth = [_search(*pair, floor) for pair in zip(expected_sides, found_sides, strict=True)]
     back = [_search(*pair, floor) for pair in zip(found_sides, expected_sides, strict=True)]
@@ -141,9 +120,18 @@ def _sides(decode: Callable[[Outputs, Limits], Sequence[Detections]], outputs: O
     lowest = replace(limits, score_threshold=FLOORS[-1] * limits.score_threshold)
     every = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=MAX_CANDIDATES)
     return [
-        _Side(_Rows.of(kept), _Rows.of(candidates))
+        _Side(_finite(kept), _finite(candidates))
         for kept, candidates in zip(decode(outputs, lowest), decode(outputs, every), strict=True)
     ]
+
+
+def _finite(found: Detections) -> Detections:
+    finite = found.where(np.isfinite(found.boxes).all(1) & np.isfinite(found.scores))
+    return replace(finite, boxes=finite.boxes.astype(np.float64), scores=finite.scores.astype(np.float64))
+
+
+def _above(found: Detections, floor: float) -> Detections:
+    return found.where(found.scores > floor)
 
 
 class _Search(NamedTuple):
@@ -167,7 +155,7 @@ def _search(side: _Side, other: _Side, floor: float) -> _Search:
     The network or this module may limit the number of candidates. The other side may then lack a detection with nearly
     the lowest score. Such a detection does not count as missing.
     """
-    kept, candidates = side.kept.above(floor), other.candidates
+    kept, candidates = _above(side.kept, floor), other.candidates
     if not len(kept) or not len(candidates):
         return _Search(wanted=len(kept), missing=len(kept))
     by_box = np.abs(kept.boxes[:, None] - candidates.boxes).max(2)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import Floats, Integers, to_host
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers, to_host
 from split_infer_ros.setting import setting
 
 
@@ -58,6 +58,25 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def where(self, kept: Flags | Integers) -> Detections:
+        """Returns some of these detections: those that flags (n,) mark, or those with the given indices, in order."""
+        return Detections(self.boxes[kept], self.scores[kept], self.labels[kept])
+
+    @classmethod
+    def of_classes(cls, scores: Floats, labels: Integers, size: tuple[int, int], limits: Limits) -> Detections:
+        """Returns the classes of an image as detections that cover the model's whole input.
+
+        Unlike a detector's, a score that equals the threshold is kept.
+
+        Args:
+            scores: float32 (n,), the best first.
+            labels: int64 (n,), the class of each score.
+            size: height and width of the model's input in pixels.
+            limits: ``score_threshold`` decides which classes are kept.
+        """
+        boxes = np.tile(np.array([0, 0, size[1], size[0]], np.float32), (len(scores), 1))
+        return cls(boxes, scores, labels).where(scores >= limits.score_threshold)
 
     @classmethod
     def empty(cls) -> Detections:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import Floats, Integers
+from split_infer_ros.buffers.host_arrays import Flags, Floats, Integers
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.vision_ops.box_iou import box_iou
 
@@ -44,12 +44,34 @@ class Score:
         return _ratio(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
 
 
+def find_hits(found: Detections, boxes: Floats, labels: Integers, iou: float) -> Flags:
+    """Returns which detections of an image find an object, bool (m,) for m detections.
+
+    The detection with the best score chooses first. It finds the object of its class that it overlaps most, among
+    objects that no earlier detection has found.
+
+    Args:
+        found: the image's detections, in any order.
+        boxes: the boxes of the n true objects, float32 (n, 4), left, top, right, bottom in the pixels of ``found``.
+        labels: the classes of the true objects, int64 (n,).
+        iou: the smallest intersection over union of a detection and its object, above 0 and up to 1.
+    """
+    hits = np.zeros(len(found), bool)
+    if not len(found) or not len(labels):
+        return hits
+    overlap = box_iou(found.boxes, boxes)
+    overlap[found.labels[:, None] != labels] = 0
+    for index in np.argsort(-found.scores, kind="stable").tolist():
+        best = int(overlap[index].argmax())
+        if overlap[index, best] >= iou:
+            hits[index] = True
+            overlap[:, best] = 0
+    return hits
+
+
 @dataclass(slots=True)
 class Matcher:
-    """Counts right and wrong detections, image by image.
-
-    In an image, the detection with the best score chooses first. It finds the object of its class that it overlaps
-    most, among objects that no earlier detection has found. Their overlap must be at least ``iou``.
+    """Counts right and wrong detections, image by image; see ``find_hits``.
 
     Attributes:
         iou: the smallest intersection over union of a detection and its object, above 0 and up to 1.
@@ -65,20 +87,11 @@ class Matcher:
 
         Args:
             found: the image's detections.
-            boxes: the boxes of the n true objects, float32 (n, 4), left, top, right, bottom in the pixels of ``found``.
-            labels: the classes of the true objects, int64 (n,).
+            boxes, labels: the true objects, as for ``find_hits``.
         """
         self._found += len(found)
         self._objects += len(labels)
-        if not len(found) or not len(labels):
-            return
-        overlap = box_iou(found.boxes, boxes)
-        overlap[found.labels[:, None] != labels] = 0
-        for i in np.argsort(-found.scores, kind="stable").tolist():
-            best = int(overlap[i].argmax())
-            if overlap[i, best] >= self.iou:
-                self._true_positives += 1
-                overlap[:, best] = 0
+        self._true_positives += int(find_hits(found, boxes, labels, self.iou).sum())
 
     def score(self) -> Score:
         """Returns the counts over all images that were added so far."""

@@ -105,13 +105,11 @@ class FasterRcnn(nn.Module):
         self._proposal_coder, self._box_coder = rpn.box_coder, heads.box_coder
         self._min_score, self._iou_threshold = rpn.score_thresh, rpn.nms_thresh
         self._size = height, width
-        grids = [(-(-height // stride), -(-width // stride)) for stride in STRIDES]
-        anchors_per_cell = rpn.anchor_generator.num_anchors_per_location()[0]
-        self._counts = [anchors_per_cell * rows * columns for rows, columns in grids]
+        anchors, self._counts = anchors_of(rpn.anchor_generator, self._size, STRIDES)
         self._max_per_level, self._num_proposals = rpn.pre_nms_top_n(), rpn.post_nms_top_n()
         selected = [min(self._max_per_level, count) for count in self._counts]
         levels = torch.arange(len(selected)).repeat_interleave(torch.tensor(selected))
-        self.register_buffer("anchors", anchors_of(rpn.anchor_generator, self._size, grids), persistent=False)
+        self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("levels", levels, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -86,7 +86,7 @@ def normalise(images: NDArray[Any], mean: Colour, std: Colour, *, channels_last:
     is_whole = images.dtype == np.uint8
     if channels_last:
         rows = images.reshape(count * height, width, channels)
-        pixels = _look_up(rows, mean, std) if is_whole else _scaled_rows(rows, mean, std)
+        pixels = cv2.LUT(rows, _table(mean, std)) if is_whole else _scaled_rows(rows, mean, std)
         nested: NDArray[np.float32] = pixels.reshape(images.shape).transpose(0, 3, 1, 2)
         return nested
     planes = np.empty((count, channels, height, width), np.float32)
@@ -100,11 +100,6 @@ def normalise(images: NDArray[Any], mean: Colour, std: Colour, *, channels_last:
                 np.multiply(channel, factor, out=plane)
                 plane += offset
     return planes
-
-
-def _look_up(rows: NDArray[np.uint8], mean: Colour, std: Colour) -> NDArray[np.float32]:
-    """Normalises pixels (rows, width, 3) by a table, as fast as by arithmetic."""
-    return np.asarray(cv2.LUT(rows, _table(mean, std)), np.float32)
 
 
 def _scaled_rows(rows: NDArray[np.float32], mean: Colour, std: Colour) -> NDArray[np.float32]:
@@ -125,7 +120,7 @@ def _line(mean: Values, std: Values) -> tuple[NDArray[np.float32], NDArray[np.fl
 
 @lru_cache(MAX_TABLES)
 def _table(mean: Values, std: Values) -> NDArray[np.float32]:
-    """Returns the normalised value of each grey level, float32 (1, 256, channels).
+    """Returns the normalised value of each grey level, float32 (1, 256, channels). A table is as fast as arithmetic.
 
     Only the sum is rounded, and not the product before it. So both memory layouts hold the same bits.
     """

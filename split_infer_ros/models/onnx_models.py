@@ -13,8 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.decoders.declaration import read_declaration, write_declaration
-from split_infer_ros.models.decoders.decode import LayoutDecoder
+from split_infer_ros.models.decoders.declaration import write_declaration
 from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.grids import read_anchors
 from split_infer_ros.models.decoders.layout import BoxEncoding, OutputLayout
@@ -22,6 +21,7 @@ from split_infer_ros.models.decoders.queries import RF_DETR
 from split_infer_ros.models.decoders.recognition import OutputReading, recognise
 from split_infer_ros.models.decoders.shape_checks import count_boxes
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.onnx_json import entry_of
 from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
 from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 from split_infer_ros.models.onnx_recipe import fit_recipe
@@ -108,12 +108,7 @@ class OnnxFile:
     """
 
     def __init__(
-        self,
-        name: str,
-        graph: OnnxGraph,
-        options: OnnxOptions,
-        side: SideFile | None = None,
-        folder: Path = Path(),
+        self, name: str, graph: OnnxGraph, options: OnnxOptions, side: SideFile | None = None, folder: Path = Path()
     ) -> None:
         self._name, self._side, self._folder = name, side or SideFile(), folder
         self._options = OnnxOptions(
@@ -149,11 +144,11 @@ class OnnxFile:
         """
         classes, size = len(self._names) or None, (self.input.height, self.input.width)
         facts = OutputFacts(self.graph, *size, classes, trial or {}, self._inputs)
-        wanted, where = self._options.decoder, "decoder"
+        wanted: str | dict[str, Any] = self._options.decoder
+        where = "decoder"
         if wanted == AUTO and self._side.path is not None:
-            found = recognise(facts, self._side.decoder, f"decoder of {self._side.path}")
-        else:
-            found = recognise(facts, wanted, where)
+            wanted, where = self._side.decoder, f"decoder of {self._side.path}"
+        found = recognise(facts, wanted, where)
         recipe = found.recipe if self._options.preprocessing == AUTO else self._options.preprocessing
         self._check_anchors(self._with_anchors(found.layout), facts)
         return OutputReading(found.layout, str(self._recipe(recipe)))
@@ -245,48 +240,3 @@ class OnnxFile:
                 f"({outputs}); labels takes a file with one name for each class."
             )
         return labels + tuple(str(number) for number in range(len(labels), classes))
-
-
-def entry_of(described: Mapping[str, Any], graph: OnnxGraph) -> ModelEntry:
-    """Returns the entry that ``OnnxFile.describe`` described.
-
-    Args:
-        described: the description.
-        graph: the model's graph, as ``OnnxFile.graph`` returns it.
-
-    Raises:
-        ConfigurationError: a file of anchors cannot be read.
-    """
-    (height, width), names = described["size"], described["outputs"]
-    layout = read_declaration(described["layout"], names, "the cache")
-    return ModelEntry(
-        name=described["name"],
-        summary=described["summary"],
-        build=lambda: graph,
-        weights=None,
-        preprocess=Recipe.parse(described["recipe"]).preprocess(height, width),
-        labels=tuple(described["labels"]),
-        default_split_point=None,
-        decode=LayoutDecoder(layout, names, height, width),
-        notes=tuple(described["notes"]),
-        decodes_arrays=True,
-    )
-
-
-def write_reading(reading: OutputReading) -> dict[str, Any]:
-    """Returns an ``OutputReading`` as values that can be written as JSON. ``parse_reading`` reads them."""
-    return {"layout": write_declaration(reading.layout), "recipe": reading.recipe}
-
-
-def parse_reading(file: OnnxFile, written: Mapping[str, Any]) -> OutputReading:
-    """Returns the ``OutputReading`` that ``write_reading`` wrote.
-
-    Args:
-        file: the model with the outputs.
-        written: the result of ``write_reading``.
-
-    Raises:
-        ConfigurationError: the reading names outputs that the model does not have.
-    """
-    names = [tensor.name for tensor in file.graph.outputs]
-    return OutputReading(read_declaration(written["layout"], names, "the cache of inspections"), str(written["recipe"]))

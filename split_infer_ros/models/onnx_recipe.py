@@ -28,8 +28,8 @@ def fit_recipe(recipe: Recipe, taken: OnnxImageInput, *, is_chosen: bool) -> Rec
     """
     if taken.is_stretched and not is_chosen:
         recipe = replace(recipe, geometry=Geometry.STRETCH, resizing=Resizing.SMOOTH, fill=GREY)
-    if taken.is_grey and recipe.order is not Order.RGB:
-        recipe = replace(recipe, order=Order.RGB, mean=_reversed(recipe.mean), std=_reversed(recipe.std))
+    if taken.is_grey:
+        recipe = recipe.in_order(Order.RGB)
     if not taken.levels:
         return recipe
     levels = recipe.as_levels()
@@ -39,7 +39,3 @@ def fit_recipe(recipe: Recipe, taken: OnnxImageInput, *, is_chosen: bool) -> Rec
             "name no mean, std or range."
         )
     return levels
-
-
-def _reversed(values: tuple[float, float, float]) -> tuple[float, float, float]:
-    return values[2], values[1], values[0]

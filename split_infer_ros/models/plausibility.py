@@ -59,11 +59,7 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     kept: Flags = np.all(checks, axis=0)
     first_failures = checks[:, ~kept].argmin(0).tolist()
     dropped = Counter(reasons[first].value for first in first_failures)
-    possible = [
-        Detections(detections.boxes[keep], detections.scores[keep], detections.labels[keep])
-        for detections, keep in zip(found, _divided(kept, counts), strict=True)
-    ]
-    return possible, dropped
+    return [each.where(keep) for each, keep in zip(found, _divided(kept, counts), strict=True)], dropped
 
 
 def _without_rounding(

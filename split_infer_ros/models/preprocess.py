@@ -111,9 +111,11 @@ class Preprocess:
 
     def fitting(self, height: int, width: int) -> Fitting:
         """Returns where an image of this height and width lies in the model's input."""
-        skipped_rows, skipped_columns = self._skipped(height, width)
+        # Rows and columns of a long image are skipped at each end, before the image is resized.
+        longest = max(height, width) if self.shorter_side is None else MAX_ASPECT * min(height, width)
+        skipped_rows, skipped_columns = max(0, height - longest) // 2, max(0, width - longest) // 2
         used = slice(skipped_rows, height - skipped_rows), slice(skipped_columns, width - skipped_columns)
-        rows, columns, top, left = self._geometry(height - 2 * skipped_rows, width - 2 * skipped_columns)
+        rows, columns, top, left = _geometry(self, height - 2 * skipped_rows, width - 2 * skipped_columns)
         if self.letterbox:
             place = slice(-top, rows - top), slice(-left, columns - left)
             return Fitting(used, (rows, columns), (slice(0, rows), slice(0, columns)), place)
@@ -152,31 +154,25 @@ class Preprocess:
 
         return resize_smoothly(image, height, width, self.interpolation)
 
-    def _skipped(self, height: int, width: int) -> tuple[int, int]:
-        """Returns how many rows and columns of a long image are skipped at each end, before the image is resized."""
-        if self.shorter_side is None:
-            return 0, 0
-        max_side = MAX_ASPECT * min(height, width)
-        return max(0, height - max_side) // 2, max(0, width - max_side) // 2
 
-    def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Returns the height and width of the resized image, and the input's top and left in that image.
+def _geometry(to: Preprocess, height: int, width: int) -> tuple[int, int, int, int]:
+    """Returns the height and width of the resized image, and the input's top and left in that image.
 
-        Top and left are negative if the input has padding above the image, or to the left of it.
-        """
-        if self.letterbox:
-            fit_height, fit_width = self.letterbox.fit(height, width)
-            if self.letterbox.centred:
-                return fit_height, fit_width, -((self.height - fit_height) // 2), -((self.width - fit_width) // 2)
-            return fit_height, fit_width, 0, 0
-        if self.shorter_side is None:
-            return self.height, self.width, 0, 0
-        if height <= width:
-            fit_height, fit_width = self.shorter_side, int(self.shorter_side * width / height)
-        else:
-            fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
-        # torchvision's centre crop rounds in this way.
-        return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
+    Top and left are negative if the input has padding above the image, or to the left of it.
+    """
+    if to.letterbox:
+        fit_height, fit_width = to.letterbox.fit(height, width)
+        if to.letterbox.centred:
+            return fit_height, fit_width, -((to.height - fit_height) // 2), -((to.width - fit_width) // 2)
+        return fit_height, fit_width, 0, 0
+    if to.shorter_side is None:
+        return to.height, to.width, 0, 0
+    if height <= width:
+        fit_height, fit_width = to.shorter_side, int(to.shorter_side * width / height)
+    else:
+        fit_height, fit_width = int(to.shorter_side * height / width), to.shorter_side
+    # torchvision's centre crop rounds in this way.
+    return fit_height, fit_width, round((fit_height - to.height) / 2), round((fit_width - to.width) / 2)
 
 
 @lru_cache(MAX_SIZES)
@@ -185,8 +181,10 @@ def _way_to_source(preprocess: Preprocess, height: int, width: int) -> tuple[Flo
 
     A side at x becomes (x + offset) * scale + skipped, and is clipped to 0..limit.
     """
-    skipped_rows, skipped_columns = preprocess._skipped(height, width)
-    kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
-    fit_height, fit_width, top, left = preprocess._geometry(kept_height, kept_width)
-    ways = (left, top), (kept_width / fit_width, kept_height / fit_height), (skipped_columns, skipped_rows)
-    return tuple(np.array(each * 2, np.float32) for each in (*ways, (width, height)))
+    fitting = preprocess.fitting(height, width)
+    ends = zip(fitting.used, fitting.size, fitting.shown, fitting.place, (height, width), strict=True)
+    rows, columns = (
+        (shown.start - place.start, (used.stop - used.start) / resized, used.start, length)
+        for used, resized, shown, place, length in ends
+    )
+    return tuple(np.array(pair * 2, np.float32) for pair in zip(columns, rows, strict=True))

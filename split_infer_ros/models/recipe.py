@@ -60,6 +60,12 @@ class Recipe:
             words.append(f"fill={'mean' if self.fill is None else _written(self.fill)}")
         return ",".join(words)
 
+    def in_order(self, order: Order) -> Recipe:
+        """Returns this recipe with the channels in an order. Its mean and std are reordered with them."""
+        if order is self.order:
+            return self
+        return replace(self, order=order, mean=_triple(self.mean[::-1]), std=_triple(self.std[::-1]))
+
     def as_levels(self) -> Recipe:
         """Returns this recipe with the range 0..255 and without a mean and std.
 
@@ -142,10 +148,7 @@ def _read(words: Words) -> Recipe:
         recipe = replace(recipe, geometry=Geometry(words["geometry"]))
     if "resizing" in words:
         recipe = replace(recipe, resizing=Resizing(words["resizing"]))
-    order = Order(words.get("order") or recipe.order)
-    if order is not recipe.order:  # the short form's mean and std are reordered with the channels
-        recipe = replace(recipe, order=order, mean=_triple(recipe.mean[::-1]), std=_triple(recipe.std[::-1]))
-    recipe = _with_values(recipe, words)
+    recipe = _with_values(recipe.in_order(Order(words.get("order") or recipe.order)), words)
     if "fill" not in words:
         return recipe
     if not recipe.geometry.is_letterbox:

@@ -95,10 +95,8 @@ GRAMMAR = (
 """What a recipe may say, for error messages and reference pages."""
 
 
-class Words:
+class Words(dict[str, str]):
     """The words of a recipe, by key. A key is what a word decides, such as ``geometry``, ``short form`` or ``mean``.
-
-    ``words[key]`` is the word that decides a key. ``key in words`` is true if there is such a word.
 
     Args:
         text: words with commas between them, in any order.
@@ -111,22 +109,11 @@ class Words:
         self._text = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
         if len(text) > MAX_TEXT:
             raise self.refusal(f"has {len(text):,} characters, and at most {MAX_TEXT} are possible")
-        self._found: dict[str, str] = {}
         for word in (each.strip().lower() for each in text.split(",")):
             key = self._key(word)
-            if key in self._found:
-                raise self.contradiction(self._found[key], word)
-            self._found[key] = word
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._found
-
-    def __getitem__(self, key: str) -> str:
-        return self._found[key]
-
-    def get(self, key: str) -> str:
-        """Returns the word that decides a key; empty if there is none."""
-        return self._found.get(key, "")
+            if key in self:
+                raise self.contradiction(self[key], word)
+            self[key] = word
 
     def numbers(self, key: str) -> tuple[float, float, float]:
         """Returns the three numbers of ``mean``, ``std`` or ``fill``. A single number in the word stands for all three.
@@ -135,11 +122,11 @@ class Words:
             ConfigurationError: the word does not have one or three numbers, or a number is out of range.
         """
         least, most = _NUMBERS[key]
-        texts = self._found[key].partition("=")[2].split("/")
+        texts = self[key].partition("=")[2].split("/")
         numbers = [float(each) for each in texts if _NUMBER.fullmatch(each) and least <= float(each) <= most]
         if len(numbers) != len(texts) or len(texts) not in (1, 3):
             raise self.refusal(
-                f"says '{self._found[key]}', where one number from {least:g} to {most:g} is possible, or three with / "
+                f"says '{self[key]}', where one number from {least:g} to {most:g} is possible, or three with / "
                 "between them"
             )
         first, second, third = numbers * 3 if len(numbers) == 1 else numbers

@@ -20,15 +20,8 @@ from split_infer_ros.models.torchvision_models import COCO_LABELS
 SIZE = 512  # pixels of the input's sides (§4.2)
 CLASSES = 91  # of COCO, with the background and gaps
 EXTRA_CHANNELS = (512, 512, 256, 256)  # of the maps behind ResNet's; each has half the size of the map before it
-SCALES = [
-    0.1,
-    0.2,
-    0.37,
-    0.54,
-    0.71,
-    0.88,
-    0.96,
-]  # sizes of the boxes of each map, as fractions of the image; the last one is the upper end of the last map
+# Sizes of the boxes of each map, as fractions of the image. The last one is the upper end of the last map.
+SCALES = [0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 0.96]
 STEPS = [16, 32, 64, 128, 256, 512]  # pixels between the boxes of a map
 RATIOS = [[2], [2, 3], [2, 3], [2, 3], [2], [2]]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from torch import nn
 from torchvision import models as zoo
-from torchvision.models import WeightsEnum
 
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry, Weights
@@ -15,24 +12,22 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import IMAGENET_LABELS, download_of
 
 
-def _published(
-    name: str, title: str, build: Callable[..., nn.Module], published: WeightsEnum, default_split_point: str
-) -> ModelEntry:
+def _published(name: str, title: str, default_split_point: str, version: str = "IMAGENET1K_V1") -> ModelEntry:
     """Makes the entry of a classifier, with the size, pre-processing and labels that its weights state.
 
     Args:
-        name: the name by which users choose the model.
+        name: the name by which users choose the model, and torchvision's name of it.
         title: the model's name in its summary.
-        build: torchvision's function that builds the network.
-        published: the network's published weights.
         default_split_point: as in ``ModelEntry``.
+        version: torchvision's name of the network's published weights.
     """
+    published = zoo.get_model_weights(name)[version]
     transforms = published.transforms()
     size = transforms.crop_size[0]
     return ModelEntry(
         name=name,
         summary=f"{title}, 1,000 classes of ImageNet",
-        build=partial(build, weights=None),
+        build=partial(zoo.get_model_builder(name), weights=None),
         weights=download_of(published),
         preprocess=Preprocess(
             size,
@@ -52,13 +47,7 @@ _VIT_TINY = ModelEntry(
     name="vit_tiny",
     summary="ViT-Tiny, 1,000 classes of ImageNet; no weights of this network are published",
     build=partial(
-        zoo.VisionTransformer,
-        image_size=224,
-        patch_size=16,
-        num_layers=12,
-        num_heads=3,
-        hidden_dim=192,
-        mlp_dim=768,
+        zoo.VisionTransformer, image_size=224, patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768
     ),
     weights=Weights(),
     preprocess=Preprocess(224, 224, shorter_side=256),
@@ -68,24 +57,12 @@ _VIT_TINY = ModelEntry(
 )
 
 ENTRIES = (
-    _published("mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"),
-    _published(
-        "efficientnet_b2",
-        "EfficientNet-B2",
-        zoo.efficientnet_b2,
-        zoo.EfficientNet_B2_Weights.IMAGENET1K_V1,
-        "classifier.0",
-    ),
+    _published("mobilenet_v2", "MobileNetV2", "classifier.0"),
+    _published("efficientnet_b2", "EfficientNet-B2", "classifier.0"),
     _VIT_TINY,
-    _published("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),
-    _published("resnet50", "ResNet-50", zoo.resnet50, zoo.ResNet50_Weights.IMAGENET1K_V2, "flatten"),
-    _published(
-        "squeezenet1_0",
-        "SqueezeNet 1.0",
-        zoo.squeezenet1_0,
-        zoo.SqueezeNet1_0_Weights.IMAGENET1K_V1,
-        "classifier.3",
-    ),
-    _published("alexnet", "AlexNet", zoo.alexnet, zoo.AlexNet_Weights.IMAGENET1K_V1, "classifier.5"),
-    _published("vgg16", "VGG-16", zoo.vgg16, zoo.VGG16_Weights.IMAGENET1K_V1, "classifier.5"),
+    _published("resnet18", "ResNet-18", "flatten"),
+    _published("resnet50", "ResNet-50", "flatten", "IMAGENET1K_V2"),
+    _published("squeezenet1_0", "SqueezeNet 1.0", "classifier.3"),
+    _published("alexnet", "AlexNet", "classifier.5"),
+    _published("vgg16", "VGG-16", "classifier.5"),
 )

@@ -17,6 +17,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
 from typing import Any
@@ -138,15 +139,9 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
     size = getattr(module, IMAGE_SIZE, 224)
     height, width = (size, size) if isinstance(size, int) else size
     labels = tuple(str(label) for label in getattr(module, "labels", ()))
-    try:
-        with torch.inference_mode():
-            outputs = module.eval()(torch.zeros((2, 3, height, width)))
-    except (Exception, SystemExit) as error:  # the user's code can raise anything
-        raise ConfigurationError(
-            f"model '{name}' does not take float32 (2, 3, {height}, {width}) ({type(error).__name__}: {error}); its "
-            "attribute image_size is (height, width)."
-        ) from error
-    _refuse_unsupported(name, outputs)
+    outputs = _run(
+        name, lambda images: module.eval()(images), (3, height, width), "; its attribute image_size is (height, width)"
+    )
     logits = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) == 1 else outputs
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(labels) not in (0, logits.shape[1]):
         expected = f"(2, {len(labels) or 'classes'})"
@@ -177,14 +172,7 @@ def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None
         ConfigurationError: the model or its decode function fails, gives masks or keypoints, or the result is no list
             of ``Detections``. The error describes what came.
     """
-    try:
-        with torch.inference_mode():
-            outputs = module(torch.zeros((2, *entry.image_shape)))
-    except (Exception, SystemExit) as error:  # the user's code can raise anything
-        raise ConfigurationError(
-            f"model '{entry.name}' does not take float32 {(2, *entry.image_shape)} ({type(error).__name__}: {error})."
-        ) from error
-    _refuse_unsupported(entry.name, outputs)
+    outputs = _run(entry.name, module, entry.image_shape)
     try:
         with torch.inference_mode():
             found = entry.detections_of(outputs_of(outputs), Limits(score_threshold=0.0))
@@ -201,6 +189,20 @@ def check_detections(entry: ModelEntry, module: Callable[[Tensor], Any]) -> None
         )
 
 
+def _run(name: str, module: Callable[[Tensor], Any], image_shape: tuple[int, ...], hint: str = "") -> Any:
+    """Returns what a model gives for two black images. ``hint`` ends the sentence of the error if the model fails."""
+    shape = (2, *image_shape)
+    try:
+        with torch.inference_mode():
+            outputs = module(torch.zeros(shape))
+    except (Exception, SystemExit) as error:  # the user's code can raise anything
+        raise ConfigurationError(
+            f"model '{name}' does not take float32 {shape} ({type(error).__name__}: {error}){hint}."
+        ) from error
+    _refuse_unsupported(name, outputs)
+    return outputs
+
+
 def _are_detections(found: object) -> bool:
     if type(found) is not Detections:
         return False
@@ -215,10 +217,8 @@ def _are_detections(found: object) -> bool:
 def _refuse_unsupported(model_name: str, outputs: Any) -> None:
     """Refuses outputs with the names that torchvision's Mask R-CNN and Keypoint R-CNN give to masks and keypoints."""
     for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
-        if isinstance(output, Mapping):
-            lost = [name for name in UNSUPPORTED_OUTPUTS if name in output]
-        else:
-            lost = [name for name in UNSUPPORTED_OUTPUTS if hasattr(output, name)]
+        has = output.__contains__ if isinstance(output, Mapping) else partial(hasattr, output)
+        lost = list(filter(has, UNSUPPORTED_OUTPUTS))
         if lost:
             raise ConfigurationError(
                 f"model '{model_name}' gives {' and '.join(lost)} ({_described(output)}), which would be lost, because "

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.candidates import Candidates
-from split_infer_ros.models.entry import Decode, ModelEntry, Weights
+from split_infer_ros.models.candidates import Candidates, SuppressOverlaps
+from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
 LABELS = tuple((Path(__file__).with_name("data") / "coco.txt").read_text().splitlines())
@@ -23,6 +23,9 @@ SIZE = 416  # pixels of the input's sides
 CLASSES = len(LABELS)
 NUMBERS = 5 + CLASSES  # predicted for each anchor: 4 of the box, the objectness, and one for each class
 SLOPE = 0.1  # of the leaky ReLU
+STEM = 32  # channels behind the stem
+STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
+NUM_LEVELS = 3  # maps from which boxes are predicted
 
 Activation = Callable[..., nn.Module]
 LEAKY: Activation = partial(nn.LeakyReLU, SLOPE)
@@ -81,6 +84,30 @@ class DarknetResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the sum for ``x``, (N, channels, H, W), in the same shape."""
         return x + self.body(x)  # type: ignore[no-any-return]
+
+
+class DarknetBackbone(nn.Module):
+    """A Darknet-53 without its classifier, with ``STAGES`` behind the stem. Each stage halves rows and columns.
+
+    Args:
+        stem: builds the convolution of the stem, like ``conv``.
+        stage: builds a stage. It takes the number of channels before the stage, the number behind it, and the number of
+            residual blocks.
+    """
+
+    def __init__(self, stem: Activation, stage: Callable[[int, int, int], nn.Module]) -> None:
+        super().__init__()
+        self.stem = stem(3, STEM, 3)
+        inputs = (STEM, *(channels for channels, _ in STAGES))
+        self.stages = nn.ModuleList(stage(before, *behind) for before, behind in zip(inputs, STAGES, strict=False))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Converts images (N, 3, H, W) to maps (N, C, h, w) at strides 8, 16 and 32, the finest first."""
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps[-NUM_LEVELS:]
 
 
 def neck(inputs: int, channels: int) -> nn.Sequential:
@@ -160,13 +187,14 @@ class YoloBoxes:
         return Candidates(boxes, scores)
 
 
-def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode: Decode) -> ModelEntry:
+def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], levels: Sequence[FeatureLevel]) -> ModelEntry:
     """Returns the entry of one of Darknet's YOLOs. The user provides Darknet's file with the trained weights.
 
     Args:
         name: the name by which users choose the model. Darknet's file is called ``NAME.weights``.
         title: the model's name in its summary.
-        build, decode: as in ``ModelEntry``.
+        build: as in ``ModelEntry``.
+        levels: the levels in the order of the predictions.
     """
     return ModelEntry(
         name=name,
@@ -176,5 +204,5 @@ def yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode:
         preprocess=Preprocess(SIZE, SIZE, antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
         labels=LABELS,
         default_split_point="output",
-        decode=decode,
+        decode=SuppressOverlaps(partial(YoloBoxes, levels)),
     )

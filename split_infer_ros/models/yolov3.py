@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.candidates import SuppressOverlaps
-from split_infer_ros.models.yolo import (
-    DarknetResidual,
-    FeatureLevel,
-    YoloBoxes,
-    conv,
-    head,
-    neck,
-    predictions,
-    way_up,
-    yolo_entry,
-)
+from split_infer_ros.models import yolo
 
 LEVELS = (
-    FeatureLevel(32, ((116, 90), (156, 198), (373, 326))),
-    FeatureLevel(16, ((30, 61), (62, 45), (59, 119))),
-    FeatureLevel(8, ((10, 13), (16, 30), (33, 23))),
+    yolo.FeatureLevel(32, ((116, 90), (156, 198), (373, 326))),
+    yolo.FeatureLevel(16, ((30, 61), (62, 45), (59, 119))),
+    yolo.FeatureLevel(8, ((10, 13), (16, 30), (33, 23))),
 )
-STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
 
 
-class Darknet53(nn.Module):
-    """The backbone of YOLOv3: Darknet-53 without its classifier. It makes maps at strides 32, 16 and 8."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = conv(3, 32, 3)
-        stages, inputs = [], 32
-        for channels, blocks in STAGES:
-            residuals = (DarknetResidual(channels, channels // 2) for _ in range(blocks))
-            stages.append(nn.Sequential(conv(inputs, channels, 3, 2), *residuals))
-            inputs = channels
-        self.stages = nn.ModuleList(stages)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Converts images (N, 3, H, W) to maps (N, C, h, w), the coarsest first."""
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[: -len(LEVELS) - 1 : -1]
+def _stage(inputs: int, channels: int, blocks: int) -> nn.Sequential:
+    """Builds a stage of Darknet-53, which has residual blocks behind a convolution that halves rows and columns."""
+    residuals = (yolo.DarknetResidual(channels, channels // 2) for _ in range(blocks))
+    return nn.Sequential(yolo.conv(inputs, channels, 3, 2), *residuals)
 
 
 class Yolov3(nn.Module):
@@ -55,15 +25,15 @@ class Yolov3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone = Darknet53()
-        inputs = [channels for channels, _ in STAGES[: -len(LEVELS) - 1 : -1]]  # of the maps, the coarsest first
+        self.backbone = yolo.DarknetBackbone(yolo.conv, _stage)
+        inputs = [channels for channels, _ in yolo.STAGES[: -len(LEVELS) - 1 : -1]]  # of the maps, the coarsest first
         halves = [channels // 2 for channels in inputs]
         from_above = [0, *(half // 2 for half in halves[:-1])]
-        self.ways_up = nn.ModuleList(way_up(half) for half in halves[:-1])
+        self.ways_up = nn.ModuleList(yolo.way_up(half) for half in halves[:-1])
         self.necks = nn.ModuleList(
-            neck(channels + more, half) for channels, half, more in zip(inputs, halves, from_above, strict=True)
+            yolo.neck(channels + more, half) for channels, half, more in zip(inputs, halves, from_above, strict=True)
         )
-        self.heads = nn.ModuleList(head(half, level) for half, level in zip(halves, LEVELS, strict=True))
+        self.heads = nn.ModuleList(yolo.head(half, level) for half, level in zip(halves, LEVELS, strict=True))
 
     def forward(self, images: Tensor) -> Tensor:
         """Converts images (N, 3, H, W) to predictions (N, anchors, 85).
@@ -71,15 +41,13 @@ class Yolov3(nn.Module):
         Predictions are ordered by stride, 32 first, then by row, column and anchor. H and W are multiples of 32. At
         416x416 there are 10,647 anchors.
         """
-        coarsest, *finer = self.backbone(images)
+        *finer, coarsest = self.backbone(images)
         x = self.necks[0](coarsest)
         outputs = [self.heads[0](x)]
-        for fine, up, own_neck, own_head in zip(finer, self.ways_up, self.necks[1:], self.heads[1:], strict=True):
+        for fine, up, own_neck, own_head in zip(finer[::-1], self.ways_up, self.necks[1:], self.heads[1:], strict=True):
             x = own_neck(torch.cat((up(x), fine), 1))
             outputs.append(own_head(x))
-        return predictions(outputs)
+        return yolo.predictions(outputs)
 
 
-decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))
-
-ENTRIES = (yolo_entry("yolov3", "YOLOv3 with Darknet-53", build=Yolov3, decode=decode),)
+ENTRIES = (yolo.yolo_entry("yolov3", "YOLOv3 with Darknet-53", build=Yolov3, levels=LEVELS),)

@@ -10,28 +10,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.models.candidates import SuppressOverlaps
-from split_infer_ros.models.yolo import (
-    DarknetResidual,
-    FeatureLevel,
-    YoloBoxes,
-    conv,
-    head,
-    neck,
-    predictions,
-    way_up,
-    yolo_entry,
-)
+from split_infer_ros.models import yolo
 
 LEVELS = (
-    FeatureLevel(8, ((12, 16), (19, 36), (40, 28)), 1.2),
-    FeatureLevel(16, ((36, 75), (76, 55), (72, 146)), 1.1),
-    FeatureLevel(32, ((142, 110), (192, 243), (459, 401)), 1.05),
+    yolo.FeatureLevel(8, ((12, 16), (19, 36), (40, 28)), 1.2),
+    yolo.FeatureLevel(16, ((36, 75), (76, 55), (72, 146)), 1.1),
+    yolo.FeatureLevel(32, ((142, 110), (192, 243), (459, 401)), 1.05),
 )
-STEM = 32  # channels
-STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
 POOLS = (13, 9, 5)  # sides of the spatial pyramid's windows
-mish = partial(conv, activation=nn.Mish)
+mish = partial(yolo.conv, activation=nn.Mish)
 
 
 class CspStage(nn.Module):
@@ -47,10 +34,10 @@ class CspStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
         super().__init__()
-        is_first = inputs == STEM
+        is_first = inputs == yolo.STEM
         inner = outputs if is_first else outputs // 2
         hidden = inner // 2 if is_first else inner
-        residuals = (DarknetResidual(inner, hidden, nn.Mish) for _ in range(blocks))
+        residuals = (yolo.DarknetResidual(inner, hidden, nn.Mish) for _ in range(blocks))
         self.down = mish(inputs, outputs, 3, 2)
         self.bypass = mish(outputs, inner, 1)
         self.blocks = nn.Sequential(mish(outputs, inner, 1), *residuals, mish(inner, inner, 1))
@@ -62,26 +49,6 @@ class CspStage(nn.Module):
         bypass = self.bypass(x)
         joined: Tensor = self.join(torch.cat((self.blocks(x), bypass), 1))
         return joined
-
-
-class CspDarknet53(nn.Module):
-    """The backbone of YOLOv4: CSPDarknet-53 without its classifier. It makes maps at strides 8, 16 and 32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = mish(3, STEM, 3)
-        inputs = (STEM, *(channels for channels, _ in STAGES))
-        self.stages = nn.ModuleList(
-            CspStage(before, channels, blocks) for before, (channels, blocks) in zip(inputs, STAGES, strict=False)
-        )
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        """Converts images (N, 3, H, W) to maps (N, C, h, w), the finest first."""
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps[-len(LEVELS) :]
 
 
 class SpatialPyramid(nn.Module):
@@ -104,24 +71,24 @@ class Yolov4(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone = CspDarknet53()
-        fine, middle, coarse = (channels // 2 for channels, _ in STAGES[-len(LEVELS) :])
+        self.backbone = yolo.DarknetBackbone(mish, CspStage)
+        fine, middle, coarse = (channels // 2 for channels, _ in yolo.STAGES[-len(LEVELS) :])
         self.pyramid = nn.Sequential(
-            conv(2 * coarse, coarse, 1),
-            conv(coarse, 2 * coarse, 3),
-            conv(2 * coarse, coarse, 1),
+            yolo.conv(2 * coarse, coarse, 1),
+            yolo.conv(coarse, 2 * coarse, 3),
+            yolo.conv(2 * coarse, coarse, 1),
             SpatialPyramid(),
-            conv((len(POOLS) + 1) * coarse, coarse, 1),
-            conv(coarse, 2 * coarse, 3),
-            conv(2 * coarse, coarse, 1),
+            yolo.conv((len(POOLS) + 1) * coarse, coarse, 1),
+            yolo.conv(coarse, 2 * coarse, 3),
+            yolo.conv(2 * coarse, coarse, 1),
         )
-        self.ways_up = nn.ModuleList((way_up(coarse), way_up(middle)))
-        self.laterals = nn.ModuleList((conv(2 * middle, middle, 1), conv(2 * fine, fine, 1)))
-        self.necks_up = nn.ModuleList((neck(2 * middle, middle), neck(2 * fine, fine)))
-        self.ways_down = nn.ModuleList((conv(fine, middle, 3, 2), conv(middle, coarse, 3, 2)))
-        self.necks_down = nn.ModuleList((neck(2 * middle, middle), neck(2 * coarse, coarse)))
+        self.ways_up = nn.ModuleList((yolo.way_up(coarse), yolo.way_up(middle)))
+        self.laterals = nn.ModuleList((yolo.conv(2 * middle, middle, 1), yolo.conv(2 * fine, fine, 1)))
+        self.necks_up = nn.ModuleList((yolo.neck(2 * middle, middle), yolo.neck(2 * fine, fine)))
+        self.ways_down = nn.ModuleList((yolo.conv(fine, middle, 3, 2), yolo.conv(middle, coarse, 3, 2)))
+        self.necks_down = nn.ModuleList((yolo.neck(2 * middle, middle), yolo.neck(2 * coarse, coarse)))
         inputs = (fine, middle, coarse)
-        self.heads = nn.ModuleList(head(channels, level) for channels, level in zip(inputs, LEVELS, strict=True))
+        self.heads = nn.ModuleList(yolo.head(channels, level) for channels, level in zip(inputs, LEVELS, strict=True))
 
     def forward(self, images: Tensor) -> Tensor:
         """Converts images (N, 3, H, W) to predictions (N, anchors, 85).
@@ -144,9 +111,7 @@ class Yolov4(nn.Module):
         ):
             x = own_neck(torch.cat((down(x), before), 1))
             outputs.append(own_head(x))
-        return predictions(outputs)
+        return yolo.predictions(outputs)
 
 
-decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))
-
-ENTRIES = (yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=Yolov4, decode=decode),)
+ENTRIES = (yolo.yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=Yolov4, levels=LEVELS),)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from split_infer_ros.onnx.batch_edits import (
     Edit,
@@ -23,7 +23,7 @@ from split_infer_ros.onnx.batch_edits import (
     take_first_rows,
 )
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.nodes import has_plain_domain, small_integers, used_values
+from split_infer_ros.onnx.nodes import copied, has_plain_domain, small_integers, used_values
 from split_infer_ros.onnx.shapes import BATCH, ValueShape, infer_for
 
 if TYPE_CHECKING:
@@ -54,12 +54,8 @@ def with_symbolic_batch(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxG
 
 def with_batch_of_one(graph: OnnxGraph) -> OnnxGraph:
     """Returns a copy of a graph that takes one image at a time."""
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
-    value = next(each for each in proto.graph.input if each.name == graph.inputs[0].name)
-    value.type.tensor_type.shape.dim[0].dim_value = 1
+    proto = copied(graph.proto)
+    _batch_of(proto, graph).dim_value = 1
     return OnnxGraph(graph.name, proto)
 
 
@@ -67,17 +63,13 @@ class _Rewriter:
     """Rewrites constants, round by round, until shapes for twice as many images follow from them."""
 
     def __init__(self, graph: OnnxGraph, image_shape: tuple[int, ...]) -> None:
-        import onnx
-
         self._name, self._image_shape = graph.name, image_shape
         self._count = graph.inputs[0].shape[0] or 1  # images at a time
         self._fixed = infer_for(graph, (self._count, *image_shape))  # shapes for this many images
         self._integers = small_integers(graph.proto.graph)
-        self._proto = onnx.ModelProto()
-        self._proto.CopyFrom(graph.proto)
+        self._proto = copied(graph.proto)
         self._proto.graph.ClearField("value_info")
-        value = next(each for each in self._proto.graph.input if each.name == graph.inputs[0].name)
-        value.type.tensor_type.shape.dim[0].dim_param = BATCH
+        _batch_of(self._proto, graph).dim_param = BATCH
         for output in self._proto.graph.output:
             output.type.tensor_type.ClearField("shape")
         self._nodes = list(graph.proto.graph.node)
@@ -103,14 +95,10 @@ class _Rewriter:
 
     def result(self) -> OnnxGraph:
         """Returns the graph with all rewriting that was done so far."""
-        import onnx
-
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self._proto)
+        proto = copied(self._proto)
         proto.graph.ClearField("node")
         for index, node in enumerate(self._nodes):
-            edited = onnx.NodeProto()
-            edited.CopyFrom(node)
+            edited = copied(node)
             if index in self._batch_axes:
                 target = list(self._lengths(self._fixed, str(node.output[0])))
                 target[self._batch_axes[index]] = -1
@@ -197,6 +185,12 @@ class _Rewriter:
         known = shapes.get(name)
         lengths = known.lengths if known else ()
         return () if None in lengths else tuple(length for length in lengths if length is not None)
+
+
+def _batch_of(proto: onnx.ModelProto, graph: OnnxGraph) -> Any:
+    """Returns the first dimension of the images in a copy of a graph's model."""
+    value = next(each for each in proto.graph.input if each.name == graph.inputs[0].name)
+    return value.type.tensor_type.shape.dim[0]
 
 
 def _slice_edit(index: int, values: list[list[int]], count: int) -> dict[int, Edit]:

@@ -48,13 +48,7 @@ def take_first_rows(graph: onnx.GraphProto, node: onnx.NodeProto, *, places: Seq
 
 
 def repeat_inputs(
-    graph: onnx.GraphProto,
-    node: onnx.NodeProto,
-    *,
-    source: str,
-    places: Sequence[int],
-    rank: int,
-    are_single: bool,
+    graph: onnx.GraphProto, node: onnx.NodeProto, *, source: str, places: Sequence[int], rank: int, are_single: bool
 ) -> None:
     """Repeats the first row of some inputs of a Concat, once for each image of ``source``.
 

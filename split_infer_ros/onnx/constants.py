@@ -5,7 +5,8 @@ Each size is compared with the data in the file before memory is allocated for i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -195,29 +196,17 @@ def structure_of(proto: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 def _constants(proto: onnx.ModelProto) -> Iterator[Any]:
-    """Yields every constant of a model, including the constants in its functions."""
-    yield from _constants_of_graph(proto.graph)
-    for function in proto.functions:
-        yield from _constants_of_nodes(function.node)
-
-
-def _constants_of_graph(graph: onnx.GraphProto) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _constants_of_nodes(graph.node)
-
-
-def _constants_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Any]:
-    """Yields the constants in the attributes of nodes, and in the nodes' subgraphs."""
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("sparse_tensor"):
-                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-            for sparse in attribute.sparse_tensors:
-                yield from (sparse.values, sparse.indices)
-        for subgraph in subgraphs(node):
-            yield from _constants_of_graph(subgraph)
+    """Yields every constant of a model, including the constants in its functions and in subgraphs."""
+    pending: deque[Any] = deque((proto.graph, *proto.functions))  # graphs, and functions, which have only nodes
+    while pending:
+        graph = pending.popleft()
+        yield from getattr(graph, "initializer", ())
+        sparse = list(getattr(graph, "sparse_initializer", ()))
+        for node in graph.node:
+            pending += subgraphs(node)
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+                sparse += attribute.sparse_tensors
+                sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        for each in sparse:
+            yield from (each.values, each.indices)

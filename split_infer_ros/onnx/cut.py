@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from split_infer_ros.onnx.dataflow import Dataflow, Dependence
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node, is_shape, used_values
+from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node, is_shape, shape_span, used_values
+from split_infer_ros.onnx.parts import add_weights, new_part
 from split_infer_ros.onnx.shapes import BATCH, Dimension, ValueShape
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Cutter:
         return self._cut(name, self._dataflow.live(0), outputs)
 
     def _cut(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
-        part = _new_model(self._graph.proto, name)
+        part = new_part(self._graph.proto, name)
         part.graph.input.extend(self._declared(source, source) for source in inputs)
         for node in self._nodes_between(inputs, outputs):
             if self._is_known_shape(node):
@@ -61,7 +62,7 @@ class Cutter:
             if new_name != source:
                 part.graph.node.add(op_type="Identity", input=[source], output=[new_name])
             part.graph.output.append(self._declared(source, new_name))
-        self._add_weights(part.graph)
+        add_weights(part.graph, self._graph.proto.graph)
         return OnnxGraph(name, part)
 
     def weights_of(self, first: int, last: int) -> list[str]:
@@ -90,8 +91,7 @@ class Cutter:
 
     def _add_shape(self, part: onnx.GraphProto, node: onnx.NodeProto, images: str) -> None:
         """Adds nodes that give the same known shape as ``node``. They take the batch size from the value ``images``."""
-        span = {attribute.name: int(attribute.i) for attribute in node.attribute}
-        dimensions = self._shapes[str(node.input[0])].dimensions[span.get("start") : span.get("end")]
+        dimensions = self._shapes[str(node.input[0])].dimensions[shape_span(node)]
         pieces = [self._dimension(part, dimension, images) for dimension in dimensions]
         if pieces:
             add_node(part, "Concat", pieces, str(node.output[0]), axis=0)
@@ -112,40 +112,16 @@ class Cutter:
             add_batch_size(part, images, _BATCH_SIZE)
         return _BATCH_SIZE
 
-    def _add_weights(self, part: onnx.GraphProto) -> None:
-        used = {name for node in part.node for name in used_values(node)} | {str(each.name) for each in part.output}
-        whole = self._graph.proto.graph
-        part.initializer.extend(tensor for tensor in whole.initializer if tensor.name in used)
-        part.sparse_initializer.extend(tensor for tensor in whole.sparse_initializer if tensor.values.name in used)
-
     def _declared(self, source: str, name: str) -> onnx.ValueInfoProto:
         """Declares an input or output of a part. It has the type and shape of the whole graph's value ``source``."""
         import onnx
 
         whole = self._graph.proto.graph
         declared = {str(value.name): value for value in (*whole.input, *whole.output)}
-        known, value = self._shapes.get(source), onnx.ValueInfoProto(name=name)
-        tensor = value.type.tensor_type
-        tensor.elem_type = known.element_type if known else declared[source].type.tensor_type.elem_type
-        if known:
-            tensor.shape.SetInParent()  # a scalar has no dimensions
-        for dimension in known.dimensions if known else ():
-            if dimension == BATCH and self._fixed_batch is not None:
-                dimension = self._fixed_batch
-            one = tensor.shape.dim.add()
-            if isinstance(dimension, int):
-                one.dim_value = dimension
-            elif dimension == BATCH:
-                one.dim_param = BATCH
-        return value
-
-
-def _new_model(whole: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Returns a model without nodes, for the same operator versions and functions as ``whole``."""
-    import onnx
-
-    proto = onnx.ModelProto(ir_version=whole.ir_version, producer_name=whole.producer_name)
-    proto.opset_import.extend(whole.opset_import)
-    proto.functions.extend(whole.functions)
-    proto.graph.name = name
-    return proto
+        known = self._shapes.get(source)
+        if known is None:
+            kind = declared[source].type.tensor_type.elem_type
+            return onnx.helper.make_tensor_value_info(name, kind, None)
+        batch = BATCH if self._fixed_batch is None else self._fixed_batch
+        dimensions = [batch if dimension == BATCH else dimension for dimension in known.dimensions]
+        return onnx.helper.make_tensor_value_info(name, known.element_type, dimensions)

@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     import onnx
 
 _RANDOM_OPERATORS = (
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
+    *("Bernoulli", "Multinomial"),
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
 )
 
 

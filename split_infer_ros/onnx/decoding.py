@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.layers import find_layers
 from split_infer_ros.onnx.nodes import used_values
-from split_infer_ros.onnx.shapes import without_weights
+from split_infer_ros.onnx.parts import add_weights, new_part, without_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -62,12 +62,7 @@ def _part(
     outputs: Iterable[onnx.ValueInfoProto],
 ) -> OnnxGraph:
     """Returns a new graph of some nodes of a graph, with the weights that they need."""
-    import onnx
-
-    proto = onnx.ModelProto(ir_version=whole.proto.ir_version, producer_name=whole.proto.producer_name)
-    proto.opset_import.extend(whole.proto.opset_import)
-    proto.functions.extend(whole.proto.functions)
-    proto.graph.name = f"{what} {whole.name}"
+    proto = new_part(whole.proto, f"{what} {whole.name}")
     proto.graph.input.extend(inputs)
     proto.graph.output.extend(outputs)
     results = {str(value.name) for value in proto.graph.output}
@@ -75,9 +70,5 @@ def _part(
         proto.graph.node.add(op_type="Identity", input=[f"network/{value.name}"], output=[value.name])
         value.name = f"network/{value.name}"
     proto.graph.node.extend(nodes)
-    used = {name for node in proto.graph.node for name in used_values(node)}
-    used |= {str(value.name) for value in proto.graph.output}
-    weights = whole.proto.graph
-    proto.graph.initializer.extend(tensor for tensor in weights.initializer if tensor.name in used)
-    proto.graph.sparse_initializer.extend(each for each in weights.sparse_initializer if each.values.name in used)
+    add_weights(proto.graph, whole.proto.graph)
     return OnnxGraph(proto.graph.name, proto)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.onnx.constants import find_external, load_constants, structure_of
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.nodes import subgraphs
@@ -52,7 +52,7 @@ def read_onnx(path: Path) -> OnnxGraph:
     except ConfigurationError:
         raise
     except Exception as error:  # the checker's and the inliner's errors depend on the version
-        raise ConfigurationError(f"{path} is no valid ONNX model ({_reason(error)}).") from error
+        raise ConfigurationError(f"{path} is no valid ONNX model ({first_line(error)}).") from error
     return OnnxGraph(path.name, proto)
 
 
@@ -90,8 +90,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         return onnx.load_model_from_string(read_regular(path, MAX_FILE_BYTES))
     except Exception as error:  # protobuf's errors depend on its version
         raise ConfigurationError(
-            f"{path} cannot be read as an ONNX file ({_reason(error)}). It is damaged, cut short or of another kind; "
-            "copy or export it again."
+            f"{path} cannot be read as an ONNX file ({first_line(error)}). It is damaged, cut short or of another "
+            "kind; copy or export it again."
         ) from error
 
 
@@ -111,9 +111,3 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         yield node
         for subgraph in subgraphs(node):
             yield from _nodes(subgraph)
-
-
-def _reason(error: Exception) -> str:
-    """Returns the first line of an error's message, cut to 200 characters. Messages can be very long."""
-    line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
-    return line[:200]

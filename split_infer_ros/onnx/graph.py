@@ -93,8 +93,8 @@ class OnnxGraph:
         self.content: Path | None = None
         weights = {tensor.name for tensor in proto.graph.initializer}
         weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
-        self.inputs = self._tensors(value for value in proto.graph.input if value.name not in weights)
-        self.outputs = self._tensors(proto.graph.output)
+        self.inputs = tuple(self._tensor(value) for value in proto.graph.input if value.name not in weights)
+        self.outputs = tuple(map(self._tensor, proto.graph.output))
 
     @classmethod
     def described(cls, name: str, facts: GraphFacts, read: Callable[[], OnnxGraph], content: Path | None) -> OnnxGraph:
@@ -184,9 +184,6 @@ class OnnxGraph:
         if lengths[0] is not None:
             return bool(self.inputs) and self.inputs[0].shape[:1] == lengths[:1]
         return bool(batch) and first == batch
-
-    def _tensors(self, values: Iterable[onnx.ValueInfoProto]) -> tuple[OnnxTensor, ...]:
-        return tuple(self._tensor(value) for value in values)
 
     def _tensor(self, value: onnx.ValueInfoProto) -> OnnxTensor:
         if not value.type.HasField("tensor_type"):

@@ -13,8 +13,9 @@ from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx.image_size import MAX_SIDE, parse_size
 from split_infer_ros.onnx.inputs import GraphEnds, ImageForm, needs_float32
 from split_infer_ros.onnx.nodes import used_values
-from split_infer_ros.onnx.second_inputs import SUPPLIED, Filling, filling_of, is_known, is_width_first
-from split_infer_ros.onnx.shapes import accepts, without_weights
+from split_infer_ros.onnx.parts import without_weights
+from split_infer_ros.onnx.second_inputs import SUPPLIED, filling_of, is_known, is_width_first
+from split_infer_ros.onnx.shapes import accepts
 
 DETECTOR_SIDES = (640, 512, 416, 320, 300, 256, 224)  # tried in this order if nobody names a size
 CLASSIFIER_SIDES = (224, 256, 299, 320, 384, 512, 640)
@@ -183,18 +184,11 @@ def _edited(
                 f"'{tensor.name}'. Beside images, it supplies {SUPPLIED}. Export the model with fewer inputs."
             )
         ends.fill(tensor.name, filling.values, filling.lengths, is_repeated=filling.is_repeated)
-        filled.append(_sentence(graph, tensor, filling))
-    ends.give_float32(adds_batch=not form.has_batch and not _have_batch(graph))
+        filled.append(f"The input '{tensor.name}' of {graph.name} is filled with {filling.meaning}.")
+    # A graph whose image has no batch may put a batch of 1 in front of each of its outputs.
+    have_batch = form.has_batch or all(len(each.shape) > 1 and each.shape[0] == 1 for each in graph.outputs)
+    ends.give_float32(adds_batch=not have_batch)
     return ends.result(), filled
-
-
-def _have_batch(graph: OnnxGraph) -> bool:
-    """Whether a graph whose image has no batch puts a batch of 1 in front of each of its outputs."""
-    return all(len(tensor.shape) > 1 and tensor.shape[0] == 1 for tensor in graph.outputs)
-
-
-def _sentence(graph: OnnxGraph, tensor: OnnxTensor, filling: Filling) -> str:
-    return f"The input '{tensor.name}' of {graph.name} is filled with {filling.meaning}."
 
 
 def _text(length: int | None) -> str:

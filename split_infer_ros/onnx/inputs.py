@@ -14,7 +14,15 @@ import numpy as np
 
 from split_infer_ros.buffers.host_arrays import FLOAT32, is_floating
 from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
-from split_infer_ros.onnx.nodes import add_batch_size, add_constant, add_node, subgraphs
+from split_infer_ros.onnx.nodes import (
+    add_batch_size,
+    add_constant,
+    add_node,
+    copied,
+    opset_of,
+    rename_declared,
+    rename_values,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -65,21 +73,15 @@ class GraphEnds:
 
     Args:
         graph: the graph. It is not changed.
-        proto: the model to edit, for example one without weights; None for the graph's own model.
     """
 
-    def __init__(self, graph: OnnxGraph, proto: onnx.ModelProto | None = None) -> None:
-        import onnx
-
+    def __init__(self, graph: OnnxGraph) -> None:
         self._name = graph.name
-        self._proto = onnx.ModelProto()
-        self._proto.CopyFrom(graph.proto if proto is None else proto)
+        self._proto = copied(graph.proto)
         self._graph = self._proto.graph
         self._graph.ClearField("value_info")
         self._nodes = list(self._graph.node)
         self._graph.ClearField("node")  # added nodes come before the graph's own
-        versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
-        self._version = int(max(versions, default=1))
         self._images = ""  # name of the images' input
 
     def take_images(self, form: ImageForm, height: int, width: int) -> None:
@@ -158,7 +160,9 @@ class GraphEnds:
             is_other = tensor.elem_type in others
             if not (is_other or adds_batch):
                 continue
-            self._rename(str(output.name), value)
+            names = {str(output.name): value}
+            rename_declared(self._graph.initializer, names)
+            rename_values(self._nodes, names)
             name = f"{ADDED}:output:{place}"
             if is_other:
                 tensor.elem_type = onnx.TensorProto.FLOAT
@@ -204,7 +208,7 @@ class GraphEnds:
         """Makes a node that takes one axis: as an input or an attribute, as the graph's opset demands."""
         import onnx
 
-        if self._version < _AXES_ARE_INPUTS:
+        if opset_of(self._proto) < _AXES_ARE_INPUTS:
             return onnx.helper.make_node(operator, [value], [output], name=name, axes=[axis], **attributes)
         axes = f"{ADDED}:axis:{axis}"
         if axes not in [each.name for each in self._graph.initializer]:
@@ -220,26 +224,6 @@ class GraphEnds:
             onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, list(lengths or [len(values)]), list(values))
         )
         return name
-
-    def _rename(self, name: str, new: str) -> None:
-        """Renames a value wherever it is made and used, in subgraphs too."""
-        for constant in self._graph.initializer:
-            if constant.name == name:
-                constant.name = new
-        _rename_in(self._nodes, name, new)
-
-
-def _rename_in(nodes: Sequence[onnx.NodeProto], name: str, new: str) -> None:
-    for node in nodes:
-        for names in (node.input, node.output):
-            for place, each in enumerate(names):
-                if each == name:
-                    names[place] = new
-        for subgraph in subgraphs(node):
-            _rename_in(subgraph.node, name, new)
-            for output in subgraph.output:
-                if output.name == name:
-                    output.name = new
 
 
 def needs_float32(graph: OnnxGraph) -> bool:

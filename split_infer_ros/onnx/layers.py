@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx.nodes import has_plain_domain, num_elements, used_values
+from split_infer_ros.onnx.nodes import constants_of, has_plain_domain, num_elements, used_values
 
 if TYPE_CHECKING:
     import onnx
@@ -62,11 +62,8 @@ class _Values:
     """The values of a graph: which of them are constants, and which nodes make the others."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self._tensors = {str(tensor.name): tensor for tensor in graph.initializer}
+        self._tensors = constants_of(graph)
         self._producers = {str(name): node for node in graph.node for name in node.output if name}
-        for node in graph.node:
-            if node.op_type == "Constant" and has_plain_domain(node):
-                self._tensors |= {str(node.output[0]): each.t for each in node.attribute if each.name == "value"}
 
     def is_layer(self, node: onnx.NodeProto) -> bool:
         if node.op_type not in _LAYERS or not has_plain_domain(node):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import copied
 
 MAX_BYTES = 2**31 - 2**24  # of weights; protobuf serialises less than 2 GiB, and a model is mostly weights
 
@@ -34,8 +35,6 @@ def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
 
     with tempfile.TemporaryDirectory(prefix="split_infer_ros_") as folder:
         path = Path(folder, "model.onnx")
-        copy = onnx.ModelProto()
-        copy.CopyFrom(graph.proto)  # saving moves the weights out of the saved model, so a copy is saved
-        onnx.save_model(copy, str(path), save_as_external_data=True, location="weights")
-        del copy
+        # Saving moves the weights out of the saved model, so a copy is saved.
+        onnx.save_model(copied(graph.proto), str(path), save_as_external_data=True, location="weights")
         yield str(path)

@@ -1,15 +1,19 @@
-"""Answers small questions about the nodes and constants of ONNX graphs, and adds nodes and constants."""
+"""Answers small questions about models of ONNX, their nodes and constants. Copies, adds and renames these."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import onnx
 
 MAX_INTEGERS = 64  # elements; a larger constant is no shape and no bounds of a Slice
+
+PLAIN_DOMAINS = ("", "ai.onnx")  # both name ONNX's own operators
+
+Message = TypeVar("Message")
 
 
 def is_shape(node: onnx.NodeProto) -> bool:
@@ -19,7 +23,7 @@ def is_shape(node: onnx.NodeProto) -> bool:
 
 def has_plain_domain(node: onnx.NodeProto) -> bool:
     """Returns whether a node's operator is one of ONNX itself."""
-    return node.domain in ("", "ai.onnx")
+    return node.domain in PLAIN_DOMAINS
 
 
 def used_values(node: onnx.NodeProto) -> list[str]:
@@ -51,19 +55,71 @@ def num_elements(tensor: onnx.TensorProto) -> int:
     return math.prod(map(int, tensor.dims))
 
 
-def small_integers(graph: onnx.GraphProto) -> dict[str, list[int]]:
-    """Returns the values of a graph's small constants, by name: int64 (n,) with at most ``MAX_INTEGERS`` elements."""
-    import onnx
+def opset_of(proto: onnx.ModelProto) -> int:
+    """Returns the version of ONNX's own operators in a model."""
+    return max((int(each.version) for each in proto.opset_import if each.domain in PLAIN_DOMAINS), default=1)
 
+
+def shape_span(node: onnx.NodeProto) -> slice:
+    """Returns which dimensions of its input a node ``Shape`` gives."""
+    span = {attribute.name: int(attribute.i) for attribute in node.attribute}
+    return slice(span.get("start"), span.get("end"))
+
+
+def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Returns a graph's constants by name: its weights, and the tensors in its nodes ``Constant``."""
     tensors = {str(tensor.name): tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and has_plain_domain(node):
             tensors |= {str(node.output[0]): each.t for each in node.attribute if each.name == "value"}
+    return tensors
+
+
+def small_integers(graph: onnx.GraphProto) -> dict[str, list[int]]:
+    """Returns the values of a graph's small constants, by name: int64 (n,) with at most ``MAX_INTEGERS`` elements."""
+    import onnx
+
     return {
         name: list(map(int, onnx.numpy_helper.to_array(tensor)))
-        for name, tensor in tensors.items()
+        for name, tensor in constants_of(graph).items()
         if tensor.data_type == onnx.TensorProto.INT64 and len(tensor.dims) == 1 and tensor.dims[0] <= MAX_INTEGERS
     }
+
+
+def copied(message: Message) -> Message:
+    """Returns a copy of a model, a node or another message of ONNX."""
+    made = type(message)()
+    made.CopyFrom(message)  # type: ignore[attr-defined]
+    return made
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Gives a graph copies of these nodes in place of its own ones, which may be among them."""
+    kept = [copied(node) for node in nodes]
+    graph.ClearField("node")
+    graph.node.extend(kept)
+
+
+def rename_values(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    """Renames the values that nodes read and make, in place and in subgraphs too.
+
+    Args:
+        nodes: the nodes to change.
+        names: new names by old name. Other values keep their names.
+    """
+    for node in nodes:
+        for values in (node.input, node.output):
+            for index, name in enumerate(values):
+                values[index] = names.get(name, name)
+        for subgraph in subgraphs(node):
+            rename_values(subgraph.node, names)
+            rename_declared((*subgraph.initializer, *subgraph.value_info, *subgraph.output), names)
+
+
+def rename_declared(declarations: Iterable[Any], names: Mapping[str, str]) -> None:
+    """Renames constants and declarations of values, in place; ``names`` as for ``rename_values``."""
+    for each in declarations:
+        each.name = names.get(each.name, each.name)
 
 
 def add_node(

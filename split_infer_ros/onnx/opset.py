@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.nodes import has_plain_domain, small_integers
+from split_infer_ros.onnx.nodes import PLAIN_DOMAINS, copied, has_plain_domain, opset_of, small_integers
 
 if TYPE_CHECKING:
     import onnx
@@ -30,25 +30,20 @@ def with_opset(graph: OnnxGraph, version: int) -> OnnxGraph:
     Raises:
         ConfigurationError: the graph has operators, or options of operators, that this version lacks.
     """
-    import onnx
-
-    newer = max(each.version for each in graph.proto.opset_import if each.domain in ("", "ai.onnx"))
+    newer = opset_of(graph.proto)
     if newer <= version:
         return graph
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
+    proto = copied(graph.proto)
     constants = small_integers(proto.graph)
-    lacking = set()
-    for node in proto.graph.node:
-        if has_plain_domain(node) and not _rewrite(node, newer, version, constants):
-            lacking.add(str(node.op_type))
+    nodes = filter(has_plain_domain, proto.graph.node)
+    lacking = {str(node.op_type) for node in nodes if not _rewrite(node, newer, version, constants)}
     if lacking:
         raise ConfigurationError(
             f"{graph.name} uses {', '.join(sorted(lacking))} of ONNX's operators version {newer} in a way that version "
             f"{version} lacks."
         )
     for each in proto.opset_import:
-        if each.domain in ("", "ai.onnx"):
+        if each.domain in PLAIN_DOMAINS:
             each.version = version
     return OnnxGraph(graph.name, proto)
 

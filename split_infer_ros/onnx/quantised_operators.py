@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from split_infer_ros.onnx.graph import OnnxGraph
+from split_infer_ros.onnx.nodes import copied, replace_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -49,11 +50,6 @@ _REWRITTEN = {*_FIXED, "QuantizeLinear", "DequantizeLinear", "QLinearConcat", "Q
 _OWN_ATTRIBUTES = ("channels_last", "opset")  # attributes that ONNX's operators lack
 
 
-def has_quantised_operators(nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Returns whether any of the nodes has an operator that ``plain_nodes`` rewrites."""
-    return any(_rewriting(node) is not None for node in nodes)
-
-
 def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
     """Returns a graph with ONNX's own operators in place of ONNX Runtime's quantised ones; see ``plain_nodes``.
 
@@ -61,15 +57,11 @@ def with_plain_operators(graph: OnnxGraph) -> OnnxGraph:
     """
     if _REWRITTEN.isdisjoint(graph.operators):
         return graph
-    import onnx
-
     nodes = list(graph.proto.graph.node)
-    if not has_quantised_operators(nodes):
+    if all(_rewriting(node) is None for node in nodes):
         return graph
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
-    proto.graph.ClearField("node")
-    proto.graph.node.extend(plain_nodes(nodes))
+    proto = copied(graph.proto)
+    replace_nodes(proto.graph, plain_nodes(nodes))
     return OnnxGraph(graph.name, proto)
 
 
@@ -99,10 +91,7 @@ def _rewriting(node: onnx.NodeProto) -> Callable[[onnx.NodeProto], list[onnx.Nod
 
 
 def _as_onnx(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    import onnx
-
-    plain = onnx.NodeProto()
-    plain.CopyFrom(node)
+    plain = copied(node)
     plain.domain = ""
     return [plain]
 

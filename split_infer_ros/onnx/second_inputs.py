@@ -22,20 +22,9 @@ _SCORES = ("score", "conf", "confidence", "prob")
 _OVERLAPS = ("iou", "nms", "nms_iou", "iou_nms")
 _THRESHOLDS = ("_threshold", "_thresh", "_thres", "_thr")
 _COUNTS = (
-    "max_output_boxes_per_class",
-    "max_output_boxes",
-    "max_boxes",
-    "max_boxes_per_class",
-    "max_detections",
-    "max_detections_per_class",
-    "max_det",
-    "max_dets",
-    "max_num_detections",
-    "max_per_image",
-    "keep_top_k",
-    "keep_topk",
-    "top_k",
-    "topk",
+    *("max_output_boxes_per_class", "max_output_boxes", "max_boxes", "max_boxes_per_class", "max_per_image"),
+    *("max_detections", "max_detections_per_class", "max_det", "max_dets", "max_num_detections"),
+    *("keep_top_k", "keep_topk", "top_k", "topk"),
 )
 
 SUPPLIED = (
@@ -87,18 +76,16 @@ def filling_of(tensor: OnnxTensor, images: ImageForm, height: int, width: int) -
         height, width: the size of the images in pixels.
     """
     name, threshold = _plain(tensor.name), _threshold(_plain(tensor.name))
-    if name in _WIDTH_FIRST:
-        return _of_image(tensor, (width, height), (2,), images, f"the width and height of the input, {width} {height}")
-    if name in _HEIGHT_FIRST:
-        meaning = f"the height and width of the input, {height} {width}"
-        return _of_image(tensor, (height, width), (2,), images, meaning)
-    if name in _FACTORS:
-        return _of_image(tensor, (1.0,), (2,), images, "the scale 1")
-    if name in _IMAGE_FACTS:
-        meaning = f"the height, width and scale of the input, {height} {width} 1"
-        return _of_image(tensor, (height, width, 1.0), (3,), images, meaning)
-    if name in _MASKS:
-        return _of_image(tensor, (1.0,), (height, width), images, "ones: no pixel is padding")
+    of_image: tuple[tuple[Sequence[str], tuple[float, ...], tuple[int, ...], str], ...] = (
+        (_WIDTH_FIRST, (width, height), (2,), f"the width and height of the input, {width} {height}"),
+        (_HEIGHT_FIRST, (height, width), (2,), f"the height and width of the input, {height} {width}"),
+        (_FACTORS, (1.0,), (2,), "the scale 1"),
+        (_IMAGE_FACTS, (height, width, 1.0), (3,), f"the height, width and scale of the input, {height} {width} 1"),
+        (_MASKS, (1.0,), (height, width), "ones: no pixel is padding"),
+    )
+    for names, values, lengths, meaning in of_image:
+        if name in names:
+            return _of_image(tensor, values, lengths, images, meaning)
     if threshold is not None and is_floating(tensor.dtype):
         return _single(tensor, threshold)
     if name in _COUNTS and not is_floating(tensor.dtype):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from split_infer_ros.onnx.nodes import is_shape, subgraphs
+from split_infer_ros.onnx.nodes import copied, has_plain_domain, is_shape, replace_nodes, shape_span, subgraphs
+from split_infer_ros.onnx.parts import MAX_ELEMENTS
 
 if TYPE_CHECKING:
     import onnx
-
-MAX_ELEMENTS = 4096  # no shape depends on larger values
 
 Shapes = Mapping[str, tuple[int | None, ...]]
 
@@ -85,14 +84,12 @@ class ShapeValues:
         """Returns a copy of the model with computed values as constants."""
         import onnx
 
-        copied = onnx.ModelProto()
-        copied.CopyFrom(self._proto)
-        copied.graph.ClearField("node")
-        copied.graph.node.extend(node for index, node in enumerate(self._nodes) if index not in self._computed)
-        copied.graph.initializer.extend(
+        made = copied(self._proto)
+        replace_nodes(made.graph, (node for index, node in enumerate(self._nodes) if index not in self._computed))
+        made.graph.initializer.extend(
             onnx.numpy_helper.from_array(value, name) for name, value in self.computed().items()
         )
-        return copied
+        return made
 
     def _needed_nodes(self) -> list[int]:
         """Returns the indices of the nodes that compute shape-deciding values, in order."""
@@ -103,7 +100,7 @@ class ShapeValues:
         needed = []
         for index in reversed(range(len(self._nodes))):
             node = self._nodes[index]
-            is_computable = node.domain in ("", "ai.onnx") and not any(subgraphs(node))
+            is_computable = has_plain_domain(node) and not any(subgraphs(node))
             if is_computable and not wanted.isdisjoint(node.output):
                 needed.append(index)
                 wanted |= set() if is_shape(node) else set(map(str, node.input))
@@ -113,8 +110,7 @@ class ShapeValues:
         lengths = shapes.get(str(node.input[0]))
         if lengths is None or None in lengths:
             return None
-        span = {attribute.name: int(attribute.i) for attribute in node.attribute}
-        return [np.array(lengths[span.get("start") : span.get("end")], np.int64)]
+        return [np.array(lengths[shape_span(node)], np.int64)]
 
     def _run(self, node: onnx.NodeProto) -> list[Any] | None:
         """Runs a node. Returns None unless all inputs and results are known and small."""

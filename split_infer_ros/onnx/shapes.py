@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.host_arrays import DType
 from split_infer_ros.onnx.graph import OnnxGraph, dtype_of, shape_of
-from split_infer_ros.onnx.nodes import num_elements, used_values
+from split_infer_ros.onnx.nodes import replace_nodes
+from split_infer_ros.onnx.parts import without_weights
 from split_infer_ros.onnx.quantised_operators import plain_nodes
-from split_infer_ros.onnx.shape_values import MAX_ELEMENTS, ShapeValues
+from split_infer_ros.onnx.shape_values import ShapeValues
 
 if TYPE_CHECKING:
     import onnx
 
 BATCH = "batch"  # stands for the number of images in a shape
 MAX_ROUNDS = 32  # rounds of inference; each gets past one more value that shapes depend on
-_TWO_BATCHES = (2, 3)  # sizes that show which dimensions depend on the batch
+TWO_BATCHES = (2, 3)  # sizes that show which dimensions depend on the batch
 
 Dimension = int | str | None  # a length, ``BATCH``, or None for an unknown length
 
@@ -73,7 +72,7 @@ def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str,
     fixed = graph.inputs[0].shape[0]
     if fixed is not None:
         return {name: _with_batch(value, fixed) for name, value in infer_for(graph, (fixed, *image_shape)).items()}
-    first, second = (infer_for(graph, (size, *image_shape)) for size in _TWO_BATCHES)
+    first, second = (infer_for(graph, (size, *image_shape)) for size in TWO_BATCHES)
     return {
         name: _joined(value, second[name])
         for name, value in first.items()
@@ -83,19 +82,15 @@ def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str,
 
 def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, ValueShape]:
     """Infers the shapes of all values for images of one shape (N, C, H, W)."""
-    return _infer_with_values(graph, input_shape)[0]
+    return infer_with_values(graph, input_shape)[0]
 
 
 def accepts(graph: OnnxGraph, input_shape: tuple[int, ...]) -> bool:
     """Returns whether ONNX's inference finds no contradiction in a graph for images of one shape (N, C, H, W)."""
     import onnx
 
-    skeleton = _skeleton(graph.proto)
-    _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
-    for output in skeleton.graph.output:
-        output.type.tensor_type.ClearField("shape")
     try:
-        onnx.shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(_skeleton_for(graph, input_shape), strict_mode=True, data_prop=True)
     except Exception:  # inference errors have no common class
         return False
     return True
@@ -116,78 +111,9 @@ def infer_outputs(proto: onnx.ModelProto) -> None:
             output.type.tensor_type.shape.CopyFrom(tensor.shape)
 
 
-def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph:
-    """Returns a graph for images of one size. Constants replace the values that the graph computes from shapes.
-
-    If exactly one dimension of a Reshape's result is the batch, the Reshape gets a constant target with -1 there. Nodes
-    that no output needs are left out.
-
-    Args:
-        graph: a graph that takes any number of images. It is not changed.
-        image_shape: (C, H, W) of one image.
-    """
-    import onnx
-
-    (first, values), (second, others) = (_computed_for(graph, (size, *image_shape)) for size in _TWO_BATCHES)
-    constants = {
-        name: value for name, value in values.items() if name in others and np.array_equal(value, others[name])
-    }
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
-    proto.graph.ClearField("node")
-    for node in graph.proto.graph.node:
-        if node.output and all(name in constants for name in map(str, node.output) if name):
-            continue
-        added = proto.graph.node.add()
-        added.CopyFrom(node)
-        target = f"{node.output[0]}/target" if node.output else ""
-        shapes = [each.get(str(added.output[0]) if added.output else "") for each in (first, second)]
-        if node.op_type == "Reshape" and str(node.input[1]) in values and str(node.input[1]) not in constants:
-            lengths = _joined_lengths(*shapes)
-            if lengths is not None:
-                constants[target] = np.array(lengths, np.int64)
-                added.input[1] = target
-    _drop_unused(proto.graph)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
-    return OnnxGraph(graph.name, proto)
-
-
-def _drop_unused(graph: onnx.GraphProto) -> None:
-    """Drops the nodes that no output needs, in place. A converter of the graph then need not know their operators."""
-    needed = {str(each.name) for each in graph.output}
-    for index in reversed(range(len(graph.node))):
-        node = graph.node[index]
-        if needed.isdisjoint(node.output):
-            del graph.node[index]
-        else:
-            needed.update(used_values(node))
-
-
-def _joined_lengths(first: ValueShape | None, second: ValueShape | None) -> list[int] | None:
-    """Returns the lengths of a value, with -1 for the batch; None unless exactly one dimension is the batch."""
-    if first is None or second is None or not (first.is_known and second.is_known):
-        return None
-    pairs = list(zip(first.lengths, second.lengths, strict=True))
-    lengths = [-1 if one != other or one is None else one for one, other in pairs]
-    return lengths if lengths.count(-1) == 1 and 0 not in lengths else None
-
-
-def _computed_for(
-    graph: OnnxGraph, input_shape: tuple[int, ...]
-) -> tuple[dict[str, ValueShape], dict[str, np.ndarray[Any, Any]]]:
-    """Returns the shapes of all values for images of one shape, and all values that are computed from shapes."""
-    found, values = _infer_with_values(graph, input_shape)
-    while values.compute({name: value.lengths for name, value in found.items()}):
-        pass
-    return found, values.computed()
-
-
-def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[dict[str, ValueShape], ShapeValues]:
+def infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[dict[str, ValueShape], ShapeValues]:
     """Infers shapes. Returns the shapes, and the values that were computed on the way."""
-    skeleton = _skeleton(graph.proto)
-    _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
-    for output in skeleton.graph.output:
-        output.type.tensor_type.ClearField("shape")
+    skeleton = _skeleton_for(graph, input_shape)
     found = _infer(skeleton)
     values = ShapeValues(skeleton)
     names = {str(name) for node in skeleton.graph.node for name in node.output if name}
@@ -202,9 +128,20 @@ def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[
 def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a copy for inference: without large weights, and only with operators that ONNX's inference knows."""
     skeleton = without_weights(proto)
-    nodes = plain_nodes(skeleton.graph.node)
-    skeleton.graph.ClearField("node")
-    skeleton.graph.node.extend(nodes)
+    replace_nodes(skeleton.graph, plain_nodes(skeleton.graph.node))
+    return skeleton
+
+
+def _skeleton_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> onnx.ModelProto:
+    """Returns a copy of a graph's model for inference, which takes images of one shape and declares no other shape."""
+    import onnx
+
+    skeleton = _skeleton(graph.proto)
+    images = next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name)
+    kind = images.type.tensor_type.elem_type
+    images.CopyFrom(onnx.helper.make_tensor_value_info(images.name, kind, input_shape))
+    for output in skeleton.graph.output:
+        output.type.tensor_type.ClearField("shape")
     return skeleton
 
 
@@ -220,44 +157,16 @@ def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
         except Exception:
             inferred = proto
     values = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
-    found = {str(value.name): _read(value) for value in values if value.type.tensor_type.HasField("shape")}
-    constants = inferred.graph.initializer
-    return found | {
-        str(each.name): ValueShape(tuple(int(length) for length in each.dims), int(each.data_type))
-        for each in constants
+    tensors = {str(value.name): value.type.tensor_type for value in values}
+    found = {
+        name: ValueShape(shape_of(tensor), int(tensor.elem_type))
+        for name, tensor in tensors.items()
+        if tensor.HasField("shape")
     }
-
-
-def without_weights(proto: onnx.ModelProto, max_elements: int = MAX_ELEMENTS) -> onnx.ModelProto:
-    """Returns a copy of a model without inferred shapes. Constants over ``max_elements`` elements have no values."""
-    import onnx
-
-    copied = onnx.ModelProto(ir_version=proto.ir_version)
-    copied.opset_import.extend(proto.opset_import)
-    copied.functions.extend(proto.functions)
-    for field in ("node", "input", "output"):
-        getattr(copied.graph, field).extend(getattr(proto.graph, field))
-    copied.graph.name = proto.graph.name or "graph"
-    for weight in proto.graph.initializer:
-        tensor = copied.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
-        if num_elements(weight) <= max_elements:
-            tensor.CopyFrom(weight)
-    for sparse in proto.graph.sparse_initializer:
-        name, kind = sparse.values.name, sparse.values.data_type
-        copied.graph.initializer.add(name=name, data_type=kind, dims=sparse.dims)
-    return copied
-
-
-def _read(value: onnx.ValueInfoProto) -> ValueShape:
-    tensor = value.type.tensor_type
-    return ValueShape(shape_of(tensor), int(tensor.elem_type))
-
-
-def _set_shape(value: onnx.ValueInfoProto, lengths: tuple[int, ...]) -> None:
-    shape = value.type.tensor_type.shape
-    shape.ClearField("dim")
-    for length in lengths:
-        shape.dim.add(dim_value=length)
+    return found | {
+        str(each.name): ValueShape(tuple(map(int, each.dims)), int(each.data_type))
+        for each in inferred.graph.initializer
+    }
 
 
 def _with_batch(value: ValueShape, fixed: int) -> ValueShape:
@@ -268,10 +177,5 @@ def _with_batch(value: ValueShape, fixed: int) -> ValueShape:
 def _joined(first: ValueShape, second: ValueShape) -> ValueShape:
     """Joins the shapes of a value that were inferred for two batch sizes."""
     pairs = zip(first.dimensions, second.dimensions, strict=True)
-    return ValueShape(tuple(_joined_dimension(pair) for pair in pairs), first.element_type)
-
-
-def _joined_dimension(pair: tuple[Dimension, Dimension]) -> Dimension:
-    if pair == _TWO_BATCHES:
-        return BATCH
-    return pair[0] if pair[0] == pair[1] else None
+    dimensions = (BATCH if pair == TWO_BATCHES else pair[0] if pair[0] == pair[1] else None for pair in pairs)
+    return ValueShape(tuple(dimensions), first.element_type)

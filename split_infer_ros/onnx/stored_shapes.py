@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.shapes import ValueShape, infer_shapes
 from split_infer_ros.runtime.cache import cache_path, warn_if_not_kept
@@ -21,23 +19,13 @@ def stored_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> dict[str, V
         graph: the graph. Its first input takes the images.
         image_shape: (C, H, W) of an image.
     """
-    path = _path(graph, image_shape)
-    found = _read(path)
-    if found is None:
-        found = dict(infer_shapes(graph, image_shape))
-        with warn_if_not_kept(path, "shapes are inferred again at each start"):
-            write_json(path, {name: (value.dimensions, value.element_type) for name, value in found.items()})
-    return found
-
-
-def _path(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Path:
     import onnx
 
-    return cache_path("shapes", f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}", ".json")
-
-
-def _read(path: Path) -> dict[str, ValueShape] | None:
+    path = cache_path("shapes", f"{FORMAT} {onnx.__version__} {image_shape} {graph.digest}", ".json")
     values = read_json(path)
-    if values is None:
-        return None
-    return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values.items()}
+    if values is not None:
+        return {name: ValueShape(tuple(dimensions), kind) for name, (dimensions, kind) in values.items()}
+    found = dict(infer_shapes(graph, image_shape))
+    with warn_if_not_kept(path, "shapes are inferred again at each start"):
+        write_json(path, {name: (value.dimensions, value.element_type) for name, value in found.items()})
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx.nodes import has_plain_domain, used_values
+from split_infer_ros.onnx.nodes import copied, has_plain_domain, replace_nodes, used_values
 from split_infer_ros.onnx.shapes import infer_outputs
 
 if TYPE_CHECKING:
@@ -38,16 +38,11 @@ def unify(proto: onnx.ModelProto) -> None:
 
 
 def _make_weights(graph: onnx.GraphProto) -> None:
-    kept: list[onnx.NodeProto] = []
     outputs = {str(output.name) for output in graph.output}
-    for node in graph.node:
-        tensor = None if outputs.intersection(node.output) else _constant(node)
-        if tensor is None:
-            kept.append(node)
-        else:
-            graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        _replace_nodes(graph, kept)
+    made = [None if outputs.intersection(node.output) else _constant(node) for node in graph.node]
+    graph.initializer.extend(tensor for tensor in made if tensor is not None)
+    if any(tensor is not None for tensor in made):
+        replace_nodes(graph, [node for node, tensor in zip(graph.node, made, strict=True) if tensor is None])
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -58,8 +53,7 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
         return None
     (attribute,) = node.attribute
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(attribute.t)
+        tensor = copied(attribute.t)
         tensor.name = node.output[0]
         return tensor
     if attribute.name not in _VALUES:  # texts, or a sparse tensor
@@ -82,13 +76,4 @@ def _sort_nodes(graph: onnx.GraphProto) -> None:
         order = list(TopologicalSorter(sources).static_order())
     except CycleError:
         return
-    _replace_nodes(graph, [nodes[index] for index in order])
-
-
-def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    import onnx
-
-    copied = onnx.GraphProto()
-    copied.node.extend(nodes)
-    graph.ClearField("node")
-    graph.node.extend(copied.node)
+    replace_nodes(graph, [nodes[index] for index in order])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from split_infer_ros.onnx.nodes import is_shape, used_values
+from split_infer_ros.onnx.nodes import copied, is_shape, replace_nodes, used_values
 
 if TYPE_CHECKING:
     import onnx
@@ -31,9 +31,7 @@ def arrange(proto: onnx.ModelProto, crossings: Iterable[Sequence[str]]) -> None:
         needed = sorted(_needed(name, nodes, producers, placed))
         placed.update(needed)
         order += needed
-    ordered = [nodes[index] for index in order]
-    del proto.graph.node[:]
-    proto.graph.node.extend(ordered)
+    replace_nodes(proto.graph, (nodes[index] for index in order))
 
 
 def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int], placed: set[int]) -> set[int]:
@@ -50,8 +48,6 @@ def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int
 
 def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Returns the nodes. Copies of the quantisers whose results a node takes stand before the node."""
-    import onnx
-
     arranged: list[onnx.NodeProto] = []
     pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}  # by result: a quantiser and its dequantiser
     producers: dict[str, onnx.NodeProto] = {}
@@ -60,8 +56,7 @@ def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
         quantiser = producers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
         if quantiser is not None and quantiser.op_type == "QuantizeLinear":
             pairs[str(node.output[0])] = (quantiser, node)
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
+        own = copied(node)
         for index, name in enumerate(own.input):
             if name in pairs and is_shape(own):
                 own.input[index] = pairs[name][0].input[0]  # quantising changes no shape
@@ -75,11 +70,7 @@ def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto
 
 def _copies(pair: tuple[onnx.NodeProto, onnx.NodeProto], place: str) -> tuple[onnx.NodeProto, onnx.NodeProto]:
     """Returns copies of a quantiser and its dequantiser, named after the place where their result is used."""
-    import onnx
-
-    quantiser, back = onnx.NodeProto(), onnx.NodeProto()
-    quantiser.CopyFrom(pair[0])
-    back.CopyFrom(pair[1])
+    quantiser, back = map(copied, pair)
     quantiser.name, back.name = f"{place}/quantised", f"{place}/float"
     quantiser.output[0] = back.input[0] = quantiser.name
     back.output[0] = back.name

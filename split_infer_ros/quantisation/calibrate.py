@@ -11,7 +11,7 @@ import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.engines.precision_checks import has_vnni
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.onnx.graph import shape_of
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
@@ -84,8 +84,7 @@ def calibrate(proto: onnx.ModelProto, images: Iterable[Floats], *, count: int, i
                 ),
             )
     except Exception as error:  # NNCF and ONNX Runtime raise many types of errors
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {reason[:300]}.") from error
+        raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {first_line(error, 300)}.") from error
 
 
 def has_lopsided_activations(graph: onnx.GraphProto) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.exported_part import export
-from split_infer_ros.onnx.nodes import subgraphs
+from split_infer_ros.onnx.nodes import rename_declared, rename_values
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.split_points import INPUT
@@ -43,7 +42,10 @@ def exported_graph(model: SplitModel) -> onnx.ModelProto:
     proto: onnx.ModelProto = export(part, [images], name=traced.entry.name, engine=Engine.OPENVINO)
     names = {str(value.name): node.name for value, node in zip(proto.graph.output, kept, strict=True)}
     del proto.graph.output[len(outputs) :]
-    _rename(proto.graph, {name: f"exported/{name}" for name in _values_of(proto.graph)} | names)
+    graph_proto = proto.graph
+    renamed = {name: f"exported/{name}" for name in _values_of(graph_proto)} | names
+    rename_values(graph_proto.node, renamed)
+    rename_declared((*graph_proto.initializer, *graph_proto.value_info, *graph_proto.output), renamed)
     return proto
 
 
@@ -51,15 +53,3 @@ def _values_of(graph: onnx.GraphProto) -> set[str]:
     """Returns the names of all values of a graph except its inputs."""
     names = {str(name) for node in graph.node for name in node.output if name}
     return names | {str(tensor.name) for tensor in graph.initializer}
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Renames values in place, including their uses in subgraphs."""
-    for node in graph.node:
-        for values in (node.input, node.output):
-            for index, name in enumerate(values):
-                values[index] = names.get(name, name)
-        for subgraph in subgraphs(node):
-            _rename(subgraph, names)
-    for each in (*graph.initializer, *graph.value_info, *graph.output):
-        each.name = names.get(each.name, each.name)

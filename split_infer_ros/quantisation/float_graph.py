@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx.nodes import copied, opset_of
 from split_infer_ros.split.graph_network import GraphNetwork
 from split_infer_ros.split.model import SplitModel
 
@@ -49,11 +50,10 @@ def _check_weights(name: str, proto: onnx.ModelProto) -> None:
 
 
 def _copy_of(name: str, original: onnx.ModelProto) -> onnx.ModelProto:
-    import onnx
-    import onnx.version_converter
-
-    opset = next((each.version for each in original.opset_import if each.domain in ("", "ai.onnx")), 1)
+    opset = opset_of(original)
     if opset < MIN_OPSET:
+        import onnx.version_converter
+
         try:
             return onnx.version_converter.convert_version(original, MIN_OPSET)
         except Exception as error:  # the converter's errors have no common class
@@ -62,6 +62,4 @@ def _copy_of(name: str, original: onnx.ModelProto) -> onnx.ModelProto:
                 f"{name} cannot be quantised: it has operators of ONNX's opset {opset}, which cannot be "
                 f"converted to opset {MIN_OPSET} ({reason}). Export it with opset {MIN_OPSET} or later."
             ) from error
-    proto = onnx.ModelProto()
-    proto.CopyFrom(original)
-    return proto
+    return copied(original)

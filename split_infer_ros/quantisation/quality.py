@@ -74,11 +74,7 @@ class Quality:
 
 
 def detect(
-    model: SplitModel,
-    samples: Samples,
-    measure: str,
-    advance: Callable[[], object],
-    network: Partition | None = None,
+    model: SplitModel, samples: Samples, measure: str, advance: Callable[[], object], network: Partition | None = None
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
@@ -98,8 +94,7 @@ def detect(
         with inference_mode():
             outputs = network(image if model.takes_arrays else as_tensor(image))
             found = entry.detections_of(outputs, limits)[0]
-        boxes = entry.preprocess.to_source(found.boxes, *samples.size(index))
-        detections.append(Detections(boxes, found.scores, found.labels))
+        detections.append(entry.in_source(found, *samples.size(index)))
         advance()
     return detections
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,17 +81,21 @@ def quantise(
     measure = TOP_1 if is_classifier(model) else MAP
     truth = None if annotations is None else [test.annotation(index, annotations) for index in range(len(test))]
     whole = float_graph(model)
-    reference = _detect(model, test, measure, progress("float32", len(test)))
+
+    def found_by(computing: SplitModel, bar: str, network: Partition | None = None) -> list[Detections]:
+        with progress(bar, len(test)) as advance:
+            return detect(computing, test, measure, advance, network)
+
+    reference = found_by(model, "float32")
+    judge = partial(compare, reference, truth=truth, measure=measure, score_threshold=score_threshold)
     for scope in useful_scopes(whole.graph):
         proto = quantise_graph(model, whole, scope, calibration, count=len(calibration))
         quantised = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", proto))
         candidate = SplitModel(quantised)
-        found = _detect(candidate, test, measure, progress("int8", len(test)))
-        quality = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
+        quality = judge(found_by(candidate, "int8"))
         if quality.loss:
             network = make_executable(quantised.prepared.whole(), ExecutionConfig(engine=Engine.ONNXRUNTIME))
-            found = _detect(candidate, test, measure, progress("int8 in ONNX Runtime", len(test)), network)
-            same = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
+            same = judge(found_by(candidate, "int8 in ONNX Runtime", network))
             quality = replace(quality, elsewhere=same.agreement)
         yield Quantised(proto, scope, quality)
 
@@ -116,17 +121,6 @@ def quantise_graph(
     make_unsigned(proto)
     arrange(proto, [[spec.name for spec in point.tensors] for point in inner])
     return proto
-
-
-def _detect(
-    model: SplitModel,
-    samples: Samples,
-    measure: str,
-    bar: AbstractContextManager[Callable[[], object]],
-    network: Partition | None = None,
-) -> list[Detections]:
-    with bar as advance:
-        return detect(model, samples, measure, advance, network)
 
 
 def best_of(candidates: Iterator[Quantised]) -> Quantised:

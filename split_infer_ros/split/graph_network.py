@@ -16,8 +16,8 @@ from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.nodes import num_elements
+from split_infer_ros.onnx.parts import without_weights
 from split_infer_ros.onnx.prepared_graph import PreparedGraph
-from split_infer_ros.onnx.shapes import without_weights
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.manifest import Manifest
 from split_infer_ros.split.network import Network

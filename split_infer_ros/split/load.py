@@ -15,7 +15,8 @@ from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.named_weights import NamedWeights
-from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, parse_reading
+from split_infer_ros.models.onnx_json import parse_reading
+from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file
 from split_infer_ros.models.onnx_options import AUTO
 from split_infer_ros.models.shapes_file import NAME
 from split_infer_ros.models.weights_source import weights_source
@@ -142,7 +143,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, Built]:
 
 def _reader_of(found: Inspected) -> Callable[[OnnxFile], OutputReading]:
     """Returns the function that reads outputs as the inspection found out."""
-    return lambda file: parse_reading(file, found.reading)
+    return lambda file: parse_reading(file.graph, found.reading)
 
 
 def onnx_entry(

@@ -9,7 +9,8 @@ from pathlib import Path
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_models import OnnxFile, entry_of, read_onnx_file
+from split_infer_ros.models.onnx_json import entry_of
+from split_infer_ros.models.onnx_models import OnnxFile, read_onnx_file
 from split_infer_ros.models.shapes_file import as_shapes, is_shapes_file
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.files import content_digest

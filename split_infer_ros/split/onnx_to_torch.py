@@ -13,10 +13,10 @@ from split_infer_ros.engines.allowed_difference import allowed_difference
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry, outputs_of
+from split_infer_ros.onnx.constant_shapes import with_constant_shapes
 from split_infer_ros.onnx.conversion.inlining import ONNX_VALUE
 from split_infer_ros.onnx.conversion.to_torch import import_graph
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.shapes import with_constant_shapes
 from split_infer_ros.runtime.num_threads import tell_torch
 from split_infer_ros.split.export import tidy
 from split_infer_ros.split.model import SplitModel

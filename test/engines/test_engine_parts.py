@@ -233,13 +233,13 @@ def test_few_numbers_of_threads_have_a_session(make: MakePart, threads_of_made: 
 
 
 def test_other_numbers_of_threads_take_the_nearest_smaller_one() -> None:
-    held = PerThreadCount[str]()
-    for number, name in ((2, "two"), (3, "three"), (4, "four")):
-        assert held.find(number) is None, "there is room"
-        held.keep(number, name)
-    assert [held.find(number) for number in (2, 3, 4)] == ["two", "three", "four"]
-    assert held.find(8) == "four"
-    assert held.find(1) == "two", "all are larger"
+    made: list[int] = []
+    held = PerThreadCount(lambda number: made.append(number) or f"for {number}")
+    for _ in range(2):
+        assert [held.get(number) for number in (2, 3, 4)] == ["for 2", "for 3", "for 4"]
+    assert held.get(8) == "for 4"
+    assert held.get(1) == "for 2", "all are larger"
+    assert made == [2, 3, 4], "each was made once"
 
 
 def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> None:

@@ -23,7 +23,8 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.decoders.decode import MAX_ROUNDING, NO_CLASS
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.onnx_models import OnnxFile, parse_reading, write_reading
+from split_infer_ros.models.onnx_json import parse_reading, write_reading
+from split_infer_ros.models.onnx_models import OnnxFile
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.side_file import SideFile
@@ -319,4 +320,4 @@ def test_a_written_reading_is_read_as_it_was(decoder: str) -> None:
     outputs: dict[str, Shape] = TRIPLE if decoder != "auto" else YOLOV8
     file = OnnxFile("net.onnx", hollow(outputs), OnnxOptions(decoder=decoder))
     reading = file.recognise()
-    assert parse_reading(file, json.loads(json.dumps(write_reading(reading)))) == reading
+    assert parse_reading(file.graph, json.loads(json.dumps(write_reading(reading)))) == reading

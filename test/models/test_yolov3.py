@@ -56,7 +56,7 @@ def test_a_box_is_decoded_as_in_the_paper(
 ) -> None:
     raw = empty()
     put(raw, anchor_index(level, row, column, anchor), numbers, 0.9, 17, 0.8)
-    (found,) = yolov3.decode((raw,), Limits())
+    (found,) = yolov3.ENTRIES[0].decode((raw,), Limits())
     np.testing.assert_allclose(found.boxes, [box], rtol=0, atol=1e-3)
     assert found.scores.tolist() == pytest.approx([0.9 * 0.8])
     assert found.labels.tolist() == [17]
@@ -70,7 +70,7 @@ def test_classes_are_suppressed_separately() -> None:
     ):  # neighbouring cells
         put(raw, place, (2.0 if objectness > 0.85 else -2.0, 0, 0, 0), objectness, 3, 0.99)
     raw[0, anchor_index(0, 6, 6, 0), 5 + 4] = logit(0.7)
-    found, other = yolov3.decode((raw,), Limits())
+    found, other = yolov3.ENTRIES[0].decode((raw,), Limits())
     assert found.labels.tolist() == [3, 4]
     assert found.scores.tolist() == pytest.approx([0.9 * 0.99, 0.9 * 0.7])
     assert len(other) == 0

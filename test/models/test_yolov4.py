@@ -49,7 +49,7 @@ def test_a_box_is_decoded_as_in_darknet(
     level: int, row: int, column: int, anchor: int, numbers: tuple[float, ...], box: tuple[float, ...]
 ) -> None:
     raw = predictions_with(anchor_index(level, row, column, anchor), numbers, 17)
-    (found,) = yolov4.decode((raw,), Limits())
+    (found,) = yolov4.ENTRIES[0].decode((raw,), Limits())
     np.testing.assert_allclose(found.boxes, [box], rtol=0, atol=1e-3)
     assert found.labels.tolist() == [17]
 

@@ -13,8 +13,9 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_nets import IMAGE_SHAPE, attention, boxes_without_batch, branching, images, integers, reused, sized  # noqa: E402
 from small_graphs import graph_of  # noqa: E402
 
+from split_infer_ros.onnx.constant_shapes import with_constant_shapes  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx.shapes import BATCH, infer_for, infer_shapes, with_constant_shapes  # noqa: E402
+from split_infer_ros.onnx.shapes import BATCH, infer_for, infer_shapes  # noqa: E402
 
 helper = onnx.helper
 

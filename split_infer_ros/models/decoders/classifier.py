@@ -57,8 +57,7 @@ def _speaks_for(layout: OutputLayout, facts: OutputFacts) -> bool:
 
     Such an output has one row for each image, and is no embedding.
     """
-    (name,) = layout.outputs
-    output = facts.output(name)
+    output = facts.output_of(layout.scores)
     if layout.classes is None or not _is_of_image(output, layout.classes, facts):
         return False
     if facts.task:

@@ -53,19 +53,10 @@ class LayoutDecoder:
         places = {name: place for place, name in enumerate(names)}
         self._places = {name: places[name] for name in layout.outputs}
         self._encode = ENCODINGS[layout.encoding]
-        grid = layout.grid
-        places_and_sides = cells(height, width, grid.strides) if layout.encoding in CELL_ENCODINGS else (None, None)
-        self._geometry = BoxGeometry(
-            height,
-            width,
-            layout.range,
-            places=places_and_sides[0],
-            sides=places_and_sides[1],
-            offset=grid.offset,
-            bins=grid.bins,
-            anchors=read_anchors(Path(grid.anchors)) if layout.encoding is BoxEncoding.ANCHORS else None,
-            variances=grid.variances,
-        )
+        grid, encoding = layout.grid, layout.encoding
+        corners, sides = cells(height, width, grid.strides) if encoding in CELL_ENCODINGS else (None, None)
+        anchors = read_anchors(Path(grid.anchors)) if encoding is BoxEncoding.ANCHORS else None
+        self._geometry = BoxGeometry(height, width, layout.range, grid, corners, sides, anchors)
 
     def __call__(self, outputs: Sequence[Any], limits: Limits) -> list[Detections]:
         """Returns the detections of each image.
@@ -77,7 +68,7 @@ class LayoutDecoder:
         """
         if not self._places:
             return [Detections.empty() for _ in range(len(outputs[0]))]
-        arrays = {name: _as_float32(to_host(outputs[place])) for name, place in self._places.items()}
+        arrays = {name: to_host(outputs[place]) for name, place in self._places.items()}
         images = images_of(self.layout, arrays)
         if self.layout.boxes is None:
             return [self._whole_image(numbers_of(self.layout.scores, self.layout, image), limits) for image in images]
@@ -101,15 +92,11 @@ class LayoutDecoder:
         return select(scored, corners, layout.suppression, limits)
 
     def _whole_image(self, values: Floats, limits: Limits) -> Detections:
-        """Returns the best classes of an image, (1, classes), each as a detection that covers the model's input.
-
-        Unlike a detector's, a score that equals the threshold is kept.
-        """
+        """Returns the best classes of an image, (1, classes), each as a detection that covers the model's input."""
         scores = np.asarray(self._probabilities(values)[0], np.float32)
         order = np.argsort(-scores, kind="stable")[: limits.max_detections]
-        order = order[scores[order] >= limits.score_threshold]
-        boxes = np.tile(np.array([0, 0, self._geometry.width, self._geometry.height], np.float32), (len(order), 1))
-        return Detections(boxes, scores[order], order)
+        size = self._geometry.height, self._geometry.width
+        return Detections.of_classes(scores[order], order, size, limits)
 
     def _scored(self, image: dict[str, npt.NDArray[Any]], count: int, limits: Limits) -> Scored:
         """Returns the candidates of an image with scores above the threshold."""
@@ -186,11 +173,6 @@ def _above(scores: Floats, threshold: float, per_box: PerBox) -> tuple[Integers,
     best = scores.max(1) if len(scores) else np.zeros(0, np.float32)
     rows = np.flatnonzero(best > threshold)
     return rows, None, best[rows]
-
-
-def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns floats of 16 bits as float32, because products and places of boxes need its precision."""
-    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _classes(numbers: npt.NDArray[Any]) -> Integers:

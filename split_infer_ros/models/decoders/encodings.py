@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Floats, Integers
-from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, OutputLayout
+from split_infer_ros.models.decoders.layout import BoxEncoding, BoxRange, Grid, OutputLayout
 
 MAX_UNIT = 2.0  # the largest number of boxes on the scale 0..1, which may lie partly outside; in pixels, one is larger
 _MAX_LOGARITHM = 20.0  # of a size; with a larger one, the exponential is no real size and may be infinite
@@ -21,26 +21,20 @@ class BoxGeometry:
     Attributes:
         height, width: the size of the model's input in pixels.
         range: the scale of the numbers.
+        grid: the layout's cells or anchors.
         places: float32 (n, 2), x and y of the top left corner of each of the n cells, in cells; None without cells.
         sides: float32 (n, 1), the side of each cell in pixels; None without cells.
-        offset: the point of a cell from which the numbers of its box are measured. It is a number of cells to the right
-            of the cell's corner, and as many below it.
-        bins: the number of weights for each distance. The distance is the weighted mean of 0, 1, ... ``bins`` - 1
-            cells.
         anchors: float32 (n, 4), centre x, centre y, width and height of each anchor, on the scale of ``range``; None
             without anchors.
-        variances: two factors: of the offsets from an anchor's centre, and of the logarithms of sizes.
     """
 
     height: int
     width: int
     range: BoxRange
+    grid: Grid
     places: Floats | None = None
     sides: Floats | None = None
-    offset: float = 0.0
-    bins: int = 1
     anchors: Floats | None = None
-    variances: tuple[float, float] = (0.1, 0.2)
 
     def scaled(self, corners: Floats) -> Floats:
         """Converts the corners (m, 4) of m boxes from the scale of ``range`` to pixels of the input."""
@@ -72,49 +66,37 @@ def corners_of_centres(boxes: Floats) -> Floats:
     return np.concatenate((centres - halves, centres + halves), -1)
 
 
-def _corners(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(numbers)
-
-
-def _corners_yx(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(numbers[:, (1, 0, 3, 2)])
-
-
-def _centre_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
-    return geometry.scaled(corners_of_centres(numbers))
-
-
 def _corner_size(numbers: Floats, _: Integers, geometry: BoxGeometry) -> Floats:
     return geometry.scaled(np.concatenate((numbers[:, :2], numbers[:, :2] + numbers[:, 2:]), 1))
 
 
 def _cells(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
-    centres = (numbers[:, :2] + corners + geometry.offset) * sides
+    centres = (numbers[:, :2] + corners + geometry.grid.offset) * sides
     return corners_of_centres(np.concatenate((centres, _exp(numbers[:, 2:]) * sides), 1))
 
 
 def _sizes(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
-    distances = numbers[:, 2:] if numbers.shape[1] == 4 else geometry.offset
+    distances = numbers[:, 2:] if numbers.shape[1] == 4 else geometry.grid.offset
     return corners_of_centres(np.concatenate(((corners + distances) * sides, numbers[:, :2] * sides), 1))
 
 
 def _distances(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     corners, sides = geometry.cells_of(places)
-    centres = corners + geometry.offset
+    centres = corners + geometry.grid.offset
     return np.concatenate((centres - numbers[:, :2], centres + numbers[:, 2:]), 1) * sides
 
 
 def _distributions(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     """Reads a distance as the mean of whole numbers, weighted by a softmax (generalized focal loss)."""
-    weights = softmax(numbers.reshape(len(numbers), 4, geometry.bins), 2)
-    return _distances(weights @ np.arange(geometry.bins, dtype=np.float32), places, geometry)
+    weights = softmax(numbers.reshape(len(numbers), 4, geometry.grid.bins), 2)
+    return _distances(weights @ np.arange(geometry.grid.bins, dtype=np.float32), places, geometry)
 
 
 def _anchors(numbers: Floats, places: Integers, geometry: BoxGeometry) -> Floats:
     assert geometry.anchors is not None
-    anchors, (of_centre, of_size) = geometry.anchors[places], geometry.variances
+    anchors, (of_centre, of_size) = geometry.anchors[places], geometry.grid.variances
     centres = anchors[:, :2] + numbers[:, :2] * of_centre * anchors[:, 2:]
     sizes = anchors[:, 2:] * _exp(numbers[:, 2:] * of_size)
     return geometry.scaled(corners_of_centres(np.concatenate((centres, sizes), 1)))
@@ -132,9 +114,9 @@ def _exp(values: Floats) -> Floats:
 
 
 ENCODINGS: dict[BoxEncoding, Callable[[Floats, Integers, BoxGeometry], Floats]] = {
-    BoxEncoding.CORNERS: _corners,
-    BoxEncoding.CORNERS_YX: _corners_yx,
-    BoxEncoding.CENTRE_SIZE: _centre_size,
+    BoxEncoding.CORNERS: lambda numbers, _, geometry: geometry.scaled(numbers),
+    BoxEncoding.CORNERS_YX: lambda numbers, _, geometry: geometry.scaled(numbers[:, (1, 0, 3, 2)]),
+    BoxEncoding.CENTRE_SIZE: lambda numbers, _, geometry: geometry.scaled(corners_of_centres(numbers)),
     BoxEncoding.CORNER_SIZE: _corner_size,
     BoxEncoding.CELLS: _cells,
     BoxEncoding.SIZES: _sizes,

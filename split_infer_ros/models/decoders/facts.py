@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from split_infer_ros.buffers.host_arrays import is_floating
 from split_infer_ros.models.decoders.grids import count_cells
+from split_infer_ros.models.decoders.layout import Part
 from split_infer_ros.onnx.graph import OnnxGraph
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (4, 8, 16, 32, 64), (4, 8, 16), (8, 16), (16, 32))
@@ -84,9 +85,14 @@ class OutputFacts:
             found.append(Output(tensor.name, tuple(shape), not is_floating(tensor.dtype), values))
         return tuple(found)
 
-    def output(self, name: str) -> Output:
-        """Returns the output with this name."""
-        return next(output for output in self.outputs if output.name == name)
+    def output_of(self, part: Part | None) -> Output:
+        """Returns the output that holds a part of a layout, or the first one if several do."""
+        assert part is not None
+        return next(output for output in self.outputs if output.name == part.outputs[0])
+
+    def floats(self, rank: int) -> list[Output]:
+        """Returns the outputs of floating numbers that have this number of dimensions."""
+        return [output for output in self.outputs if output.rank == rank and not output.is_integer]
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -142,6 +148,20 @@ class OutputFacts:
 
     def __str__(self) -> str:
         return f"{self.graph.name} ({'; '.join(map(str, self.graph.outputs))})"
+
+
+def classes_of(length: int | None, others: int, facts: OutputFacts) -> int | None:
+    """Returns how many classes a box of ``length`` numbers has; 0 if that is impossible, None if it is not known.
+
+    Args:
+        length: how many numbers a box has; None if that is not known.
+        others: how many of them are no scores of classes.
+        facts: say how many classes have names.
+    """
+    classes = facts.classes if length is None else length - others
+    if classes is None:
+        return None
+    return classes if classes >= 1 and facts.classes in (None, classes) else 0
 
 
 def are_probabilities(values: npt.NDArray[Any] | None) -> bool:

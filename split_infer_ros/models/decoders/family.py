@@ -9,10 +9,6 @@ from split_infer_ros.models.decoders.facts import OutputFacts
 from split_infer_ros.models.decoders.layout import OutputLayout
 
 
-def _yes(layout: OutputLayout, facts: OutputFacts) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Models whose outputs have the same meaning.
@@ -31,7 +27,7 @@ class Family:
     reads: str
     find: Callable[[OutputFacts], Sequence[OutputLayout]]
     recipe: Callable[[OutputLayout, OutputFacts], str]
-    speaks_for: Callable[[OutputLayout, OutputFacts], bool] = _yes
+    speaks_for: Callable[[OutputLayout, OutputFacts], bool] = lambda layout, facts: True
 
 
 def always(recipe: str) -> Callable[[OutputLayout, OutputFacts], str]:

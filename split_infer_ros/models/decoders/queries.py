@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import permutations
+
 import numpy as np
 
 from split_infer_ros.models.decoders.encodings import is_unit, softmax
-from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, rows_sum_to_one
-from split_infer_ros.models.decoders.family import Family
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, classes_of, rows_sum_to_one
+from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import (
     Activation,
     Background,
@@ -29,29 +32,19 @@ _NAMES = ((RF_DETR, "labels"), ("logits", "pred_boxes"), ("pred_boxes", "pred_lo
 
 def _pairs(facts: OutputFacts) -> list[tuple[Output, Output]]:
     """Returns the pairs of outputs that can be boxes (N, n, 4) and logits (N, n, classes), by name or by length."""
-    outputs = [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
     pairs = [
         (boxes, logits)
-        for boxes in outputs
-        for logits in outputs
-        if boxes is not logits
-        and boxes.shape[2] in (4, None)
+        for boxes, logits in permutations(facts.floats(3), 2)
+        if boxes.shape[2] in (4, None)
         and (boxes.shape[1] == logits.shape[1] or None in (boxes.shape[1], logits.shape[1]))
     ]
     named = [pair for pair in pairs if pair[0].mentions(*_BOX_NAMES)]
     return named or pairs
 
 
-def _find_detr(facts: OutputFacts) -> list[OutputLayout]:
-    return [_layout("detr", boxes, logits, facts) for boxes, logits in _pairs(facts)]
-
-
-def _find_softmax(facts: OutputFacts) -> list[OutputLayout]:
-    return [
-        layout
-        for boxes, logits in _pairs(facts)
-        if (layout := _layout("detr_softmax", boxes, logits, facts)).classes is None or layout.classes > 0
-    ]
+def _find_detr(name: str, facts: OutputFacts) -> list[OutputLayout]:
+    layouts = [_layout(name, boxes, logits, facts) for boxes, logits in _pairs(facts)]
+    return [layout for layout in layouts if layout.classes != 0]
 
 
 def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> OutputLayout:
@@ -75,7 +68,7 @@ def _layout(name: str, boxes: Output, logits: Output, facts: OutputFacts) -> Out
 
 def _speaks_for_queries(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether names or values show that this is a DETR, and its last class is what the layout says."""
-    boxes, logits = (facts.output(part.outputs[0]) for part in layout.parts[:2])
+    boxes, logits = map(facts.output_of, layout.parts[:2])
     names = sorted((boxes.name, logits.name))
     if not any(names == sorted(each) for each in _NAMES):
         count = boxes.shape[1]
@@ -109,20 +102,18 @@ def _has_background(boxes: Output, logits: Output, facts: OutputFacts) -> bool |
 
 
 def _find_rtdetr(facts: OutputFacts) -> list[OutputLayout]:
-    found = []
-    for output in facts.outputs:
-        length = output.shape[2] if output.rank == 3 and not output.is_integer else 0
-        classes = facts.classes if length is None else length - 4
-        if classes is not None and classes >= 1 and facts.classes in (None, classes):
-            found.append(_single("rtdetr", output, Part((output.name,), 4, None), None, classes))
-    return found
+    return [
+        _single("rtdetr", output, Part((output.name,), 4, None), None, classes)
+        for output in facts.floats(3)
+        if (classes := classes_of(output.shape[2], 4, facts))
+    ]
 
 
 def _find_selected_queries(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _single("rtdetr_end_to_end", output, Part(name, 4, 5), Part(name, 5, 6), facts.classes)
-        for output in facts.outputs
-        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+        for output in facts.floats(3)
+        if output.shape[2] in (6, None) and (name := (output.name,))
     ]
 
 
@@ -140,7 +131,7 @@ def _single(name: str, output: Output, scores: Part, labels: Part | None, classe
 
 
 def _speaks_for_rtdetr(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = facts.output(layout.scores.outputs[0])
+    output = facts.output_of(layout.scores)
     length, count = output.shape[2], output.shape[1]
     if facts.is_rtdetr:
         is_selected = layout.labels is not None
@@ -161,25 +152,27 @@ def _recipe_of_detr(layout: OutputLayout, facts: OutputFacts) -> str:
     return "stretch_imagenet" if is_normalised else "stretch_smooth"
 
 
-def _recipe_of_rtdetr(layout: OutputLayout, facts: OutputFacts) -> str:
-    return "stretch"
-
-
 FAMILIES = (
-    Family("detr", "logits (N, n, classes) and boxes (N, n, 4)", _find_detr, _recipe_of_detr, _speaks_for_queries),
     Family(
-        "detr_softmax",
-        "logits (N, n, classes + 1) and boxes (N, n, 4)",
-        _find_softmax,
+        "detr",
+        "logits (N, n, classes) and boxes (N, n, 4)",
+        partial(_find_detr, "detr"),
         _recipe_of_detr,
         _speaks_for_queries,
     ),
-    Family("rtdetr", "(N, n, 4 + classes) with boxes in 0..1", _find_rtdetr, _recipe_of_rtdetr, _speaks_for_rtdetr),
+    Family(
+        "detr_softmax",
+        "logits (N, n, classes + 1) and boxes (N, n, 4)",
+        partial(_find_detr, "detr_softmax"),
+        _recipe_of_detr,
+        _speaks_for_queries,
+    ),
+    Family("rtdetr", "(N, n, 4 + classes) with boxes in 0..1", _find_rtdetr, always("stretch"), _speaks_for_rtdetr),
     Family(
         "rtdetr_end_to_end",
         "(N, n, 6) with boxes in 0..1, score, class",
         _find_selected_queries,
-        _recipe_of_rtdetr,
+        always("stretch"),
         _speaks_for_rtdetr,
     ),
 )

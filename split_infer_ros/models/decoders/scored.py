@@ -5,6 +5,9 @@ There may also be two such outputs for each level.
 
 from __future__ import annotations
 
+import math
+from itertools import permutations, product
+
 import numpy as np
 
 from split_infer_ros.models.decoders.encodings import is_unit
@@ -35,12 +38,11 @@ def _find_scored(facts: OutputFacts) -> list[OutputLayout]:
     """Finds boxes (N, n, 4) or (N, n, 1, 4), and scores (N, n, classes)."""
     found = []
     floats = [output for output in facts.outputs if not output.is_integer]
-    for boxes in floats:
-        is_flat = boxes.rank == 3 or (boxes.rank == 4 and boxes.shape[2] == 1)
-        for scores in floats if is_flat and boxes.shape[-1] == 4 else ():
-            if scores is not boxes and scores.rank == 3 and _same(scores.shape[1], boxes.shape[1]):
-                found.append(_scored(boxes, scores, facts))
-    named = [layout for layout in found if layout.boxes and facts.output(layout.boxes.outputs[0]).mentions("box")]
+    for boxes, scores in permutations(floats, 2):
+        are_boxes = boxes.shape[-1:] == (4,) and (boxes.rank == 3 or (boxes.rank == 4 and boxes.shape[2] == 1))
+        if are_boxes and scores.rank == 3 and len({scores.shape[1], boxes.shape[1]} - {None}) < 2:
+            found.append(_scored(boxes, scores, facts))
+    named = [layout for layout in found if facts.output_of(layout.boxes).mentions("box")]
     return named or found
 
 
@@ -73,8 +75,7 @@ def _background(scores: Output, facts: OutputFacts) -> Background:
 
 
 def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
-    assert layout.boxes is not None
-    boxes = facts.output(layout.boxes.outputs[0])
+    boxes = facts.output_of(layout.boxes)
     if boxes.mentions(TENSORFLOW):
         return False  # TensorFlow's boxes before it selects among them
     count = boxes.shape[1]
@@ -85,18 +86,13 @@ def _speaks_for_scored(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_levels(facts: OutputFacts) -> list[OutputLayout]:
     """Finds PicoDet's and NanoDet's outputs: scores and distributions for each level, as rows or as maps."""
-    found = []
-    for reg_max in REG_MAX:
-        for rows in (Arrangement.ROWS, Arrangement.MAPS):
-            layout = _levels(facts, rows, reg_max + 1)
-            if layout is not None:
-                found.append(layout)
-    return found
+    kinds = product(REG_MAX, (Arrangement.ROWS, Arrangement.MAPS))
+    return [layout for reg_max, rows in kinds if (layout := _levels(facts, rows, reg_max + 1)) is not None]
 
 
 def _levels(facts: OutputFacts, rows: Arrangement, bins: int) -> OutputLayout | None:
     axis, rank = (2, 3) if rows is Arrangement.ROWS else (1, 4)
-    outputs = [output for output in facts.outputs if output.rank == rank and not output.is_integer]
+    outputs = facts.floats(rank)
     boxes = [output for output in outputs if output.shape[axis] == 4 * bins]
     scores = [output for output in outputs if output.shape[axis] not in (4 * bins, None)]
     classes = {output.shape[axis] for output in scores}
@@ -126,17 +122,13 @@ def _levels(facts: OutputFacts, rows: Arrangement, bins: int) -> OutputLayout | 
 
 def _cells(output: Output, rows: Arrangement) -> int | None:
     lengths = output.shape[1:2] if rows is Arrangement.ROWS else output.shape[2:]
-    count = 1
-    for length in lengths:
-        if length is None:
-            return None
-        count *= length
-    return count
+    known = [length for length in lengths if length is not None]
+    return math.prod(known) if len(known) == len(lengths) else None
 
 
 def _find_centernet(facts: OutputFacts) -> list[OutputLayout]:
     """Finds a heat map (N, classes, h, w), sizes (N, 2, h, w) and perhaps distances of centres (N, 2, h, w)."""
-    maps = [output for output in facts.outputs if output.rank == 4 and not output.is_integer]
+    maps = facts.floats(4)
     stride = next((each for each in HEAT_MAP_STRIDES if all(_is_map(output, facts, each) for output in maps)), None)
     heat = [output for output in maps if output.shape[1] != 2 or output.mentions("hm", "heat")]
     pairs = [output for output in maps if output not in heat]
@@ -169,17 +161,12 @@ def _is_map(output: Output, facts: OutputFacts, stride: int) -> bool:
     return output.shape[2:] == (-(-facts.height // stride), -(-facts.width // stride))
 
 
-def _same(first: int | None, second: int | None) -> bool:
-    return first == second or first is None or second is None
-
-
 def _recipe_of_scored(layout: OutputLayout, facts: OutputFacts) -> str:
     """Returns the pre-processing. Networks that give 0..1 were trained on stretched images.
 
     If they have a background class as well, their grey values lie around 0.
     """
-    assert layout.boxes is not None
-    values = facts.output(layout.boxes.outputs[0]).values
+    values = facts.output_of(layout.boxes).values
     if values is not None and is_unit(values) and layout.background is not Background.NONE:
         return "stretch,rgb,0..255,mean=127/127/127,std=128/128/128"
     return "stretch" if values is not None and is_unit(values) else "letterbox"

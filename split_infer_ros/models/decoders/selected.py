@@ -27,8 +27,8 @@ _STRETCHED, _CORNER, _OF_TENSORFLOW = "stretch_imagenet", "letterbox_corner", "s
 def _find_end_to_end(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("end_to_end", Part(name, 0, 4), Part(name, 4, 5), Part(name, 5, 6), facts)
-        for output in facts.outputs
-        if output.rank == 3 and not output.is_integer and output.shape[2] in (6, None) and (name := (output.name,))
+        for output in facts.floats(3)
+        if output.shape[2] in (6, None) and (name := (output.name,))
     ]
 
 
@@ -39,7 +39,7 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
         return True
     if facts.task == "detect" and facts.classes is not None and facts.outputs[0].shape[1] == 4 + facts.classes:
         return False
-    _, count, length = _output(layout, facts).shape
+    _, count, length = facts.output_of(layout.boxes).shape
     if length is None:
         return False
     return count is None or (count <= MAX_SELECTED and not facts.strides_of(count) and not facts.strides_of(count, 3))
@@ -48,14 +48,14 @@ def _speaks_for_end_to_end(layout: OutputLayout, facts: OutputFacts) -> bool:
 def _find_yolov7(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("yolov7", Part(name, 1, 5), Part(name, 6, 7), Part(name, 5, 6), facts)
-        for output in facts.outputs
-        if output.rank == 2 and not output.is_integer and output.shape[1] == 7 and (name := (output.name,))
+        for output in facts.floats(2)
+        if output.shape[1] == 7 and (name := (output.name,))
     ]
 
 
 def _speaks_for_yolov7(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the boxes of all images follow each other, so that the first length is no batch."""
-    output = _output(layout, facts)
+    output = facts.output_of(layout.boxes)
     if output.values is not None and output.values.any():
         return are_rows_of_yolov7(output.values)
     return not has_batch_in_front(output.name, facts)
@@ -95,12 +95,11 @@ def _first_dimension(value: object) -> str | None:
 
 def _find_paddle(facts: OutputFacts) -> list[OutputLayout]:
     """Finds Paddle's multi-class suppression: class, score and corners, (n, 6), and the boxes of each image, (N,)."""
-    rows = [output for output in facts.outputs if output.rank == 2 and output.shape[1] == 6 and not output.is_integer]
-    counts = [output for output in facts.outputs if output.rank == 1 and output.is_integer]
+    has_counts = any(output.rank == 1 and output.is_integer for output in facts.outputs)
     return [
         _layout("paddle", Part(name, 2, 6), Part(name, 1, 2), Part(name, 0, 1), facts)
-        for output in rows
-        if counts and (name := (output.name,))
+        for output in facts.floats(2)
+        if has_counts and output.shape[1] == 6 and (name := (output.name,))
     ]
 
 
@@ -115,18 +114,11 @@ def _find_torchvision(facts: OutputFacts) -> list[OutputLayout]:
         if len({boxes.shape[-2], labels.shape[-1], scores.shape[-1]} - {None}) > 1:
             continue
         layout = _layout("torchvision", Part((boxes.name,)), Part((scores.name,)), Part((labels.name,)), facts)
-        found.append(_as_tensorflow(layout) if _is_tensorflow(boxes) else layout)
+        # TensorFlow has rows before columns, in 0..1, and classes from 1. EfficientNMS's names are the same for pixels.
+        if boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values)):
+            layout = replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
+        found.append(layout)
     return found
-
-
-def _is_tensorflow(boxes: Output) -> bool:
-    """Whether boxes are TensorFlow's. EfficientNMS uses the same names, but gives pixels."""
-    return boxes.mentions(TENSORFLOW) and (boxes.values is None or is_unit(boxes.values))
-
-
-def _as_tensorflow(layout: OutputLayout) -> OutputLayout:
-    """Returns the layout as TensorFlow has it: rows before columns, in 0..1, and classes from 1."""
-    return replace(layout, encoding=BoxEncoding.CORNERS_YX, range=BoxRange.UNIT, first_class=1)
 
 
 def _are_labels(labels: Output, scores: Output) -> bool:
@@ -137,7 +129,7 @@ def _are_labels(labels: Output, scores: Output) -> bool:
 def _speaks_for_triple(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the order of a box's numbers is known. In a square input, values do not show it."""
     is_combined = any(output.mentions(_COMBINED) for output in facts.outputs)
-    return _output(layout, facts).mentions(TENSORFLOW) or not is_combined
+    return facts.output_of(layout.boxes).mentions(TENSORFLOW) or not is_combined
 
 
 def _find_counted(facts: OutputFacts) -> list[OutputLayout]:
@@ -169,19 +161,8 @@ def _find_dets(facts: OutputFacts) -> list[OutputLayout]:
 
 def _layout(name: str, boxes: Part, scores: Part, labels: Part, facts: OutputFacts) -> OutputLayout:
     return OutputLayout(
-        name,
-        boxes,
-        scores,
-        labels=labels,
-        range=BoxRange.AUTO,
-        suppression=Suppression.NONE,
-        classes=facts.classes,
+        name, boxes, scores, labels=labels, range=BoxRange.AUTO, suppression=Suppression.NONE, classes=facts.classes
     )
-
-
-def _output(layout: OutputLayout, facts: OutputFacts) -> Output:
-    assert layout.boxes is not None
-    return facts.output(layout.boxes.outputs[0])
 
 
 def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
@@ -190,7 +171,7 @@ def _recipe_of_torchvision(layout: OutputLayout, facts: OutputFacts) -> str:
         return _OF_TENSORFLOW
     if any(_SIZES in name for name in facts.inputs):
         return "stretch_smooth"  # RT-DETR and its kin
-    values = _output(layout, facts).values
+    values = facts.output_of(layout.boxes).values
     return _STRETCHED if values is not None and is_unit(values) else _CORNER
 
 
@@ -200,19 +181,9 @@ def _recipe_of_counted(layout: OutputLayout, facts: OutputFacts) -> str:
 
 FAMILIES = (
     Family(
-        "end_to_end",
-        "(N, n, 6): corners, score, class",
-        _find_end_to_end,
-        always("letterbox"),
-        _speaks_for_end_to_end,
+        "end_to_end", "(N, n, 6): corners, score, class", _find_end_to_end, always("letterbox"), _speaks_for_end_to_end
     ),
-    Family(
-        "yolov7",
-        "(n, 7): image, corners, class, score",
-        _find_yolov7,
-        always("letterbox"),
-        _speaks_for_yolov7,
-    ),
+    Family("yolov7", "(n, 7): image, corners, class, score", _find_yolov7, always("letterbox"), _speaks_for_yolov7),
     Family("paddle", "(n, 6): class, score, corners; and counts (N,)", _find_paddle, always(_STRETCHED)),
     Family(
         "torchvision",

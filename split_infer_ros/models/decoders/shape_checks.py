@@ -45,24 +45,16 @@ def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
         raise ConfigurationError(
             f"{where} has centres and encoding {layout.encoding.value}; centres belong to encoding sizes."
         )
-    counts = {}
-    for part in layout.parts:
-        if part is layout.counts:
-            continue
-        counts[str(part)] = [_boxes_and_numbers(shapes[name], layout) for name in part.outputs]
     wanted = numbers_of_box(layout)
-    for _, numbers in counts[str(layout.boxes)]:
-        taken = _length(layout.boxes, numbers)
+    for name in layout.boxes.outputs:
+        taken = _length(layout.boxes, _boxes_and_numbers(shapes[name], layout)[1])
         if taken is not None and taken != wanted:
             raise ConfigurationError(
                 f"{where} takes the boxes from {layout.boxes}, which has {taken} numbers for each box; encoding "
                 f"{layout.encoding.value} needs {wanted} ({facts})."
             )
-    totals = {}
-    for text, parts in counts.items():
-        known = [number for number, _ in parts if number is not None]
-        if len(known) == len(parts):
-            totals[text] = sum(known)
+    of_boxes = [part for part in layout.parts if part is not layout.counts]
+    totals = {str(part): n for part in of_boxes if (n := _num_boxes(part, layout, shapes)) is not None}
     if len(set(totals.values())) > 1:
         raise ConfigurationError(
             f"{where} takes numbers of different boxes: {', '.join(f'{text} of {n}' for text, n in totals.items())} "
@@ -80,9 +72,12 @@ def check_shapes(layout: OutputLayout, facts: OutputFacts, where: str) -> None:
 
 def count_boxes(layout: OutputLayout, facts: OutputFacts) -> int | None:
     """Returns how many boxes an image has; None if the shapes do not say."""
-    shapes = _shapes(layout, facts)
-    parts = () if layout.boxes is None else layout.boxes.outputs
-    counts = [_boxes_and_numbers(shapes[name], layout)[0] for name in parts]
+    return 0 if layout.boxes is None else _num_boxes(layout.boxes, layout, _shapes(layout, facts))
+
+
+def _num_boxes(part: Part, layout: OutputLayout, shapes: Shapes) -> int | None:
+    """Returns how many boxes of an image the outputs of a part have; None if the shapes do not say."""
+    counts = [_boxes_and_numbers(shapes[name], layout)[0] for name in part.outputs]
     return None if None in counts else sum(count for count in counts if count is not None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities
+from split_infer_ros.models.decoders.facts import Output, OutputFacts, are_probabilities, classes_of
 from split_infer_ros.models.decoders.family import Family, always
 from split_infer_ros.models.decoders.layout import Arrangement, BoxEncoding, BoxRange, Grid, OutputLayout, Part
 
@@ -18,21 +18,6 @@ REG_MAX = (7, 15)  # the largest distance of a distribution, in cells
 
 YOLOX_NAME, YOLOV6_NAME = "output", "outputs"  # what their exporters call the only output
 
-_LETTERBOX, _YOLOX = "letterbox", "yolox"
-
-
-def _boxes_of(facts: OutputFacts) -> list[Output]:
-    """Returns the outputs (N, ..., ...) of floating numbers."""
-    return [output for output in facts.outputs if output.rank == 3 and not output.is_integer]
-
-
-def _classes(length: int | None, others: int, facts: OutputFacts) -> int | None:
-    """Returns how many classes a box of ``length`` numbers has; 0 if that is impossible, None if it is not known."""
-    classes = facts.classes if length is None else length - others
-    if classes is None:
-        return None
-    return classes if classes >= 1 and facts.classes in (None, classes) else 0
-
 
 def _range_of(facts: OutputFacts) -> BoxRange:
     """Returns the scale of boxes: pixels, or either scale if the metadata says that the file is a detector."""
@@ -42,16 +27,16 @@ def _range_of(facts: OutputFacts) -> BoxRange:
 
 def _find_yolov8(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
+    for output in facts.floats(3):
         for rows, length in ((Arrangement.COLUMNS, output.shape[1]), (Arrangement.ROWS, output.shape[2])):
-            classes = _classes(length, 4, facts)
+            classes = classes_of(length, 4, facts)
             if classes:
                 found.append(_layout("yolov8", output, classes, rows=rows, scores=4, range=_range_of(facts)))
     return found
 
 
 def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     first, second = output.shape[1:]
     count, length = (second, first) if layout.rows is Arrangement.COLUMNS else (first, second)
     if facts.is_rtdetr or facts.suppresses_itself or (facts.classes is None and _has_angle(layout, facts)):
@@ -70,7 +55,7 @@ def _speaks_for_yolov8(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the last score is the angle of a rotated box: it is high for most boxes, and all other scores are not."""
-    values = _output_of(layout, facts).values
+    values = facts.output_of(layout.scores).values
     if values is None or layout.classes == 1 or not values.size:
         return False
     scores = values[0, 4:].T if layout.rows is Arrangement.COLUMNS else values[0, :, 4:]
@@ -80,7 +65,7 @@ def _has_angle(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _has_objectness(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether rows of numbers belong to another family, in which the first score is an objectness."""
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     if layout.classes in (ROTATED, POSED, COCO + 1):
         return True
     if layout.classes == COCO:
@@ -99,8 +84,8 @@ def _is_one_per_cell(count: int | None, length: int | None, facts: OutputFacts) 
 def _find_yolov5(facts: OutputFacts) -> list[OutputLayout]:
     return [
         _layout("yolov5", output, classes, scores=5, range=_range_of(facts))
-        for output in _boxes_of(facts)
-        if (classes := _classes(output.shape[2], 5, facts))
+        for output in facts.floats(3)
+        if (classes := classes_of(output.shape[2], 5, facts))
     ]
 
 
@@ -109,7 +94,7 @@ def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
         return False
     if "stride" in facts.metadata and facts.classes is not None:
         return True  # its exporter writes names and stride; YOLOX's writes nothing
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     count = output.shape[1]
     if facts.classes is None and layout.classes in (ANGLES + ROTATED - 1, ANGLES + ROTATED):
         return False
@@ -124,8 +109,8 @@ def _speaks_for_yolov5(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_yolox(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
-        classes, strides = _classes(output.shape[2], 5, facts), facts.strides_of(output.shape[1])
+    for output in facts.floats(3):
+        classes, strides = classes_of(output.shape[2], 5, facts), facts.strides_of(output.shape[1])
         if not classes or (output.shape[1] is not None and not strides):
             continue
         if "Exp" in facts.operators:  # the graph brings boxes to pixels itself
@@ -136,7 +121,7 @@ def _find_yolox(facts: OutputFacts) -> list[OutputLayout]:
 
 
 def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
-    output = _output_of(layout, facts)
+    output = facts.output_of(layout.scores)
     if facts.is_ultralytics or facts.suppresses_itself or "stride" in facts.metadata:
         return False
     if (layout.encoding is not BoxEncoding.CELLS) != ("Exp" in facts.operators):
@@ -150,10 +135,10 @@ def _speaks_for_yolox(layout: OutputLayout, facts: OutputFacts) -> bool:
 
 def _find_nanodet(facts: OutputFacts) -> list[OutputLayout]:
     found = []
-    for output in _boxes_of(facts):
+    for output in facts.floats(3):
         for reg_max in REG_MAX:
             numbers = 4 * (reg_max + 1)
-            strides, classes = facts.strides_of(output.shape[1]), _classes(output.shape[2], numbers, facts)
+            strides, classes = facts.strides_of(output.shape[1]), classes_of(output.shape[2], numbers, facts)
             if strides and classes:
                 # NanoDet-Plus has four levels, and distances from the corners of the cells.
                 grid = Grid(strides, 0.0 if len(strides) == 4 else 0.5, reg_max + 1)
@@ -168,7 +153,7 @@ def _speaks_for_nanodet(layout: OutputLayout, facts: OutputFacts) -> bool:
     """Whether the numbers behind the scores are no probabilities, in any block of 32 numbers."""
     if facts.is_ultralytics:
         return False
-    values = _output_of(layout, facts).values
+    values = facts.output_of(layout.scores).values
     if values is None:
         return facts.classes is not None or layout.classes == COCO
     assert layout.classes is not None
@@ -202,17 +187,12 @@ def _layout(
     )
 
 
-def _output_of(layout: OutputLayout, facts: OutputFacts) -> Output:
-    (name,) = layout.outputs
-    return facts.output(name)
-
-
 FAMILIES = (
     Family(
-        "yolov8", "(N, 4 + classes, n) or (N, n, 4 + classes)", _find_yolov8, always(_LETTERBOX), _speaks_for_yolov8
+        "yolov8", "(N, 4 + classes, n) or (N, n, 4 + classes)", _find_yolov8, always("letterbox"), _speaks_for_yolov8
     ),
-    Family("yolov5", "(N, n, 5 + classes)", _find_yolov5, always(_LETTERBOX), _speaks_for_yolov5),
-    Family("yolox", "(N, n, 5 + classes) with one box a cell", _find_yolox, always(_YOLOX), _speaks_for_yolox),
+    Family("yolov5", "(N, n, 5 + classes)", _find_yolov5, always("letterbox"), _speaks_for_yolov5),
+    Family("yolox", "(N, n, 5 + classes) with one box a cell", _find_yolox, always("yolox"), _speaks_for_yolox),
     Family(
         "nanodet",
         "(N, n, classes + 32) with one box a cell",

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.host_arrays import is_floating, torch_dtype
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.errors import first_line
 from split_infer_ros.telemetry.machine import package_version
 from split_infer_ros.torch_graphs.module_state import state_of
 
@@ -55,8 +56,7 @@ def export_program(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> Any:
             assert program is not None
             return program
         except Exception as error:  # torch's exporters raise many types of errors
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise ExportError(reason) from error
+            raise ExportError(first_line(error, None)) from error
 
 
 def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:

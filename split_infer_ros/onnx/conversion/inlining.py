@@ -7,7 +7,8 @@ GPU, each reading waits for the device. This module traces them with the options
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Inliner(OwnThreadTracer):
             return forward(*args, **kwargs)
         if mapping.outputs[0].startswith(OUTPUT):
             return args[0]
-        last = self._last_node()
+        last = next(iter(reversed(self.graph.nodes)))
         outputs: list[Any] = []
         if self._is_known_expansion(module, mapping.outputs[0]):
             outputs = [self._expanded(args[0], mapping.outputs[0])]
@@ -93,7 +94,7 @@ class Inliner(OwnThreadTracer):
         if not outputs or not all(isinstance(each, (fx.Proxy, Tensor)) for each in outputs):
             called = self.create_proxy("call_module", self.path_of_module(module), args, kwargs)
             outputs = _outputs(called, len(mapping.outputs))
-        for node in _nodes_behind(last):
+        for node in takewhile(lambda node: node is not last, reversed(self.graph.nodes)):
             node.meta[ONNX_VALUE] = mapping.outputs[0]
         known = [self._known(value, name) for value, name in zip(outputs, mapping.outputs, strict=False)]
         return known if len(known) > 1 else known[0]
@@ -137,10 +138,6 @@ class Inliner(OwnThreadTracer):
         if known is not None and known.dimensions[:1] == (BATCH,):
             self._batched.add(value.node)
         return _KnownProxy(value.node, self, known)
-
-    def _last_node(self) -> fx.Node:
-        nodes: Iterable[fx.Node] = reversed(self.graph.nodes)
-        return next(iter(nodes))
 
 
 class _KnownProxy(fx.Proxy):
@@ -200,13 +197,6 @@ def _outputs(result: Any, count: int) -> list[Any]:
     if isinstance(result, (tuple, list)):
         return list(result[:count])
     return [result[index] for index in range(count)] if count > 1 and result is not None else [result]
-
-
-def _nodes_behind(node: fx.Node) -> Iterator[fx.Node]:
-    node = node.next
-    while node.op != "root":
-        yield node
-        node = node.next
 
 
 def join_silu(root: nn.Module, graph: fx.Graph) -> None:

@@ -12,7 +12,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx.conversion.grid_sample import add_missing_operators
 from split_infer_ros.onnx.conversion.inlining import OUTPUT, Inliner
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.nodes import small_integers
+from split_infer_ros.onnx.nodes import add_node, copied, small_integers
 from split_infer_ros.onnx.opset import with_opset
 from split_infer_ros.onnx.shapes import ValueShape
 from split_infer_ros.runtime.optional_packages import import_package
@@ -80,10 +80,7 @@ def _for_library(graph: OnnxGraph) -> Any:
     inputs at the end of a node are removed, because onnx2torch looks for a value with the empty name. ``allowzero`` is
     removed, because onnx2torch refuses it. torch's exporter always writes it, but only empty tensors need it.
     """
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)  # a copy, because onnx2torch changes its argument
+    proto = copied(graph.proto)  # a copy, because onnx2torch changes its argument
     constants = small_integers(proto.graph)
     for node in proto.graph.node:
         while node.input and not node.input[-1]:
@@ -93,8 +90,7 @@ def _for_library(graph: OnnxGraph) -> Any:
                 node.attribute.remove(attribute)
     for number, output in enumerate(proto.graph.output):
         given = f"{OUTPUT}/{number}"
-        proto.graph.node.append(onnx.helper.make_node("Identity", [output.name], [given], name=given))
-        output.name = given
+        output.name = add_node(proto.graph, "Identity", [output.name], given)
     return proto
 
 

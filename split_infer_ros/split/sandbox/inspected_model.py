@@ -12,7 +12,8 @@ from split_infer_ros.errors import ConfigurationError, SplitInferError, first_li
 from split_infer_ros.models.decoders.recognition import OutputReading
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
-from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file, write_reading
+from split_infer_ros.models.onnx_json import write_reading
+from split_infer_ros.models.onnx_models import OnnxFile, is_onnx_file
 from split_infer_ros.models.user_names import is_user_model
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.runtime.device import CPU

@@ -34,7 +34,8 @@ COUNT = 60  # cells of both maps
 ANCHORS = np.random.default_rng(9).uniform(1, 30, (COUNT, 4)).astype(np.float32)
 VARIANCES = (0.1, 0.2)
 PLACES, SIDES = cells(HEIGHT, WIDTH, STRIDES)
-GEOMETRY = BoxGeometry(HEIGHT, WIDTH, BoxRange.PIXELS, PLACES, SIDES, OFFSET, BINS, ANCHORS, VARIANCES)
+GRID = Grid(offset=OFFSET, bins=BINS, variances=VARIANCES)
+GEOMETRY = BoxGeometry(HEIGHT, WIDTH, BoxRange.PIXELS, GRID, PLACES, SIDES, ANCHORS)
 Box = tuple[float, float, float, float]
 
 

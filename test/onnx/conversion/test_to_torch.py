@@ -18,10 +18,11 @@ from onnx_nets import IMAGE_SHAPE, assert_near, chunks, exported, filters, image
 from small_graphs import graph_of  # noqa: E402
 
 from split_infer_ros.errors import ConfigurationError  # noqa: E402
+from split_infer_ros.onnx.constant_shapes import with_constant_shapes  # noqa: E402
 from split_infer_ros.onnx.conversion.grid_sample import add_missing_operators  # noqa: E402
 from split_infer_ros.onnx.conversion.to_torch import import_graph  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx.shapes import infer_shapes, with_constant_shapes  # noqa: E402
+from split_infer_ros.onnx.shapes import infer_shapes  # noqa: E402
 
 
 def imported(graph: OnnxGraph) -> fx.GraphModule:
