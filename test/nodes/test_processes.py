@@ -20,7 +20,7 @@ from split_infer_ros.msg import FeatureHandle, PipelineStats
 from split_infer_ros.nodes.process import PROFILE_VARIABLES, TRANSPORTS_VARIABLE
 
 SMALL = ("-p", "width:=64", "-p", "height:=48")
-QUICK, ON_TORCH = (*LIGHT, *SMALL), ("-p", "weights:=none", *SMALL)
+QUICK, ON_TORCH = (*LIGHT, *SMALL), ("-p", "weights:=none", "-p", "engine:=torch", *SMALL)
 
 
 class Machine:
