@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from simulated_gpu import copies
 from simulated_gpu.tensors import GpuTensor
@@ -22,7 +21,6 @@ aten = torch.ops.aten
 _EMPTY = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 _UNSUPPORTED = {aten.set_, aten.resize_, aten._resize_output_}
-_RESULTS: dict[Any, tuple[list[Any], TreeSpec]] = {}  # see ``_results``
 
 
 class Simulation(TorchDispatchMode):
@@ -63,7 +61,8 @@ def _kind(func: Any) -> _Kind:
 
 def dispatch(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs an operator of torch as on a machine with this GPU, and returns its result."""
-    on_gpu = any(isinstance(each, GpuTensor) for each in _tensors_of((*args, *kwargs.values())))
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    on_gpu = any(isinstance(each, GpuTensor) for each in tensors)
     target = kwargs.get("device")
     to_gpu = target is not None and torch.device(target).type == "cuda"
     to_gpu = to_gpu or any(isinstance(each, torch.device) and each.type == "cuda" for each in args)
@@ -105,13 +104,14 @@ def _on_host(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
                 return found
         if not kind.is_view:
             for index, each in [*enumerate(args), *kwargs.items()]:
-                for tensor in _tensors_of((each,)):
-                    gpu.host_touches(tensor, index in kind.written)
+                for tensor in tree_flatten(each)[0]:
+                    if isinstance(tensor, Tensor):
+                        gpu.host_touches(tensor, index in kind.written)
     return func(*args, **kwargs)
 
 
 def _view(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    base = next(each for each in _tensors_of((*args, *kwargs.values())) if isinstance(each, GpuTensor))
+    base = next(each for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor))
     with torch._C._DisableTorchDispatch():
         found = func(*_plain(args), **_plain(kwargs))
 
@@ -151,11 +151,11 @@ def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
 def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
     """Gives an operator to the current stream. Its results exist at once, and are filled when the work is done."""
     args, kwargs = _snapshot(gpu, args), _snapshot(gpu, kwargs)
-    gpu.kernels.add((func, *(each.dtype for each in _tensors_of((*args, *kwargs.values())))))
+    gpu.kernels.add((func, *(each.dtype for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor))))
     touched = []
     written: list[GpuTensor] = []
     for index, each in [*enumerate(args), *kwargs.items()]:
-        for tensor in _tensors_of((each,)):
+        for tensor in tree_flatten(each)[0]:
             if isinstance(tensor, GpuTensor):
                 touched.append((tensor.plain, index in kind.written))
                 written += [tensor] if index in kind.written else []
@@ -163,7 +163,7 @@ def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
     if written:
         gpu.launch(gpu.current, lambda: func(*plain_args, **plain_kwargs), touched)
         return written[0] if len(func._schema.returns) == 1 else tuple(written)
-    flat, spec = _results(func, args, kwargs)
+    flat, spec = tree_flatten(func(*_meta(args), **_meta(kwargs)))
     made = [empty(gpu, each) if isinstance(each, Tensor) else each for each in flat]
     outputs = [each.plain for each in made if isinstance(each, GpuTensor)]
     if func.overloadpacket not in _EMPTY:
@@ -180,8 +180,7 @@ def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
 def _with_values(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs an operator whose result's size depends on values. torch waits for such an operator."""
     gpu.forbid(f"{func} waits for values")
-    tensors = _tensors_of((*args, *kwargs.values()))
-    touched = [(each.plain, False) for each in tensors if isinstance(each, GpuTensor)]
+    touched = [(each.plain, False) for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor)]
     gpu.launch(gpu.current, lambda: None, touched)
     gpu.wait_for(gpu.current)
     with torch._C._DisableTorchDispatch():
@@ -201,15 +200,15 @@ def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
         if not isinstance(args[0], GpuTensor):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         return
-    for each in _tensors_of((*args, *kwargs.values())):
-        if not isinstance(each, GpuTensor) and each.dim() and each.device.type == "cpu":
+    for each in tree_flatten((args, kwargs))[0]:
+        if isinstance(each, Tensor) and not isinstance(each, GpuTensor) and each.dim() and each.device.type == "cpu":
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
                 f"({func})"
             )
 
 
-def _snapshot(gpu: Gpu, given: Any) -> Any:
+def _snapshot(gpu: Gpu, tree: Any) -> Any:
     """Reads scalars on the CPU when work is given, and not when it is done."""
 
     def read(each: Any) -> Any:
@@ -218,19 +217,19 @@ def _snapshot(gpu: Gpu, given: Any) -> Any:
             return each.clone()
         return each
 
-    return _changed(given, read)
+    return tree_map(read, tree)
 
 
-def _plain(given: Any) -> Any:
+def _plain(tree: Any) -> Any:
     def plain(each: Any) -> Any:
         if isinstance(each, GpuTensor):
             return each.plain
         return torch.device("cpu") if isinstance(each, torch.device) and each.type == "cuda" else each
 
-    return _changed(given, plain)
+    return tree_map(plain, tree)
 
 
-def _meta(given: Any) -> Any:
+def _meta(tree: Any) -> Any:
     def meta(each: Any) -> Any:
         if isinstance(each, Tensor):
             return torch.empty_strided(each.size(), each.stride(), dtype=each.dtype, device="meta")
@@ -238,52 +237,4 @@ def _meta(given: Any) -> Any:
             return None
         return torch.device("meta") if isinstance(each, torch.device) else each
 
-    return _changed(given, meta)
-
-
-def _results(func: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
-    """Returns an operator's results as a flat list, with a tensor on torch's ``meta`` device for each tensor.
-
-    They depend on sizes, strides, dtypes and plain values alone. They are kept, because torch takes long to find them.
-    """
-    key: Any = func, *map(_facts, args), *((name, _facts(each)) for name, each in kwargs.items())
-    try:
-        found = _RESULTS.get(key)
-    except TypeError:  # a value that cannot be hashed
-        return tree_flatten(func(*_meta(args), **_meta(kwargs)))
-    if found is None:
-        found = _RESULTS[key] = tree_flatten(func(*_meta(args), **_meta(kwargs)))
-    return found
-
-
-def _facts(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.size(), value.stride(), value.dtype
-    if isinstance(value, (list, tuple)):
-        return type(value), *map(_facts, value)
-    return (type(value), None if isinstance(value, torch.Generator) else value)  # 1, 1.0 and True are equal
-
-
-def _changed(given: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns the arguments of an operator, a tuple or a dictionary, with each value changed, also those in lists.
-
-    torch's own functions for this also look for other containers, and take most of the time of a small operator.
-    """
-
-    def changed(value: Any) -> Any:
-        return type(value)(map(change, value)) if type(value) in (list, tuple) else change(value)
-
-    if isinstance(given, dict):
-        return {name: changed(value) for name, value in given.items()}
-    return tuple(map(changed, given))
-
-
-def _tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """Returns the tensors among the arguments of an operator, also those in lists."""
-    found = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [each for each in value if isinstance(each, Tensor)]
-    return found
+    return tree_map(meta, tree)
