@@ -123,6 +123,7 @@ def nothing_kept(request: pytest.FixtureRequest) -> Iterator[None]:
         if getattr(kept, "__module__", "") == request.module.__name__ and hasattr(kept, "cache_clear"):
             kept.cache_clear()
     gc.collect()
+    gc.freeze()  # what is left stays, such as modules that were imported late
     trim()
 
 

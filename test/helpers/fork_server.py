@@ -22,7 +22,6 @@ from split_infer_ros.nodes import backbone, head, process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 mains = {"backbone": backbone.main, "head": head.main}
-segment.FOLDER = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
 model = load_model(ModelSpec("shapes", "none"))
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -32,7 +31,7 @@ def start_on_signal(nodes):
     signal.sigwait({signal.SIGUSR1})
     start_nodes(nodes)
 for line in sys.stdin:
-    name, log, paused, arguments = json.loads(line)
+    name, log, folder, paused, arguments, variables = json.loads(line)
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -41,6 +40,9 @@ for line in sys.stdin:
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         if paused:
             process.start_nodes = start_on_signal
+        segment.FOLDER = pathlib.Path(folder)
+        os.environ.clear()
+        os.environ.update(variables)
         sys.argv = [name, *arguments]
         code = mains[name]()
         sys.stdout.flush()
@@ -87,20 +89,57 @@ class NodeProcess:
         wait_until(lambda: not self.runs, f"the end of {self.pid}: {self.printed}", START_S)
 
 
+class Forker:
+    """A process that has imported everything, which takes seconds. All tests of a file can share it.
+
+    It takes no part in ROS, so each node that it forks starts ROS as a new process does.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Forker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def fork(self, executable: str, log: Path, folder: Path, paused: bool, arguments: list[str]) -> int:
+        """Forks a node that gets the environment variables of this process. Returns the node's process id.
+
+        Args:
+            executable: ``backbone`` or ``head``.
+            log: the file to which the node's output is added.
+            folder: the folder for the node's own shared memory.
+            paused: whether the node waits for SIGUSR1 before it configures itself.
+            arguments: the node's arguments.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        command = executable, str(log), str(folder), paused, arguments, dict(os.environ)
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
 class ForkServer:
     """Forks nodes. Leaving the context kills those that still run, and removes the files that Fast DDS kept of them.
 
     Args:
         folder: the folder for the nodes' own shared memory, in place of /dev/shm.
+        forker: the process that forks them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forker: Forker) -> None:
         self._own_segments = shared_memory_of(os.getpid())
         self._node_segments: set[Path] = set()
+        self._shared_memory, self._forker = folder, forker
         self._folder = tempfile.TemporaryDirectory()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
         self._nodes: list[NodeProcess] = []
 
     def __enter__(self) -> ForkServer:
@@ -111,8 +150,6 @@ class ForkServer:
     ) -> None:
         for node in self._nodes:
             self.kill(node)
-        self._process.kill()
-        self._process.communicate()
         for path in self._node_segments:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}_el").unlink(missing_ok=True)
@@ -138,11 +175,7 @@ class ForkServer:
             arguments += ["-r", f"__ns:={namespace}"]
         for key, value in parameters.items():
             arguments += ["-p", f"{key}:={value}"]
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([executable, str(log), paused, arguments]) + "\n")
-        self._process.stdin.flush()
-        self._nodes.append(NodeProcess(int(self._process.stdout.readline()), log))
+        self._nodes.append(NodeProcess(self._forker.fork(executable, log, self._shared_memory, paused, arguments), log))
         return self._nodes[-1]
 
     def kill(self, node: NodeProcess) -> None:

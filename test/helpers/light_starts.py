@@ -42,6 +42,10 @@ class WatchedModules:
         """Lets each of the processes write down the modules that it has imported now."""
         (self.folder / "look").touch()
 
+    def begin_again(self) -> None:
+        """Lets processes that start from now on wait for another ``ask``."""
+        (self.folder / "look").unlink()
+
     def imported(self, process: int, names: Sequence[str] = HEAVY) -> list[str] | None:
         """Returns which of the modules ``names`` a process has imported; None if the process has not answered yet.
 

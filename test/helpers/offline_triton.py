@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 
 THREADS_PER_WARP = 32
 ONE, SIXTEENS, ANY = "1", "multiple of 16", "any"
+_RESOURCES: dict[str, tuple[int, int]] = {}  # the registers and spilled bytes of the kernels of this process, by hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ def _compiled(function: Any, kernel: Any, target: int) -> Compiled:
             types[param.name] = kind[1:]
         elif not param.is_constexpr and (place in constants or kind.startswith("i")):
             numbers[param.name] = ONE if place in constants else SIXTEENS if source.attrs.get((place,)) else ANY
-    registers, spilled_bytes = _resources(kernel)
+    if kernel.hash not in _RESOURCES:  # one launch may run a kernel many times, and a program reads what it needs
+        _RESOURCES[kernel.hash] = _resources(kernel)
+    registers, spilled_bytes = _RESOURCES[kernel.hash]
     return Compiled(
         kernel=function.fn.__name__,
         hash=kernel.hash,

@@ -17,6 +17,11 @@ import psutil
 from ament_index_python.packages import get_package_prefix
 from ros_support import START_S, wait_until
 
+from split_infer_ros.engines.engine import Engine
+
+LIGHT = ("-p", "engine:=onnxruntime") if Engine.ONNXRUNTIME.is_installed else ("-p", "weights:=none")
+"""ROS arguments with which backbone and head start soonest: without torch, whose import takes seconds, if they can."""
+
 END_S = 20.0  # how long a process may take to end by itself before it is killed
 
 

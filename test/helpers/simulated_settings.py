@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import HealthCheck, Phase, settings
+from simulated_gpu import Gpu
 
 
 def drawn(count: int) -> settings:
@@ -17,3 +20,11 @@ def drawn(count: int) -> settings:
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
+
+
+def gpu_of(seed: int, *case: object) -> Gpu:
+    """Returns a simulated GPU whose order of work depends on a drawn number, and on the parameters of the test.
+
+    So each case of a test tries other orders, although all cases draw the same numbers.
+    """
+    return Gpu(Random(f"{seed} {case}").randrange)

@@ -21,6 +21,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import num_cores
 
 if TYPE_CHECKING:
+    from fork_server import Forker
     from rclpy.context import Context
 
 
@@ -53,3 +54,12 @@ def context(ros_domain: int) -> Iterator[Context]:
     rclpy.init(context=found, domain_id=ros_domain)
     yield found
     rclpy.try_shutdown(context=found)
+
+
+@pytest.fixture(scope="module")
+def forker(model: SplitModel) -> Iterator[Forker]:
+    """A process that forks nodes for all tests of a file."""
+    from fork_server import Forker
+
+    with Forker() as found:
+        yield found

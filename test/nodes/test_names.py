@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
-from ros_processes import Process
+from ros_processes import LIGHT, Process
 from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import PipelineReport
 
-QUICK = ("--ros-args", "-p", "weights:=none", "-p", "width:=64", "-p", "height:=48", "-p", "rate_hz:=10.0")
+QUICK = ("--ros-args", *LIGHT, "-p", "width:=64", "-p", "height:=48", "-p", "rate_hz:=10.0")
 pytestmark = pytest.mark.timeout(4 * START_S)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 import rclpy
-from ros_processes import Process
+from ros_processes import LIGHT, Process
 from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -19,7 +19,8 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.msg import FeatureHandle, PipelineStats
 from split_infer_ros.nodes.process import PROFILE_VARIABLES, TRANSPORTS_VARIABLE
 
-QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
+SMALL = ("-p", "width:=64", "-p", "height:=48")
+QUICK, ON_TORCH = (*LIGHT, *SMALL), ("-p", "weights:=none", "-p", "engine:=torch", *SMALL)
 
 
 class Machine:
@@ -63,11 +64,13 @@ def machine(ros_domain: int) -> Iterator[Machine]:
     found.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "arguments"), [(signal.SIGINT, ON_TORCH), (signal.SIGTERM, QUICK), (signal.SIGHUP, QUICK)]
+)
+def test_signal_ends_a_running_pipeline(machine: Machine, number: int, arguments: tuple[str, ...]) -> None:
     ignored = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored, which a process hands down
     try:
-        process = machine.start("pipeline", *QUICK)
+        process = machine.start("pipeline", *arguments)
     finally:
         signal.signal(number, ignored)
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
@@ -89,7 +92,7 @@ MOMENTS: dict[str, Callable[[Process], bool]] = {
 def test_signal_ends_a_process_at_any_moment_of_its_start(
     ros_domain: int, name: str, reached: Callable[[Process], bool]
 ) -> None:
-    with Process("pipeline", "--ros-args", *QUICK) as process:
+    with Process("pipeline", "--ros-args", *ON_TORCH) as process:
         wait_until(partial(reached, process), name, START_S)
         process.send(signal.SIGTERM)
         assert process.wait() == 0, process.printed
@@ -111,9 +114,9 @@ def test_repeated_signals_are_harmless(machine: Machine) -> None:
 
 def test_each_node_runs_alone(machine: Machine) -> None:
     """All four run at once. Without a head in its process, the backbone drops its frames as ``no_head``."""
-    machine.start("camera", "-p", "width:=64", "-p", "height:=48")
-    machine.start("backbone", "-p", "weights:=none")
-    machine.start("head", "-p", "weights:=none")
+    machine.start("camera", *SMALL)
+    machine.start("backbone", *LIGHT)
+    machine.start("head", *LIGHT)
     machine.start("stats")
     for name in ("camera", "backbone", "head", "stats"):
         wait_until(lambda name=name: machine.client.state(name) == "active", f"{name} to be active", START_S)
@@ -190,7 +193,7 @@ def test_transports_that_the_user_names_are_used(
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "OFF")
     if transports:
         monkeypatch.setenv(TRANSPORTS_VARIABLE, transports)
-    backbone = machine.start("backbone", "-p", "weights:=none")
+    backbone = machine.start("backbone", *LIGHT)
     backbone.wait_until_printed("split at")
     backbone.record_segments()
     assert bool(backbone.segments) == has_shared_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rclpy.context import Context
-from ros_processes import Footprint, Process
+from ros_processes import LIGHT, Footprint, Process
 from ros_support import START_S, Client
 
 ROUNDS = 50
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_lifecycle_rounds_leak_nothing(context: Context, transport: str) -> None:
-    arguments = ["-p", "weights:=none", "-p", "autostart:=false", "-p", f"transport:={transport}"]
+    arguments = [*LIGHT, "-p", "autostart:=false", "-p", f"transport:={transport}"]
     arguments += ["-p", "pool_slots:=64", "-p", "source:=none"]
     client = Client(context)
     try:

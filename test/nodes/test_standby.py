@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from fork_server import ForkServer, NodeProcess
+from fork_server import Forker, ForkServer, NodeProcess
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -33,11 +33,11 @@ pytestmark = [pytest.mark.timeout(4 * START_S), pytest.mark.kills_nodes]
 class HeadGroup:
     """A backbone, its heads and a camera, with all messages that they publish."""
 
-    def __init__(self, domain: int, folder: Path, transport: str) -> None:
+    def __init__(self, domain: int, folder: Path, forker: Forker, transport: str) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.client = Client(self.context)
-        self.fork_server = ForkServer(folder)
+        self.fork_server = ForkServer(folder, forker)
         self._transport = transport
         self.detections, self.diagnostics, self.reports = Received(), Received(), Received()
         for message, topic, receive in (
@@ -123,9 +123,9 @@ class HeadGroup:
 
 
 @pytest.fixture(params=OTHER_PROCESS)
-def group(request: pytest.FixtureRequest, ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeadGroup]:
+def group(request: pytest.FixtureRequest, ros_domain: int, forker: Forker) -> Iterator[HeadGroup]:
     with tempfile.TemporaryDirectory(dir=segments.FOLDER) as folder:
-        found = HeadGroup(ros_domain, Path(folder), request.param)
+        found = HeadGroup(ros_domain, Path(folder), forker, request.param)
         found.transport = request.param  # type: ignore[attr-defined]
         yield found
         found.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from builtin_interfaces.msg import Time
-from fork_server import ForkServer
+from fork_server import Forker, ForkServer
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_pipeline import Pipeline
@@ -211,11 +211,13 @@ def test_tenant_with_another_model_needs_another_head(context: Context, folder: 
 
 
 @transports
-def test_killed_head_costs_only_its_own_tenants_frames(context: Context, folder: Path, transport: str) -> None:
+def test_killed_head_costs_only_its_own_tenants_frames(
+    context: Context, folder: Path, forker: Forker, transport: str
+) -> None:
     names = ("left", "right")
     plain = {f"tenant.{name}.weights": "none" for name in names}
     shapes = dict.fromkeys(names, "shapes")
-    with ForkServer(folder) as fork_server, Cameras(context, shapes, transport=transport, **plain) as cameras:
+    with ForkServer(folder, forker) as fork_server, Cameras(context, shapes, transport=transport, **plain) as cameras:
 
         def start(name: str) -> Any:
             namespace = f"{cameras.pipeline.namespace}/{name}"

@@ -23,12 +23,12 @@ import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from domains import own_domain
-from fork_server import ForkServer, NodeProcess
+from fork_server import Forker, ForkServer, NodeProcess
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from ros_pipeline import Pipeline
-from ros_processes import Footprint
+from ros_processes import LIGHT, Footprint
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from torch import Tensor
@@ -82,8 +82,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def fork_server(ros_domain: int, folder: Path) -> Iterator[ForkServer]:
-    with ForkServer(folder) as found:
+def fork_server(ros_domain: int, folder: Path, forker: Forker) -> Iterator[ForkServer]:
+    with ForkServer(folder, forker) as found:
         yield found
 
 
@@ -337,14 +337,17 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
     assert segment_names() == set()
 
 
-def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
+def kill_in_a_domain_of_their_own(
+    kill: Callable[..., None], folder: Path, forker: Forker, transport: str, kills: int
+) -> None:
     """Kills nodes in a domain of its own, within the 20 s after which Fast DDS drops the first dead one.
 
     While Fast DDS does so, a process that is creating its publishers may hang, probably in Fast DDS (see its issue
     6502).
     """
     context = Context()
-    with own_domain(f"{kill.__name__} {transport}", kills=True) as domain, ForkServer(folder) as fork_server:
+    name = f"{kill.__name__} {transport}"
+    with own_domain(name, kills=True) as domain, ForkServer(folder, forker) as fork_server:
         rclpy.init(context=context, domain_id=domain)
         client = Client(context)
         try:
@@ -355,19 +358,19 @@ def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, trans
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_stream_survives_killed_heads(folder: Path, transport: str) -> None:
-    kill_in_a_domain_of_their_own(kill_heads, folder, transport, KILLS[transport])
+def test_stream_survives_killed_heads(folder: Path, forker: Forker, transport: str) -> None:
+    kill_in_a_domain_of_their_own(kill_heads, folder, forker, transport, KILLS[transport])
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_head_survives_killed_backbones(folder: Path, transport: str) -> None:
-    kill_in_a_domain_of_their_own(kill_backbones, folder, transport, KILLS[transport])
+def test_head_survives_killed_backbones(folder: Path, forker: Forker, transport: str) -> None:
+    kill_in_a_domain_of_their_own(kill_backbones, folder, forker, transport, KILLS[transport])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
-def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
+def test_survives_five_hundred_kills(folder: Path, forker: Forker, kill: Callable[..., None]) -> None:
     """Each group of kills has a domain and a process of its own.
 
     A camera whose process has seen a hundred or two backbones die no longer reaches a new one. The cause is unknown.
@@ -375,7 +378,7 @@ def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) ->
     fork = multiprocessing.get_context("fork")
     begin = time.monotonic()
     for done in range(GROUP, FIVE_HUNDRED + 1, GROUP):
-        arguments = kill, folder, "shared_memory", GROUP
+        arguments = kill, folder, forker, "shared_memory", GROUP
         group = fork.Process(target=kill_in_a_domain_of_their_own, args=arguments)
         group.start()
         group.join()
@@ -624,7 +627,7 @@ def test_failed_allocation_gives_a_sentence(folder: Path) -> None:
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:
             pytest.skip("nothing can be mounted here")
-        node = [sys.executable, "-c", FULL, folder, "--ros-args", "-p", "weights:=none"]
+        node = [sys.executable, "-c", FULL, folder, "--ros-args", *LIGHT]
         node += ["-p", "transport:=shared_memory", "-p", "pool_slots:=16"]
         done = subprocess.run(
             ["unshare", "-rm", "sh", "-c", mount, folder, *node],

@@ -13,7 +13,7 @@ from brightness_pipeline import SETTINGS, BrightRun, bright_model
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_gpu import Gpu, simulated
-from simulated_settings import drawn
+from simulated_settings import drawn, gpu_of
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.runtime.captures import empty_cache
@@ -30,11 +30,11 @@ seeds = given(seed=st.integers(0, 10**6))
 
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
-@drawn(3)
+@drawn(2)
 @seeds
 def test_each_result_belongs_to_its_frame(policy: Policy, graphs: bool, seed: int) -> None:
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
-    with simulated(Gpu(Random(seed).randrange)), BrightRun(settings) as run:
+    with simulated(gpu_of(seed, policy, graphs)), BrightRun(settings) as run:
         run.feed(12)
         run.check()
 
@@ -49,10 +49,10 @@ def test_managed_memory_is_never_used_by_both_sides(seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@drawn(3)
+@drawn(2)
 @seeds
 def test_a_pipeline_starts_again_after_larger_frames(policy: Policy, seed: int) -> None:
-    with simulated(Gpu(Random(seed).randrange)), BrightRun(replace(SETTINGS, memory_policy=policy.value)) as run:
+    with simulated(gpu_of(seed, policy)), BrightRun(replace(SETTINGS, memory_policy=policy.value)) as run:
         for _ in range(2):
             run.feed(2)
             run.feed(4, *LARGE)

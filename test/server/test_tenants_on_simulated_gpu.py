@@ -6,15 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
 from brightness_models import BrightModel, Brightness
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_gpu import Gpu, simulated
-from simulated_settings import drawn
+from simulated_gpu import simulated
+from simulated_settings import drawn, gpu_of
 from tenant_server import Running, until
 
 from split_infer_ros.server.costs.cost_table import CostTable
@@ -33,6 +32,8 @@ A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
 
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+# Few combinations of models are measured and recorded.
+SETTINGS = SharedSettings(device="cuda:0", max_waiting=50, memory_policy="device", window=3, batch_size=2)
 
 
 def load(name: str, device: torch.device = GPU) -> SplitModel:
@@ -45,12 +46,12 @@ def models() -> dict[str, SplitModel]:
 
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", ["device", "managed", "pinned"])
-@drawn(2)
+@drawn(1)
 @given(seed=st.integers(0, 10**6))
 def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
+    settings = replace(SETTINGS, memory_policy=policy, cuda_graphs=graphs)
     folder: Path = tmp_path_factory.mktemp("database")
-    with simulated(Gpu(Random(seed).randrange)):
+    with simulated(gpu_of(seed, policy, graphs)):
         running = Running(
             folder / "tuning.jsonl", {f"model_{name}": load(f"model_{name}") for name in "abcd"}, settings
         )
@@ -73,9 +74,9 @@ def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_fact
 @drawn(2)
 @given(seed=st.integers(0, 10**6))
 def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy="device", cuda_graphs=graphs)
+    settings = replace(SETTINGS, cuda_graphs=graphs)
     folder: Path = tmp_path_factory.mktemp("database")
-    with simulated(Gpu(Random(seed).randrange)):
+    with simulated(gpu_of(seed, graphs)):
         running = Running(folder / "tuning.jsonl", {f"model_{name}": load(f"model_{name}") for name in "ab"}, settings)
         assert running.set(A, B) == {}
         running.pipeline.start()
@@ -96,8 +97,8 @@ def test_split_point_changes_under_load(graphs: bool, seed: int, tmp_path_factor
 @pytest.mark.parametrize("policy", ["device", "pinned"])
 def test_a_model_on_the_cpu_beside_one_on_the_gpu(policy: str, graphs: bool, tmp_path: Path) -> None:
     """No graph holds the model on the CPU: its replays would give the results of the batch that was recorded."""
-    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
-    with simulated(Gpu(Random(1).randrange)):
+    settings = replace(SETTINGS, memory_policy=policy, cuda_graphs=graphs)
+    with simulated(gpu_of(1, policy, graphs)):
         running = Running(tmp_path / "tuning.jsonl", {A.model: load(A.model), B.model: load(B.model, CPU)}, settings)
         assert running.set(A, B) == {}
         running.pipeline.start()
@@ -125,9 +126,9 @@ def for_nothing(
 @drawn(2)
 @given(seed=st.integers(0, 10**6))
 def test_models_run_as_one_network(graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy="device", cuda_graphs=graphs)
+    settings = replace(SETTINGS, cuda_graphs=graphs)
     folder: Path = tmp_path_factory.mktemp("database")
-    with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
+    with pytest.MonkeyPatch.context() as patch, simulated(gpu_of(seed, graphs)):
         patch.setattr(scheduler, "best_stacked_execution", for_nothing)
         patch.setattr(CostTable, "stack_pays", lambda table, members: None)
         running = Running(

@@ -73,19 +73,20 @@ def test_every_dtype_crosses_as_it_is(seed: int, engine: Engine) -> None:
     model = model_of(drawn(seed), engine)
     expected_dtypes = {"float32", "float16", "int8", "uint8", "int32", "int64", "bool"}
     assert crossing_dtypes(model) == expected_dtypes
-    for count in BATCHES:
-        batch = images(count, seed)
-        expected = whole(model, batch)
-        assert len(expected[0].unique()) > 1
-        for point in model.split_points:  # values are whole numbers that each dtype holds: equal to the bit
-            found = through_a_slot(point, model.backbone(point.name), model.head(point.name), batch)
-            assert all(map(torch.equal, found, expected)), point.name
+    batches = [images(count, seed) for count in BATCHES]
+    expected = [whole(model, batch) for batch in batches]
+    assert all(len(each[0].unique()) > 1 for each in expected)
+    for point in model.split_points:  # values are whole numbers that each dtype holds: equal to the bit
+        backbone, head = model.backbone(point.name), model.head(point.name)
+        for batch, results in zip(batches, expected, strict=True):
+            assert all(map(torch.equal, through_a_slot(point, backbone, head, batch), results)), point.name
 
 
 def test_bytes_are_those_of_the_dtype() -> None:
     for seed in range(6):
-        for point in model_of(drawn(seed)).split_points:
-            features = model_of(drawn(seed)).backbone(point.name)(images(2))
+        model = model_of(drawn(seed))
+        for point in model.split_points:
+            features = model.backbone(point.name)(images(2))
             assert point.bytes_per_image == sum(feature[0].nbytes for feature in features)
 
 
@@ -101,11 +102,12 @@ def test_pipeline_gives_the_same_at_every_split_point(engine: Engine) -> None:
             for result in pipeline.run(shots):
                 yield result.detections.labels.tolist(), result.detections.scores.tolist()
 
-    for batch_size in BATCHES:
-        expected = list(scores("input", batch_size))
-        assert len({label for labels, _ in expected for label in labels[:1]}) >= 1
-        for point in model.split_points:
-            assert list(scores(point.name, batch_size)) == expected, point.name
+    expected = {batch_size: list(scores("input", batch_size)) for batch_size in BATCHES}
+    for results in expected.values():
+        assert len({label for labels, _ in results for label in labels[:1]}) >= 1
+    for point in model.split_points:
+        for batch_size in BATCHES:
+            assert list(scores(point.name, batch_size)) == expected[batch_size], point.name
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +123,12 @@ def test_float16_inside_runs_at_every_split_point(half: OnnxGraph, engine: Engin
     model = model_of(half, engine, classes=10)
     assert len(model.split_points) > 7
     assert {spec.dtype for point in model.split_points[1:-1] for spec in point.tensors} == {FLOAT16}
-    for count in BATCHES:
-        expected = whole(model, images(count))
-        for point in model.split_points:
-            found = through_a_slot(point, model.backbone(point.name), model.head(point.name), images(count))
-            for one, other in zip(found, expected, strict=True):
+    expected = [whole(model, images(count)) for count in BATCHES]
+    for point in model.split_points:
+        backbone, head = model.backbone(point.name), model.head(point.name)
+        for count, results in zip(BATCHES, expected, strict=True):
+            found = through_a_slot(point, backbone, head, images(count))
+            for one, other in zip(found, results, strict=True):
                 assert one.dtype == torch.float32
                 assert (one - other).abs().max() <= HALF_ROUNDING * other.abs().max(), point.name
 
@@ -164,11 +167,12 @@ def test_operators_on_whole_numbers_run_at_every_split_point(whole_numbers: Onnx
     names = [point.name for point in model.split_points]
     assert {"body.0", "body.1", "down", "join", "flatten", "output"} <= set(names)
     assert crossing_dtypes(model) & {"int8", "uint8"}
-    for count in BATCHES:
-        expected = whole(model, images(count))
-        for point in model.split_points:  # sums of whole numbers are exact
-            found = through_a_slot(point, model.backbone(point.name), model.head(point.name), images(count))
-            for one, other in zip(found, expected, strict=True):
+    expected = [whole(model, images(count)) for count in BATCHES]
+    for point in model.split_points:  # sums of whole numbers are exact
+        backbone, head = model.backbone(point.name), model.head(point.name)
+        for count, results in zip(BATCHES, expected, strict=True):
+            found = through_a_slot(point, backbone, head, images(count))
+            for one, other in zip(found, results, strict=True):
                 # The scale of the last values may be multiplied before or after the zero point is subtracted.
                 assert (one - other).abs().max() <= 1e-6 * other.abs().max(), point.name
 

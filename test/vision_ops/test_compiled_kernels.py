@@ -58,25 +58,32 @@ def target(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def results(target: int, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All launches for a target, each compiled without a cache."""
+def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
+    """Processes that compile for all targets. Triton's cache is empty at first, and no two targets share an entry."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
-    begin = time.monotonic()
     with (
         mock.patch.dict(os.environ, cache),
         ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool,
     ):
-        asked: list[tuple[Launch, Future[list[Compiled]]]] = [
-            (launch, pool.submit(compile_launches, launch.call, target))
-            for launch in launches(GpuLimits(target, SHARED_BYTES[target]))
-        ]
-        found: Results = []
-        for launch, future in asked:
-            try:
-                found.append((launch, future.result(TIMEOUT_S)))
-            except Exception as error:
-                pool.shutdown(cancel_futures=True)
-                pytest.fail(f"sm_{target}, {launch.name}: {type(error).__name__}: {error}")
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def results(target: int, compilers: ProcessPoolExecutor) -> Results:
+    """All launches for a target, each compiled."""
+    begin = time.monotonic()
+    asked: list[tuple[Launch, Future[list[Compiled]]]] = [
+        (launch, compilers.submit(compile_launches, launch.call, target))
+        for launch in launches(GpuLimits(target, SHARED_BYTES[target]))
+    ]
+    found: Results = []
+    for launch, future in asked:
+        try:
+            found.append((launch, future.result(TIMEOUT_S)))
+        except Exception as error:
+            for _, other in asked:
+                other.cancel()
+            pytest.fail(f"sm_{target}, {launch.name}: {type(error).__name__}: {error}")
     variants = {kernel.hash for _, compiled in found for kernel in compiled}
     print(f"{len(asked)} launches, {len(variants)} kernels in {time.monotonic() - begin:.0f} s")
     return found

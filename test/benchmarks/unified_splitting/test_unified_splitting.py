@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -34,6 +35,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.profiling.profiler import Effort
 from split_infer_ros.server.settings import StageSettings
@@ -75,10 +77,18 @@ class InOneProcess(LocalPipeline):
         self.backbone.close()
 
 
+def find_small(name: str) -> ModelEntry:
+    """Returns a model of the catalogue. A classifier, which takes images of any size, gets small ones."""
+    entry = find_model(name)
+    small = replace(entry.preprocess, height=64, width=64, shorter_side=72)
+    return replace(entry, preprocess=small) if name == "resnet18" else entry
+
+
 @pytest.fixture(autouse=True)
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves copies to test_copy_calls.py, and processes to test_two_processes.py."""
     monkeypatch.setattr(subjects, "NUM_IMAGES", 16)
+    monkeypatch.setattr(subjects, "find_model", find_small)
     monkeypatch.setattr(rivals, "TwoProcessPipeline", InOneProcess)
     monkeypatch.setattr(subjects, "count_copy_calls", count_copy_calls)
 

@@ -77,6 +77,7 @@ class Allocator:
         self._allocators: dict[PoolId, PoolAllocator | None] = {}  # of pools that were not made for a graph
         self._garbage: list[tuple[Block, set[Queue]]] = []
         self._free: dict[tuple[PoolId, Queue], list[Block]] = defaultdict(list)
+        self._pools: dict[Region, PoolId] = {}  # of the regions of all blocks
 
     @property
     def reserved(self) -> int:
@@ -161,16 +162,22 @@ class Allocator:
         """Returns whether the blocks of a pool belong to graphs. Graphs may use them again without asking."""
         return pool != COMMON and (pool not in self._allocators or self.users[pool] > 1)
 
+    def lies_in_graphs(self, region: Region) -> bool:
+        """Returns whether a region is a block that belongs to graphs."""
+        pool = self._pools.get(region)
+        return pool is not None and self.is_of_graphs(pool)
+
     def _free_blocks(self, idle: Sequence[Block]) -> None:
         gpu = self._gpu
         if not idle:
             return
         gpu.processor.finish_all()
         for queue in gpu.processor.queues:
-            join(gpu.host().clock, queue.clock)  # to free memory waits for the whole device
+            gpu.host().follow(queue)  # to free memory waits for the whole device
             join(gpu.known, queue.clock)
         for block in idle:
             self.blocks.remove(block)
+            del self._pools[block.region]
             self._free[block.pool, block.queue].remove(block)
             allocator = self._allocators.get(block.pool)
             if allocator is None:
@@ -196,8 +203,7 @@ class Allocator:
             )
         memory = torch.empty(size, dtype=torch.uint8)
         region = self._gpu.memory.add(Region(memory.data_ptr(), size, "device", ""))
-        self.blocks.append(Block(memory, region, queue, pool))
-        return self.blocks[-1]
+        return self._add(Block(memory, region, queue, pool))
 
     def _grow_by(self, allocator: PoolAllocator, size: int, queue: Queue, pool: PoolId) -> Block:
         address = allocator.allocate(size, 0, queue.handle)
@@ -206,8 +212,12 @@ class Allocator:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes from a pool.")
         with torch._C._DisableTorchDispatch(), torch.inference_mode(False):
             memory = torch.frombuffer((ctypes.c_ubyte * size).from_address(region.start), dtype=torch.uint8)
-        self.blocks.append(Block(memory, region, queue, pool))
-        return self.blocks[-1]
+        return self._add(Block(memory, region, queue, pool))
+
+    def _add(self, block: Block) -> Block:
+        self.blocks.append(block)
+        self._pools[block.region] = block.pool
+        return block
 
     def _hand_out_again(self, block: Block) -> None:
         """Checks that other streams are done with a block when its own stream uses it again."""
@@ -217,11 +227,11 @@ class Allocator:
             gpu.launch(queue, block.spoil, [(block.bytes, True)], place)
             return
         for work, clock in block.awaited:
-            join(queue.clock, clock)
+            queue.learn(clock)
             if work is not None:
                 queue.needs.append(work)
         block.awaited = []
-        join(queue.clock, gpu.host().clock)
+        queue.follow(gpu.host())
         queue.step()
         known = dict(queue.clock)
         join(known, gpu.known)

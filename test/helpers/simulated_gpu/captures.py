@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from simulated_gpu.clocks import Actor, Clock, join
+from simulated_gpu.clocks import Actor, Clock
 from simulated_gpu.memory_map import Region
 from simulated_gpu.queues import Queue, Work
 
@@ -112,6 +112,8 @@ class Graph:
         self._gpu = gpu
         self._steps = capture.steps
         self._end = capture.tails[capture.origin]
+        across = {need for step in self._steps for need in step.needs if self._steps[need].queue is not step.queue}
+        self._handed_on = across.union(self._end)  # the steps after which another branch, or the launching queue, comes
         self._branches = {queue: Actor(f"a graph's branch of {queue.name}") for queue in capture.tails}
         self._last: Work | None = None
         self._clock: Clock = {}
@@ -127,23 +129,25 @@ class Graph:
                 if stale:
                     gpu.fault(f"A graph's replay touches {baked.region.name}, recorded at {step.place}, freed since.")
         host = gpu.host()
-        join(queue.clock, host.clock)
-        join(queue.clock, self._clock)
+        queue.follow(host)
+        queue.learn(self._clock)
         queue.step()
-        self._order(queue.clock, place)
+        self._order(queue, place)
         if self._last is not None:
             queue.needs.append(self._last)
         self._last = queue.append(self._run)
         host.step()
 
-    def _order(self, clock: Clock, place: str) -> None:
+    def _order(self, queue: Queue, place: str) -> None:
         """Checks what each step touches, as if each branch were a stream. The launching queue comes last."""
-        after: list[Clock] = []
-        for step in self._steps:
+        after: dict[int, Clock] = {}
+        for index, step in enumerate(self._steps):
             actor = self._branches[step.queue]
-            join(actor.clock, clock)
-            for need in step.needs:
-                join(actor.clock, after[need])
+            if not step.needs:
+                actor.learn(queue.clock)
+            for need in step.needs:  # which comes after the launching queue too
+                if self._steps[need].queue is not step.queue:  # else the branch itself has come after it
+                    actor.learn(after[need])
             actor.step()
             for baked in step.touches:
                 self._gpu.touch(
@@ -155,10 +159,11 @@ class Graph:
                     baked.writes,
                     f"{step.place}, replayed at {place}",
                 )
-            after.append(dict(actor.clock))
+            if index in self._handed_on:
+                after[index] = dict(actor.clock)
         for index in self._end:
-            join(clock, after[index])
-        self._clock = dict(clock)
+            queue.learn(after[index])
+        self._clock = dict(queue.clock)
 
     def _run(self) -> None:
         """Does the steps in any order that their dependencies allow."""

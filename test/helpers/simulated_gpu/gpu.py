@@ -180,15 +180,14 @@ class Gpu(Findings):
                 self.fault(f"Work was given to {queue.name}, which was destroyed.")
             touched = [(*self._locate(plain), writes) for plain, writes in tensors if plain.numel()]
             if queue.capture is not None:
-                private = {block.region for block in self.allocator.blocks if self.allocator.is_of_graphs(block.pool)}
                 baked = [
-                    Baked(region, start, end, writes, region.use, region in private)
+                    Baked(region, start, end, writes, region.use, self.allocator.lies_in_graphs(region))
                     for region, start, end, writes in touched
                 ]
                 queue.capture.add(self, queue, run, baked, place)
                 return
             host = self.host()
-            join(queue.clock, host.clock)
+            queue.follow(host)
             queue.step()
             for region, start, end, writes in touched:
                 self.touch(region, start, end, queue, queue.clock, writes, place)
@@ -235,7 +234,7 @@ class Gpu(Findings):
         with self.lock:
             self.check()
             self.processor.finish(work)
-            join(self.host().clock, clock)
+            self.host().learn(clock)
             join(self.known, clock)
 
     def wait_for(self, queue: Queue) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from simulated_gpu.clocks import Clock, join
+from simulated_gpu.clocks import Baton
 
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
@@ -21,15 +21,13 @@ class _Passes:
     _lock: Any  # the interpreter's own
 
     def __init__(self) -> None:
-        self._clock: Clock = {}
+        self._baton = Baton()
 
     def _take(self) -> None:
-        join(self.gpu.host().clock, self._clock)
+        self._baton.take(self.gpu.host())
 
     def _leave(self) -> None:
-        host = self.gpu.host()
-        join(self._clock, host.clock)
-        host.step()
+        self._baton.leave(self.gpu.host())
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         taken: bool = self._lock.acquire(blocking, timeout)
@@ -92,7 +90,7 @@ def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Calla
 
         def run_watched() -> None:
             gpu.host().name = f"thread '{thread.name}'"
-            join(gpu.host().clock, clock)
+            gpu.host().learn(clock)
             try:
                 with entered():
                     run()
@@ -112,25 +110,24 @@ def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
     def join_watched(thread: threading.Thread, timeout: float | None = None) -> None:
         wait(thread, timeout)
         if not thread.is_alive():
-            join(gpu.host().clock, getattr(thread, "clock_at_end", {}))
+            gpu.host().learn(getattr(thread, "clock_at_end", {}))
 
     return join_watched
 
 
 def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a substitute for a cached function. It orders callers after the threads that computed results."""
-    clock: Clock = {}
+    baton, guard = Baton(), _thread.allocate_lock()
 
     @functools.wraps(remembered)
     def call(*args: Any, **kwargs: Any) -> Any:
         misses = remembered.cache_info().misses  # type: ignore[attr-defined]
         found = remembered(*args, **kwargs)
-        host = gpu.host()
         if remembered.cache_info().misses > misses:  # type: ignore[attr-defined]
-            join(clock, host.clock)
-            host.step()
+            with guard:  # several threads may compute at the same time
+                baton.leave(gpu.host())
         else:
-            join(host.clock, clock)
+            baton.take(gpu.host())
         return found
 
     call.cache_clear = remembered.cache_clear  # type: ignore[attr-defined]
@@ -148,7 +145,7 @@ class Published:
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         value, clock = owner.__dict__[self._name]
-        join(self._gpu.host().clock, clock)
+        self._gpu.host().learn(clock)
         return value
 
     def __set__(self, owner: Any, value: object) -> None:

@@ -51,6 +51,7 @@ def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
     torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
     with _patched(gpu, runtime), Simulation(gpu):
         gc.collect()
+        gc.freeze()  # each recording collects garbage, and need not search what was there before
         try:
             yield gpu
             gpu.processor.finish_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from simulated_gpu.captures import Capture
-from simulated_gpu.clocks import Clock, join
+from simulated_gpu.clocks import Clock
 from simulated_gpu.gpu import Gpu
 from simulated_gpu.queues import Queue, Work
 
@@ -71,7 +71,7 @@ class Event:
             if queue.capture is not None:
                 self._captured = queue.capture, list(queue.capture.tails[queue])
                 return
-            join(queue.clock, self.gpu.host().clock)
+            queue.follow(self.gpu.host())
             self._captured, self._clock, self._at = None, dict(queue.clock), time.perf_counter()
             self._work = queue.append(None)
             queue.step()
@@ -89,7 +89,7 @@ class Event:
             elif queue.capture is not None and self._work is not None:
                 self.gpu.invalidate(queue.capture, "work outside of the recording was waited for")
             elif self._work is not None:
-                join(queue.clock, self._clock)
+                queue.learn(self._clock)
                 queue.needs.append(self._work)
 
     def synchronize(self) -> None:

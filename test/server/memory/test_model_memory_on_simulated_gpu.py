@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import graph_of, network_of
 from simulated_gpu import Gpu, simulated
-from simulated_settings import drawn
+from simulated_settings import drawn, gpu_of
 from tenant_server import Running
 
 from split_infer_ros.buffers import native_library, pool_allocators
@@ -68,11 +67,11 @@ def kind_of(gpu: Gpu, tensor: torch.Tensor) -> str:
 
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("policy", POLICIES)
-@drawn(2)
+@drawn(1)
 @given(seed=st.integers(0, 10**6))
 def test_policy_covers_all_memory_of_a_model(policy: Policy, graphs: bool, seed: int) -> None:
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
-    with simulated(Gpu(Random(seed).randrange)) as gpu:
+    with simulated(gpu_of(seed, policy, graphs)) as gpu:
         model = bright_model()
         with BrightRun(settings, model) as run:
             weights = weights_of(model)
@@ -169,7 +168,9 @@ def test_without_a_compiler_the_model_runs_and_says_so(
 def test_policy_covers_the_memory_of_tenants(gpu: Gpu, policy: Policy, graphs: bool, tmp_path: Path) -> None:
     model = SplitModel(TorchNetwork(BrightModel("model_a").entry, Brightness(1))).placed(torch.device("cuda", 0))
     tenants = [Tenant("a", "model_a")]  # fused models of one architecture compute in torch's common memory
-    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy.value, cuda_graphs=graphs)
+    settings = SharedSettings(
+        device="cuda:0", max_waiting=50, window=3, batch_size=2, memory_policy=policy.value, cuda_graphs=graphs
+    )
     running = Running(tmp_path / "tuning.jsonl", {"model_a": model}, settings)
     assert running.set(*tenants) == {}
     running.pipeline.start()
