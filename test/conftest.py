@@ -122,8 +122,9 @@ def nothing_kept(request: pytest.FixtureRequest) -> Iterator[None]:
     for kept in vars(request.module).values():
         if getattr(kept, "__module__", "") == request.module.__name__ and hasattr(kept, "cache_clear"):
             kept.cache_clear()
+    gc.unfreeze()
     gc.collect()
-    gc.freeze()  # what is left stays, such as modules that were imported late
+    gc.freeze()  # what is left stays for long, such as modules that were imported late
     trim()
 
 
