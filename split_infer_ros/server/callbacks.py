@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Handle
 
-if TYPE_CHECKING:
-    from split_infer_ros.server.served_model import ServedModel
+Served = TypeVar("Served")  # a ``ServedModel``, whose module imports this one
 
 
 @dataclass(frozen=True)
-class Callbacks:
+class Callbacks(Generic[Served]):
     """The functions that a served model calls, on threads of its own.
 
     Attributes:
@@ -26,7 +25,7 @@ class Callbacks:
         note_lanes: called with the model once its batches may use lanes, with the server's lock held.
     """
 
-    deliver: Callable[[ServedModel, Handle, int, Detections], None]
-    watch: Callable[[ServedModel, Batch], None]
+    deliver: Callable[[Served, Handle, int, Detections], None]
+    watch: Callable[[Served, Batch], None]
     on_error: Callable[[str, Exception], None]
-    note_lanes: Callable[[ServedModel], None]
+    note_lanes: Callable[[Served], None]

@@ -76,7 +76,7 @@ class ServedModel:
         settings: SharedSettings,
         limits: Limits,
         changed: threading.Condition,
-        callbacks: Callbacks,
+        callbacks: Callbacks[ServedModel],
         advisor: MemoryAdvisor,
         num_lanes: int = 0,
         ring_memory: RingMemory | None = None,

@@ -59,7 +59,7 @@ class TenantRegistry:
         waiting: WaitingFrames,
         models: ServedModels,
         table: CostTable,
-        callbacks: Callbacks,
+        callbacks: Callbacks[ServedModel],
         open_model: OpenModel,
         database: Database,
         splits: ModelSplits,

@@ -98,7 +98,7 @@ def accept(node: str, changes: dict[str, str]) -> None:
         assert row is not None, f"{node} has no parameter {name}"
         default = row.setting.default
         listed = tuple(part.strip() for part in text.strip("[]").split(","))
-        value = listed if text.startswith("[") else text if isinstance(default, str) else ast.literal_eval(text)
+        value = listed if text.startswith("[") else text if isinstance(default, str) else yaml.safe_load(text)
         rows.changed(values, {name: value})
 
 

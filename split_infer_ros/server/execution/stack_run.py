@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from split_infer_ros.buffers.host_arrays import as_tensor
-from split_infer_ros.engines.compute import Backbone
+from split_infer_ros.engines.compute import Backbone, Features, Images
 
 if TYPE_CHECKING:
-    from split_infer_ros.server.execution.merge_runner import Inputs, StoreFeatures
     from split_infer_ros.split.stacked_model import StackedModel
 
 
 def run_stack(
-    stack: StackedModel, inputs: Inputs, store_features: StoreFeatures, run: Backbone
+    stack: StackedModel,
+    inputs: Mapping[str, Images],
+    store_features: Callable[[str, Features], object],
+    run: Backbone,
 ) -> dict[str, Exception]:
     """Runs a stack on the batches of its members; returns the models that failed, and why.
 
