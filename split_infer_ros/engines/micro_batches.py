@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from split_infer_ros.buffers.host_arrays import DType, Values, copy_into
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import DType, Values, as_tensor, copy_into
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
@@ -64,8 +66,7 @@ class MicroBatchPart(EnginePart):
         missing = self._num_images - len(values[0])
         if not self._is_fixed or not missing:
             return self._part.run_prepared(places, values)
-        rows = [*range(len(values[0])), *[len(values[0]) - 1] * missing]
-        filled = [each[rows] for each in values]
+        filled = [_joined([each, *[each[-1:]] * missing]) for each in values]
         whole = [
             None if place is None else self._empty((self._num_images, *place.shape[1:]), expected.dtype)
             for place, expected in zip(places, self.graph.outputs, strict=True)
@@ -87,11 +88,26 @@ class MicroBatchPart(EnginePart):
                 "1, or with a symbolic one."
             )
         lengths = [max(sizes) for sizes in zip(*(result.shape for result in results), strict=True)]
-        joined = self._empty((sum(map(len, results)), *lengths[1:]), self.graph.outputs[place].dtype)
-        joined[...] = 0
-        begin = 0
-        for result in results:
-            target = joined[begin : begin + len(result)]
-            copy_into(target[tuple(map(slice, result.shape))], result)
-            begin += len(result)
-        return joined[:count]
+        return _joined([_padded(result, lengths) for result in results])[:count]
+
+
+def _joined(values: Sequence[Values]) -> Values:
+    """Returns the values one behind the other, in new memory."""
+    arrays = [each for each in values if isinstance(each, np.ndarray)]
+    if arrays:
+        return np.concatenate(arrays)
+    import torch  # only here: values on a GPU are tensors
+
+    return torch.cat(list(map(as_tensor, values)))
+
+
+def _padded(values: Values, lengths: Sequence[int]) -> Values:
+    """Returns values with zeros appended in each dimension, up to ``lengths``."""
+    missing = [length - size for length, size in zip(lengths, values.shape, strict=True)]
+    if not any(missing):
+        return values
+    if isinstance(values, np.ndarray):
+        return np.pad(values, [(0, length) for length in missing])
+    padded = values.new_zeros(tuple(lengths))
+    padded[tuple(map(slice, values.shape))] = values
+    return padded
