@@ -165,12 +165,12 @@ class HeadNode(ManagedNode[HeadParameters]):
         return not self.values.lazy or self._results.has_subscribers
 
     def _follow_listeners(self) -> None:
-        is_wanted = self._is_wanted()
-        if not self.is_active or is_wanted == (self._receiver is not None):
+        if not self.is_active:  # an executor may keep the timer's callback until after the clean-up
             return
-        if is_wanted:
+        is_wanted = self._is_wanted()
+        if is_wanted and self._receiver is None:
             self._begin()
-        else:
+        elif not is_wanted and self._receiver is not None:
             self._end()
 
     def _begin(self) -> None:
