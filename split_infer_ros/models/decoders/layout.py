@@ -103,8 +103,8 @@ class Grid:
 
     Attributes:
         strides: pixels of a cell's side in each level, in the order of the boxes.
-        offset: the point of a cell from which the numbers of its box are measured. It is a number of cells to the right
-            of the cell's corner, and as many below it: 0 for the corner, 0.5 for the middle.
+        offset: the point of a cell from which the numbers of its box are measured. It lies so many cells to the right
+            of the cell's corner, and as many below it. 0 is the corner, 0.5 the middle.
         bins: the number of weights for each distance. The distance is the weighted mean of 0, 1, ... ``bins`` - 1
             cells.
         anchors: the path of a file with n anchors (n, 4), centre and size; empty if boxes belong to cells.
