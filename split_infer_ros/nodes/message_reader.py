@@ -11,12 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.guard_condition import GuardCondition
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+from split_infer_ros.nodes.endpoints import create_subscription
 
 WAIT_NS = 500_000_000  # how often the thread checks that the context still exists
 ROOM_TIMEOUT_S = 0.1
@@ -115,3 +119,36 @@ class MessageReader:
         taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
         if taken is not None:  # the message may be gone: another one displaced it, or it was lost
             self._subscription.callback(*taken)
+
+
+def read_messages(
+    node: Node,
+    message: type,
+    topic: str,
+    receive: Callable[[Any], None],
+    qos: QoSProfile,
+    *,
+    name: str,
+    on_liveliness: Callable[[Any], None] | None = None,
+) -> MessageReader:
+    """Subscribes to a topic, and reads its messages on a thread of its own.
+
+    Args:
+        node: the node that subscribes.
+        message: the type of the messages.
+        topic: the topic.
+        receive: called with each message, on the thread.
+        qos: the profile without overrides.
+        name: the thread's name.
+        on_liveliness: called when a publisher comes, leaves or falls silent.
+    """
+    create = partial(
+        create_subscription,
+        node,
+        message,
+        topic,
+        lambda taken, info: receive(taken),
+        qos,
+        on_liveliness=on_liveliness,
+    )
+    return MessageReader(node, create, name=name)

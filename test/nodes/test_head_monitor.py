@@ -25,9 +25,8 @@ class SimulatedHeads:
         self._alive = self._silent = 0
         callbacks: dict[str, Any] = {}
         monkeypatch.setattr(
-            module, "create_subscription", lambda *_, on_liveliness: callbacks.update(on_liveliness=on_liveliness)
+            module, "read_messages", lambda *_, name, on_liveliness: callbacks.update(on_liveliness=on_liveliness)
         )
-        monkeypatch.setattr(module, "MessageReader", lambda node, create, name: create(None))
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.heads = HeadMonitor(SimpleNamespace(), print, self.deaths.append)
         self._on_liveliness = callbacks["on_liveliness"]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from rclpy.duration import Duration
 from rclpy.qos import LivelinessPolicy, QoSProfile
 
 from split_infer_ros.msg import FeatureRelease
-from split_infer_ros.nodes.endpoints import create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.message_reader import MessageReader
+from split_infer_ros.nodes.message_reader import read_messages
 
 # A killed head counts as dead after this many seconds. Its subscription disappears only after 20 s.
 SILENT_S = 2.0
@@ -49,18 +47,9 @@ class HeadMonitor:
         self._silent = 0
         self._last_arrival = -math.inf
         # A thread of its own reads, because the executor may be busy for seconds with a change of parameters.
-        self._reader = MessageReader(
-            node,
-            partial(
-                create_subscription,
-                node,
-                FeatureRelease,
-                f"{topic_prefix}features/release",
-                lambda release, info: on_release(release),
-                RELEASE_QOS,
-                on_liveliness=self._update,
-            ),
-            name="releases",
+        topic = f"{topic_prefix}features/release"
+        self._reader = read_messages(
+            node, FeatureRelease, topic, on_release, RELEASE_QOS, name="releases", on_liveliness=self._update
         )
 
     def count_reached(self, publisher: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import secrets
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
 from split_infer_ros.nodes.endpoints import LATCHED, create_publisher, create_steady_timer, create_subscription
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.message_reader import MessageReader
+from split_infer_ros.nodes.message_reader import MessageReader, read_messages
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import read_handle, release_message
 from split_infer_ros.nodes.transports.network import DEPTH
@@ -76,18 +75,8 @@ class NetworkReceiver:
     def _subscribe(self) -> None:
         if self._publisher is None:
             self._publisher = create_publisher(self._node, FeatureRelease, "features/release", RELEASE_QOS)
-        self._reader = MessageReader(
-            self._node,
-            partial(
-                create_subscription,
-                self._node,
-                FeatureBatch,
-                "features/data",
-                lambda message, info: self._receive(message),
-                QoSProfile(depth=DEPTH),
-            ),
-            name="features",
-        )
+        qos = QoSProfile(depth=DEPTH)
+        self._reader = read_messages(self._node, FeatureBatch, "features/data", self._receive, qos, name="features")
 
     def _unsubscribe(self) -> None:
         if self._reader is not None:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -25,9 +24,9 @@ from split_infer_ros.buffers.shared_reader import SharedBatchReader, SharedSlotR
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
-from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer, create_subscription
+from split_infer_ros.nodes.endpoints import create_publisher, create_steady_timer
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.message_reader import MessageReader
+from split_infer_ros.nodes.message_reader import read_messages
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS, HeadMonitor
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, release_message
 from split_infer_ros.server.frame import Handle
@@ -167,17 +166,8 @@ class SharedMemoryReceiver:
         self._segments: dict[tuple[str, str, int], _FeatureSegment] = {}  # replaced as a whole; any thread may read it
         self._publisher = create_publisher(node, FeatureRelease, "features/release", RELEASE_QOS)
         self._lock = threading.Lock()  # held while segments are attached or claimed
-        self._reader = MessageReader(
-            node,
-            partial(
-                create_subscription,
-                node,
-                FeatureHandle,
-                "features",
-                lambda message, info: self._receive(message),
-                QoSProfile(depth=DEPTH),
-            ),
-            name="features",
+        self._reader = read_messages(
+            node, FeatureHandle, "features", self._receive, QoSProfile(depth=DEPTH), name="features"
         )
         self._timer = create_steady_timer(node, CHECK_S, self._claim_orphans)
 
