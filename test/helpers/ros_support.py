@@ -107,10 +107,16 @@ class Client:
         wait_until(lambda: self.node.count_publishers(topic), f"a publisher of {topic}", START_S)
         return received
 
-    def publisher(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Any:
-        """Makes a publisher, and returns it once its topic has a subscriber."""
+    def publisher(self, message: type, topic: str, qos: QoSProfile = RELIABLE, seconds: float = START_S) -> Any:
+        """Makes a publisher, and returns it once a subscription has matched it."""
         publisher = self.node.create_publisher(message, topic, qos)
-        wait_until(publisher.get_subscription_count, f"a subscriber of {topic}", START_S)
+        full_name = self.node.resolve_topic_name(topic)
+
+        def what() -> str:
+            known = self.node.get_subscriptions_info_by_topic(full_name)
+            return f"a subscription of {topic} that matches; known are {[info.topic_type for info in known]}"
+
+        wait_until(publisher.get_subscription_count, what, seconds)
         return publisher
 
     def call(self, service: type, name: str, request: Any) -> Any:
