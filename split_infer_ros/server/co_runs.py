@@ -60,7 +60,7 @@ class CoRuns:
             image_bytes: bytes of all its images as they came in.
             execution_s: seconds in which the batch is computed.
         """
-        model, split_point = self._instance.model, self._instance.plan.split_point
+        model, split_point = self._instance.plan.model, self._instance.plan.split_point
         return batch_task(
             self._instance.key,
             image_bytes=image_bytes,

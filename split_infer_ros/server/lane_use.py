@@ -11,6 +11,7 @@ from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.warm_up import WarmUp
+from split_infer_ros.split.model import SplitModel
 
 # Lanes are prepared after this many batches in a row missed a lane, for at least this many seconds. Both limits are
 # needed, because a busy machine delays the first few batches.
@@ -22,7 +23,7 @@ class LaneUse:
 
     For lanes, an engine may compile a network a second time. That takes time, and nearly as much memory again. So no
     lanes are prepared if a camera is slower than the model. While lanes are prepared, batches run on all cores. If
-    lanes are slower than all cores together, or cannot be prepared, the model gives lanes up for good.
+    lanes are slower than all cores together, or cannot be prepared, they are given up for the engine that runs.
 
     Args:
         instance: the model's instance.
@@ -50,8 +51,8 @@ class LaneUse:
         self._ready = ready
         self._on_error = on_error
         self._tries = tries
-        self._are_in_use = not tries and not warm_up.prepares_lanes
-        self._are_given_up = self._is_preparing = False
+        self._are_in_use = self._is_preparing = False
+        self._given_up: set[SplitModel] = set()
         self._missed, self._missed_since = 0, 0.0
 
     @property
@@ -67,9 +68,9 @@ class LaneUse:
             misses_lane: whether the batch would run on a lane if its plan had lanes.
             lanes_pay: False if the model's batches have shown that all cores together serve more batches than lanes.
         """
-        if self._tries and not lanes_pay:
-            self._give_up()
         plan = self._instance.plan
+        if self._tries and not lanes_pay:
+            self._give_up(plan)
         if not misses_lane or plan.has_lanes or not self._can_have(plan):
             self._missed = 0
             return
@@ -81,15 +82,17 @@ class LaneUse:
 
     def follow(self, plan: Plan) -> Plan:
         """Returns the new plan as it will be used. If the model uses lanes, prepares them for the new plan first."""
-        if self._are_in_use and self._can_have(plan) and self._prepared(plan):
+        is_ready = not self._tries and not self._warm_up.prepares_lanes(plan)
+        if (self._are_in_use or is_ready) and self._can_have(plan) and self._prepared(plan):
             return replace(plan, has_lanes=True)
         return plan
 
     def _can_have(self, plan: Plan) -> bool:
-        return self._warm_up.can_use_lanes and plan.may_use_lanes and not self._are_given_up
+        return plan.may_use_lanes and plan.model not in self._given_up and self._warm_up.can_use_lanes(plan)
 
-    def _give_up(self) -> None:
-        self._are_in_use, self._are_given_up = False, True
+    def _give_up(self, plan: Plan) -> None:
+        self._are_in_use = False
+        self._given_up.add(plan.model)
 
     def _prepare(self, plan: Plan) -> None:
         is_prepared = self._prepared(plan)
@@ -106,7 +109,7 @@ class LaneUse:
         try:
             self._warm_up.run_on_lanes(plan)
         except Exception as error:
-            self._give_up()
+            self._give_up(plan)
             key = self._instance.key
             self._on_error(Notice(f"{key} computes no two batches at the same time ({summarize_error(error)})."))
             return False

@@ -46,7 +46,7 @@ class LoadedModels:
             {key: model.backbone for key, model in loaded.items()}
             | {name: stack.backbone for name, stack in stacks.items()},
             {key: image_s(key) or 1.0 for key in loaded} | dict.fromkeys(stacks, 1.0),
-            {key: model.model.execution_config.engine for key, model in loaded.items()}
+            {key: model.plan.model.execution_config.engine for key, model in loaded.items()}
             | dict.fromkeys(stacks, Engine.TORCH),
             {key: model.num_threads for key, model in loaded.items()},
         )

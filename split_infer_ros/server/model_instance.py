@@ -125,7 +125,7 @@ class ModelInstance:
         """Puts a plan in force for new batches. Batches in flight keep their plans. Call ``report_notes`` next."""
         self._plans.use(plan)
         self.advisor.note_in_use(
-            plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
+            plan.pool.layout, plan.pool.slots.policy, lambda: plan.model.kernels_before(plan.split_point.name)
         )
 
     def report_notes(self) -> None:
@@ -138,9 +138,9 @@ class ModelInstance:
         plan = self.plan
         return ModelReport(
             model=self.model.entry.name,
-            device=str(self.model.device),
-            engine=self.model.execution_config.engine_text,
-            precision=self.model.precision.value,
+            device=str(plan.model.device),
+            engine=plan.model.execution_config.engine_text,
+            precision=plan.model.precision.value,
             split_point=plan.split_point.name,
             settings=plan.settings,
             slots_used=plan.pool.leases.used,

@@ -20,6 +20,7 @@ from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.server.report import WeightsReport
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import OwnedPool
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
@@ -32,6 +33,7 @@ class Plan:
     """A backbone partition, a slot pool for its features, and a pre-processor for its images.
 
     Attributes:
+        model: the model, with the engine and the precision in which the plan runs it.
         settings: the settings with which the plan was made.
         split_point: where the model is split.
         backbone: maps the pre-processor's output to the features, for up to ``batch_size`` images.
@@ -46,6 +48,7 @@ class Plan:
         has_lanes: whether lanes are prepared, so that batches can be computed side by side.
     """
 
+    model: SplitModel
     settings: StageSettings
     split_point: SplitPoint
     backbone: Backbone

@@ -99,6 +99,7 @@ def make_plan(
             model.use_memory(model_memory.policy)
             backbone = streamed or backbone_for(pool.slots, make_backbone(model, settings.split_point))
             plan = Plan(
+                model=model,
                 settings=settings,
                 split_point=split_point,
                 backbone=backbone,
@@ -110,7 +111,7 @@ def make_plan(
                 warm_up_sizes=tuple(model.warm_up_sizes(settings.batch_size)),
             )
             prepared = _prepare_on_gpu if model.device.type == "cuda" else _with_pixels
-            plan = prepared(plan, model)
+            plan = prepared(plan)
         except StreamError as error:  # raised on a GPU, where the plan already ran once
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         except RuntimeError as error:
@@ -123,9 +124,9 @@ def make_plan(
         return plan
 
 
-def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
+def _with_pixels(plan: Plan) -> Plan:
     """Returns the plan, with a backbone that normalises images itself if its engine does that faster."""
-    preprocess, backbone = model.entry.preprocess, plan.backbone
+    preprocess, backbone = plan.model.entry.preprocess, plan.backbone
     part = backbone.for_pixels(preprocess.pixel_input) if isinstance(backbone, EnginePart) else None
     if part is None:
         return plan
@@ -133,11 +134,12 @@ def _with_pixels(plan: Plan, model: SplitModel) -> Plan:
     return replace(plan, backbone=part, preprocessor=preprocessor)
 
 
-def _prepare_on_gpu(plan: Plan, model: SplitModel) -> Plan:
+def _prepare_on_gpu(plan: Plan) -> Plan:
     """Returns the plan with a recorded backbone. If recording is not possible, runs the backbone once.
 
     Only a run shows whether memory is short.
     """
+    model = plan.model
     model.kernels_before(plan.split_point.name)  # kept for ``ModelInstance.use``, which may hold the server's lock
     if plan.settings.cuda_graphs and can_be_recorded(plan.backbone):
         try:

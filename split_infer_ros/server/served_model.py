@@ -33,6 +33,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant_state import TenantFrame
 from split_infer_ros.server.warm_up import WarmUp
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
@@ -58,7 +59,6 @@ class ServedModel:
 
     Attributes:
         key, split: the arguments.
-        model: the model with both partitions.
         instance: the model's plan and its batches in flight.
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
@@ -82,13 +82,13 @@ class ServedModel:
         ring_memory: RingMemory | None = None,
     ) -> None:
         model = opened.model
-        self.key, self.model, self.split = key, model, split
+        self.key, self.split = key, split
         self.failed = False
         self.num_threads = opened.num_threads
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
-        self._warm_up = WarmUp(model, opened.num_threads, num_lanes)
+        self._warm_up = WarmUp(opened.num_threads, num_lanes)
         self.head: HeadStage | None = None
         report = partial(callbacks.on_error, key)
         transport = opened.transport
@@ -143,6 +143,11 @@ class ServedModel:
             raise
         self.instance.use(plan)
         self.instance.report_notes()
+
+    @property
+    def model(self) -> SplitModel:
+        """The model with both partitions. Plans are made with it."""
+        return self.instance.model
 
     @property
     def plan(self) -> Plan:

@@ -99,7 +99,7 @@ class ServedModels:
         """
         plan = model.plan
         self._lanes.forget(model.key)
-        self._table.add_model(model.key, model.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
+        self._table.add_model(model.key, plan.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
         self.use_stacks(list(self.stacks.values()))
 
     def note_lanes(self, model: ServedModel) -> None:

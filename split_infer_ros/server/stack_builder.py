@@ -95,8 +95,8 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, SplitMo
     """
     alike: dict[tuple[str, object], dict[str, Any]] = {}
     for key, served in models.items():
-        model, plan = served.model, served.plan
-        config = model.execution_config
+        plan = served.plan
+        model, config = plan.model, plan.model.execution_config
         if (
             model.can_be_stacked
             and config.engine is Engine.TORCH

@@ -52,7 +52,7 @@ class StacksInUse:
     def _has(self, stack: StackedModel, key: str) -> bool:
         """Returns whether a member of a stack is served with the same model and split point as in the stack."""
         served = self._models.get(key)
-        if served is None or served.model is not stack.members[key]:
+        if served is None or served.plan.model is not stack.members[key]:
             return False
         return served.plan.split_point.name == stack.split_point
 

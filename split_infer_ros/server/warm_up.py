@@ -18,46 +18,42 @@ NUM_LANES = 2  # lanes of a server that measures no costs; with more, each batch
 
 
 class WarmUp:
-    """Runs blank batches of a model on new threads, with the number of threads that its operations use later.
+    """Runs blank batches of plans on new threads, with the number of threads that the plans' operations use later.
 
     With another number of threads, an engine would prepare the model again while frames flow.
 
     Args:
-        model: the model; its plans are warmed up.
         num_threads: threads for the backbone's operations on a CPU; 0: all.
         num_lanes: the server's number of lanes; 0: none.
     """
 
-    def __init__(self, model: SplitModel, num_threads: int, num_lanes: int) -> None:
-        config, self._device = model.execution_config, model.device
-        self._num_lanes = count_lanes(model, num_threads, num_lanes)
-        on_all = partial(_set_up, config.engine, num_threads)
-        self._on_all_cores: Callable[[], None] = on_all if model.device.type == "cpu" else use_one_thread
-        lane_threads = max(1, max_threads() // max(1, num_lanes))
-        self._on_lane = partial(_set_up, config.engine, lane_threads, max(1, num_lanes))
-        self._engine = config.engine
+    def __init__(self, num_threads: int, num_lanes: int) -> None:
+        self._num_threads, self._num_lanes = num_threads, num_lanes
 
-    @property
-    def can_use_lanes(self) -> bool:
-        """Whether two batches of the model may be computed side by side."""
-        return self._num_lanes > 1
+    def can_use_lanes(self, plan: Plan) -> bool:
+        """Returns whether two batches of the plan may be computed side by side."""
+        return count_lanes(plan.model, self._num_threads, self._num_lanes) > 1
 
-    @property
-    def prepares_lanes(self) -> bool:
-        """Whether ``run_on_lanes`` has anything to prepare. For torch, ``run`` has prepared everything already."""
-        return self._engine is not Engine.TORCH
+    def prepares_lanes(self, plan: Plan) -> bool:
+        """Returns whether lanes need preparation. For torch, ``run`` has prepared everything already."""
+        return plan.model.execution_config.engine is not Engine.TORCH
 
     def run(self, plan: Plan) -> None:
         """Runs a plan's blank batches on all cores, or on the GPU. Raises what the model raises."""
-        self._run(1, self._on_all_cores, lambda: plan.warm_up(Stream(self._device), Stream(self._device)))
+        model = plan.model
+        on_all = partial(_set_up, model.execution_config.engine, self._num_threads)
+        set_up: Callable[[], None] = on_all if model.device.type == "cpu" else use_one_thread
+        self._run(1, set_up, lambda: plan.warm_up(Stream(model.device), Stream(model.device)))
 
     def run_on_lanes(self, plan: Plan) -> None:
         """Runs a plan's blank batches on all lanes at once. The plan may compute batches meanwhile.
 
         Raises what the model raises.
         """
-        if self.prepares_lanes:
-            self._run(self._num_lanes, self._on_lane, plan.warm_up_beside)
+        if self.prepares_lanes(plan):
+            lane_threads = max(1, max_threads() // self._num_lanes)
+            set_up = partial(_set_up, plan.model.execution_config.engine, lane_threads, self._num_lanes)
+            self._run(self._num_lanes, set_up, plan.warm_up_beside)
 
     def _run(self, num_threads: int, set_up: Callable[[], None], work: Callable[[], None]) -> None:
         with ThreadPoolExecutor(num_threads, initializer=set_up) as executor:

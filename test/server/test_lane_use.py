@@ -14,7 +14,7 @@ from split_infer_ros.server.settings import StageSettings
 
 
 def plan_of(lanes: bool = True) -> Plan:
-    given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
+    given: dict[str, Any] = dict.fromkeys(("model", "split_point", "backbone", "preprocessor", "memory"))
     settings, pool = StageSettings(lanes=lanes), cast(Any, object())
     return Plan(settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given)
 
@@ -29,10 +29,9 @@ class Model:
     """
 
     key = "one"
-    can_use_lanes = True
 
     def __init__(self, *, tries: bool = True, prepares_lanes: bool = True, fails: bool = False) -> None:
-        self.prepares_lanes = prepares_lanes
+        self._prepares_lanes = prepares_lanes
         self.plan = plan_of()
         self.prepared: list[Plan] = []
         self.said: list[str] = []
@@ -43,6 +42,12 @@ class Model:
         self._changed = threading.Condition()
         this = cast(Any, self)
         self.lanes = LaneUse(this, this, self._changed, ready=self._note_ready, on_error=self._say, tries=tries)
+
+    def can_use_lanes(self, plan: Plan) -> bool:
+        return True
+
+    def prepares_lanes(self, plan: Plan) -> bool:
+        return self._prepares_lanes
 
     def use(self, plan: Plan) -> None:
         self.plan = plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,6 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 from split_infer_ros.server import warm_up
-from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.warm_up import NUM_LANES, WarmUp
 
 NUM_CORES = 4
@@ -23,12 +22,17 @@ MEET_S = 10.0
 class WatchedPlan:
     """A plan that notes how its blank batches run.
 
+    Args:
+        engine: the engine of its model.
+
     Attributes:
+        model: says which engine runs, and where.
         in_slots: the threads and lanes of each engine's batch that takes a slot.
         beside: the same of those that take none; they wait for each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self.model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine), device=CPU)
         self.in_slots: list[tuple[int, int]] = []
         self.beside: list[tuple[int, int]] = []
         self._lanes = threading.Barrier(NUM_LANES)
@@ -41,27 +45,26 @@ class WatchedPlan:
         self.beside.append((engine_threads(), engine_lanes()))
 
 
-def made(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> tuple[WarmUp, WatchedPlan]:
+def made(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> tuple[WarmUp, Any]:
     monkeypatch.setattr(warm_up, "max_threads", lambda: NUM_CORES)
-    model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine), device=CPU)
-    return WarmUp(cast(Any, model), NUM_CORES, NUM_LANES), WatchedPlan()
+    return WarmUp(NUM_CORES, NUM_LANES), WatchedPlan(engine)
 
 
 def test_a_start_runs_blank_batches_on_all_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     warmer, plan = made(monkeypatch, Engine.OPENVINO)
-    warmer.run(cast(Plan, plan))
+    warmer.run(plan)
     assert (plan.in_slots, plan.beside) == ([(NUM_CORES, 1)], [])
 
 
 def test_lanes_run_blank_batches_at_the_same_time_and_without_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     warmer, plan = made(monkeypatch, Engine.OPENVINO)
-    assert warmer.can_use_lanes
-    warmer.run_on_lanes(cast(Plan, plan))
+    assert warmer.can_use_lanes(plan)
+    warmer.run_on_lanes(plan)
     assert (plan.in_slots, plan.beside) == ([], [(NUM_CORES // NUM_LANES, NUM_LANES)] * NUM_LANES)
 
 
 def test_torch_has_nothing_to_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     warmer, plan = made(monkeypatch, Engine.TORCH)
-    warmer.run_on_lanes(cast(Plan, plan))
-    assert not warmer.prepares_lanes
+    warmer.run_on_lanes(plan)
+    assert not warmer.prepares_lanes(plan)
     assert plan.beside == []
