@@ -93,7 +93,8 @@ def start(processes: Processes, rivals: Sequence[str], trace: Path, model: Path)
         model: the ONNX file.
     """
     pipeline = ["-m", "split_infer_ros", "pipeline"]
-    process_ids = {PIPELINE: [processes.start(pipeline, PIPELINE, model=str(model), source="none", trace=str(trace))]}
+    given = {"model": str(model), "improve": "before_start", "source": "none", "trace": str(trace)}
+    process_ids = {PIPELINE: [processes.start(pipeline, PIPELINE, **given)]}
     for rival in rivals[1:]:
         process_ids[rival] = [processes.start(command(rival, model), rival)]
     return process_ids

@@ -74,6 +74,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             PIPELINE,
             model="mobilenet_v2",
             weights="none",
+            improve="before_start",
             score_threshold=0.0,
             max_detections=5,
             source="none",

@@ -47,12 +47,12 @@ def usual(engine: str) -> str:
 
 
 def quick_rivals(default: str) -> tuple[str, ...]:
-    """Returns the names of a quick run's rivals: the pipeline with OpenVINO and the usual nodes around OpenVINO.
+    """Returns the names of a quick run's rivals: two pipelines and the usual nodes around OpenVINO.
 
     Args:
         default: the precision in which OpenVINO compiles here if none is named.
     """
-    return without_twin((ours(OPENVINO), OPENVINO_FP32, OPENVINO_AS_IT_COMPILES), default)
+    return without_twin((ours(OPENVINO), FIRST, OPENVINO_FP32, OPENVINO_AS_IT_COMPILES), default)
 
 
 def all_rivals(default: str) -> tuple[str, ...]:
@@ -145,8 +145,10 @@ class Starts:
             arguments = [f"{name}:={word}" for name, word in words.items()]
             launch = ["ros2", "launch", "split_infer_ros", "pipeline.launch.py", *arguments]
             return [processes.run(launch, {"XDG_CACHE_HOME": str(cache)})]
-        engine = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
-        model = {"model": "shapes", "engine": "torch"} if rival == SHAPES else {**model, "engine": engine}
+        if rival == SHAPES:
+            model = {"model": "shapes", "engine": "torch"}
+        elif rival != FIRST:
+            model["engine"] = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
         return [run([*OURS, "pipeline"], **model, source="none")]
 
     def _receive(self, rival: str, _: bytes) -> None:

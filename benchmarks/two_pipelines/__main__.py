@@ -111,7 +111,8 @@ def run(chosen: argparse.Namespace) -> Report:
         draw_pictures(pictures)
         export(make_network(), model)
         for name in PIPELINES:  # one after another, because each compares engines on all cores
-            processes.start(["-m", "split_infer_ros", "pipeline"], name, model=str(model), source="none")
+            given = {"model": str(model), "improve": "before_start", "source": "none"}
+            processes.start(["-m", "split_infer_ros", "pipeline"], name, **given)
             with Observer() as observer:
                 observer.wait_for_subscriber(f"/{name}/image")
         topics = [f"/{name}/image" for name in PIPELINES]

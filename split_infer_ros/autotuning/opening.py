@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
-from split_infer_ros.autotuning.trial_process import TrialProcess
-from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.autotuning.engine_rivals import EngineRivals
+from split_infer_ros.autotuning.improve import Improve, Measuring
 from split_infer_ros.engines.engine import AUTO, parse_engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision, parse_precision
@@ -36,26 +36,13 @@ class Opened:
         model: the model, loaded with its engine.
         best_known: the best records of the model on this machine.
         notes: sentences for the user: why the model runs in another precision, or with another engine.
+        rivals: the engines that may be tried while the model serves; None: none may be.
     """
 
     model: SplitModel
     best_known: BestKnown
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """Says what may be measured before a model runs for the first time.
-
-    Attributes:
-        say: called with a line before and after a measurement.
-        compares: whether, with engine ``auto``, engines are compared if they were not compared before.
-        tune_s: how many seconds the model is tuned if nothing is known about it. 0: not at all.
-    """
-
-    say: Callable[[str], object]
-    compares: bool = True
-    tune_s: float = 0.0
+    rivals: EngineRivals | None = None
 
 
 def open_model(
@@ -78,7 +65,7 @@ def open_model(
         engine: the engine's name, as ``parse_engine`` reads it, or ``auto``.
         precision: the precision's name, as ``parse_precision`` reads it.
         batch_size: images per batch, 0 for a single image.
-        measuring: what may be measured first. None: nothing.
+        measuring: what may be measured. None: nothing.
         accepts: returns the precisions that a model may use, best first. None: those that ``precision`` names.
 
     Raises:
@@ -93,22 +80,18 @@ def open_model(
     def find() -> BestKnown:
         return find_best_known(model, database, chosen, batch_size, engines)
 
-    found = find()
-    if measuring is not None:
+    found, rivals = find(), None
+    if measuring is not None and found.pipeline is None and not engines:
         on_device = replace(spec, device=str(model.device))
-        if found.network is None and measuring.tune_s:
-            measuring.say(f"tuning {spec.name} for {measuring.tune_s:g} s")
-            with TrialProcess(on_device) as runner:
-                Tuner(model, runner, database, precisions=(chosen,), engines=engines).tune(measuring.tune_s)
-            found = find()
-        elif measuring.compares and found.pipeline is None and not engines:
-            compare_engines_once(
-                model, on_device, database, precision=chosen, batch_size=batch_size or 1, say=measuring.say
-            )
+        if measuring.improve is Improve.BACKGROUND:
+            rivals = EngineRivals(on_device, database)
+        elif measuring.improve is Improve.BEFORE_START:
+            size = batch_size or 1
+            compare_engines_once(model, on_device, database, precision=chosen, batch_size=size, say=measuring.say)
             found = find()
     config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
     model = load_streamable(replace(spec, execution_config=config), weights)
-    return Opened(model, found, tuple(note for note in (reason, model.network.note) if note))
+    return Opened(model, found, tuple(note for note in (reason, model.network.note) if note), rivals)
 
 
 def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:

@@ -91,20 +91,32 @@ class TrialProcess:
     Args:
         spec: the model and its device. Each trial sets the execution config itself.
         worker: the command that starts the process. None means the package's own.
+        gives_way: whether trials leave the cores to all other processes.
     """
 
-    def __init__(self, spec: ModelSpec, worker: Sequence[str] | None = None) -> None:
+    def __init__(self, spec: ModelSpec, worker: Sequence[str] | None = None, gives_way: bool = False) -> None:
         model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code", "on_torch")}
         self._files = named_files(spec)
         self._state = files_state(self._files)
         arguments = [json.dumps(model | asdict(spec.onnx_options))]
-        self._process = ChildProcess(worker or python_command(WORKER), arguments, max_start_s=MAX_START_S)
+        self._process = ChildProcess(
+            worker or python_command(WORKER), arguments, max_start_s=MAX_START_S, gives_way=gives_way
+        )
 
     def __enter__(self) -> TrialProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._process.end()
+
+    @property
+    def processor_s(self) -> float:
+        """Seconds of processor time that trials took so far, as far as the system tells it."""
+        return self._process.processor_s
+
+    def interrupt(self) -> None:
+        """Ends the process. A trial that is under way fails. Any thread may call this."""
+        self._process.kill()
 
     def start(self) -> None:
         """Starts the process, unless it already runs, and waits until it is ready.

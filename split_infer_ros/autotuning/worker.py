@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from split_infer_ros.runtime.child_process import describe_error, serve
+from split_infer_ros.runtime.child_loop import describe_error, serve
 
 
 def _prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from split_infer_ros.autotuning.opening import Measuring, open_model
+from split_infer_ros.autotuning.improve import Measuring
+from split_infer_ros.autotuning.opening import open_model
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
@@ -73,7 +74,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             engine=values.engine,
             precision=values.precision,
             batch_size=values.stage.batch_size,
-            measuring=Measuring(log.info, tune_s=values.tune_at_start),
+            measuring=Measuring(log.info, values.improve),
         )
         self._model = opened.model
         for note in opened.notes:

@@ -92,6 +92,8 @@ class BackbonePipeline:
             watch=auto_split.observe,
             database=database,
             num_threads=num_threads,
+            rivals=None if values.stage.split_point == AUTO else opened.rivals,  # the profile is one engine's
+            say=say,
         )
         auto_split.attach(stage.configure)
         node.add_cleanup(auto_split.detach)

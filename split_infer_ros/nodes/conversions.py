@@ -36,7 +36,7 @@ _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image h
 _SAME = (
     *("time", "model", "device", "engine", "precision", "split_point", "failure", "batches", "merged_batches"),
     *("fused_batches", "stacked_batches", "backbone_busy_s", "head_busy_s", "memory", "memory_reason", "slots_used"),
-    *("pool_bytes", "staging_bytes", "model_bytes", "batch_fill"),
+    *("pool_bytes", "staging_bytes", "model_bytes", "batch_fill", "improvement"),
 )
 _TIMES = ("latency_p50", "latency_p99", "age_p50", "age_p99", "queueing_mean", "queueing_p99")
 _STAGES = ("preprocess", "backbone", "hop", "head", "postprocess")  # medians

@@ -1,4 +1,4 @@
-"""Starts, asks and ends a child process that answers requests. Also has the loop that the child itself runs.
+"""Starts, asks and ends a child process that answers requests; ``child_loop`` has what the child runs.
 
 The child gets requests as lines of JSON on standard input, and writes answers to a pipe. Its first line says that the
 child is ready, or why it cannot become ready.
@@ -12,14 +12,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from split_infer_ros.runtime.priority import give_way_to_all
 from split_infer_ros.runtime.search_path import child_environment
 
-READY = "ready"
 MAX_EXIT_S = 2.0  # between the end of a process's answers and its exit
 
 
@@ -38,6 +38,7 @@ class ChildProcess:
         arguments: further arguments of the command.
         environment: variables that the child has in addition to those of this process.
         max_start_s: how many seconds the child may take until it is ready.
+        gives_way: whether the child leaves cores and memory to all other processes, where the system can do that.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         *,
         max_start_s: float,
+        gives_way: bool = False,
     ) -> None:
         self._command, self._arguments, self._environment = command, arguments, environment or {}
-        self._max_start_s = max_start_s
+        self._max_start_s, self._gives_way = max_start_s, gives_way
+        self._ended_s = 0.0  # processor time of the processes that have ended
         self._process: subprocess.Popen[bytes] | None = None
         self._answers, self._text, self._is_ready = -1, b"", False
 
@@ -62,6 +65,20 @@ class ChildProcess:
     def is_running(self) -> bool:
         """Whether the process has started and not ended yet."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def processor_s(self) -> float:
+        """Seconds of processor time that the child took so far, with earlier ones. Only Linux tells it."""
+        with contextlib.suppress(OSError, AttributeError):
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return self._ended_s + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return self._ended_s
+
+    def kill(self) -> None:
+        """Kills the process, with all processes that it started. Any thread may call this."""
+        process = self._process
+        if process is not None:
+            _kill(process)
 
     def start(self) -> None:
         """Starts the process, unless it runs already. Does not wait until the process is ready.
@@ -89,6 +106,8 @@ class ChildProcess:
         finally:
             os.close(write_end)
         self._answers, self._text, self._is_ready = answers, b"", False
+        if self._gives_way:  # at once: threads that it starts inherit it
+            give_way_to_all(self._process.pid)
 
     def wait_until_ready(self) -> None:
         """Waits until the started process is ready for requests. If it does not become ready, ends it.
@@ -143,14 +162,14 @@ class ChildProcess:
         First, the process has ``wait_s`` seconds to end by itself. Then it is killed, with all processes that it
         started. Without a process, returns ``nothing``.
         """
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             return "nothing"
+        self._ended_s = self.processor_s
+        process, self._process = self._process, None
         if wait_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(wait_s)
-        with contextlib.suppress(ProcessLookupError):  # its group has all processes that it started, such as compilers
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         status = process.wait()
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -177,27 +196,9 @@ class ChildProcess:
         return answer
 
 
-def serve(
-    prepare: Callable[[Sequence[str]], Callable[[dict[str, Any]], dict[str, Any]]], max_idle_s: float | None = None
-) -> int:
-    """Answers the requests of a ``ChildProcess`` until there are no more. Returns the exit code of this process.
-
-    Args:
-        prepare: called once, with the further arguments of the command. Returns a function that takes a request and
-            returns its answer. If ``prepare`` raises, the parent gets the error's text.
-        max_idle_s: the longest wait for the first request, in seconds; None waits for ever.
-    """
-    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    try:
-        answer = prepare(sys.argv[2:])
-    except Exception as error:
-        print(json.dumps({"error": describe_error(error)}), file=answers)
-        return 1
-    print(json.dumps({READY: True}), file=answers)
-    if select.select([sys.stdin], [], [], max_idle_s)[0]:
-        for line in sys.stdin:
-            print(json.dumps(answer(json.loads(line))), file=answers)
-    return 0
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # its group has all processes that it started, such as compilers
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def read_line(descriptor: int, limit_s: float, text: bytes = b"") -> bytes:
@@ -221,12 +222,6 @@ def read_line(descriptor: int, limit_s: float, text: bytes = b"") -> bytes:
             break
         text += more
     return text
-
-
-def describe_error(error: Exception) -> str:
-    """Returns an error's type, and the first line of its text."""
-    words = str(error).strip()
-    return f"{type(error).__name__}: {words.splitlines()[0][:500]}" if words else type(error).__name__
 
 
 def describe_status(status: int) -> str:

@@ -28,3 +28,20 @@ def give_way(by: int) -> None:
     with suppress(OSError):
         usual = os.getpriority(os.PRIO_PROCESS, os.getpid())  # the value of the first thread, which never gives way
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + by)
+
+
+def give_way_to_all(pid: int) -> None:
+    """Lets a process compute only while no other process needs the core, and lets it be ended first if memory is short.
+
+    This holds for all threads that it starts from now on. Only Linux can do that. A nice value would not do: it counts
+    within a session alone where the system groups processes by session, and a running thread with the highest nice
+    value still delays others by milliseconds.
+
+    Args:
+        pid: the process, which has a session of its own.
+    """
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+            Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+            Path(f"/proc/{pid}/autogroup").write_text("19")  # its session's share; missing if sessions are not grouped

@@ -8,6 +8,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.model_instance import ModelInstance
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
@@ -38,6 +39,8 @@ class BackboneStage:
         watch: called with each batch that a head gave back, once the batch's timeline is complete. It must not wait.
         database: keeps the machine's constants. None means the user's own database.
         num_threads: threads for the backbone's operations on a CPU. 0 means all.
+        rivals: proposes engines that may run the backbone faster. They are tried while frames flow.
+        say: called with a sentence about each of them.
 
     Raises:
         ConfigurationError: the settings do not fit the model, the model cannot run, or memory is short.
@@ -58,8 +61,10 @@ class BackboneStage:
         watch: Callable[[Batch], None] | None = None,
         database: Database | None = None,
         num_threads: int = 0,
+        rivals: Rivals | None = None,
+        say: Callable[[str], object] = lambda line: None,
     ) -> None:
-        opened = OpenedModel(model, num_threads=num_threads, transport=transport)
+        opened = OpenedModel(model, num_threads=num_threads, transport=transport, rivals=rivals)
         self._server = Server(
             SharedSettings.of_stage(settings),
             Limits(),
@@ -70,6 +75,7 @@ class BackboneStage:
             database=database,
             trace=trace,
             watch=watch,
+            say=lambda _, line: say(line),
         )
         refused = self._server.set_tenants([Tenant(UNNAMED, model.entry.name)])
         if refused:

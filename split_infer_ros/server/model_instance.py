@@ -46,7 +46,8 @@ class ModelInstance:
         ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
 
     Attributes:
-        key, model, advisor: the arguments.
+        key, advisor: the arguments.
+        model: the model of which plans are made. The plan in force may run a rival of it; see ``make_plan``.
         connection: the open connection to the head.
         in_flight: the batches in flight, by lease.
         failure: why the last batch was lost; empty again once a later batch was handed over to a head.
@@ -85,20 +86,23 @@ class ModelInstance:
         """The plan in force: new batches are computed with it. Call ``use`` first."""
         return self._plans.current
 
-    def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0) -> Plan:
+    def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0, rival: SplitModel | None = None) -> Plan:
         """Makes a plan for these settings. ``use`` puts it in force.
 
         Args:
             settings: the settings of the plan.
             taken_bytes: the part of the memory budget that other models use.
+            rival: what the plan runs instead of the model: the same network on another engine. The plan then has the
+                slots of the plan in force, which must have the same settings.
 
         Raises:
             ConfigurationError: the settings do not fit the model, or memory is short. Nothing was kept.
         """
         return make_plan(
-            model=self.model,
+            model=rival or self.model,
             settings=settings,
             connection=self.connection,
+            pool=None if rival is None else self.plan.pool,
             advisor=self.advisor,
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.transport import Transport
@@ -33,6 +34,7 @@ class OpenedModel:
         head_threads: threads for the head's operations if the settings give no number; 0: the default of the machine.
         head_weights: where the head's weights are.
         transport: the transport to a head that the server does not run; None: the server runs the head.
+        rivals: proposes engines that may run the model faster; None: none are tried.
     """
 
     model: SplitModel
@@ -43,6 +45,7 @@ class OpenedModel:
     head_threads: int = 0
     head_weights: WeightsSettings = field(default_factory=WeightsSettings)
     transport: Transport | None = None
+    rivals: Rivals | None = None
 
 
 OpenModel = Callable[[Tenant, SharedSettings], OpenedModel]

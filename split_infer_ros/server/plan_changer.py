@@ -16,6 +16,7 @@ from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.stack_builder import StackBuilder
+from split_infer_ros.split.model import SplitModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +113,24 @@ class PlanChanger:
             self.adopt(changes)
             self._models.renew()
         self.finish(changes)
+
+    def rival_plan(self, served: ServedModel, rival: SplitModel) -> Plan:
+        """Returns a plan like a model's present one, with a rival's engine and the same slots, ready for use.
+
+        Other models and this one keep running.
+
+        Raises:
+            ConfigurationError: memory is short, or the rival cannot run. Nothing was kept.
+        """
+        taken = sum(other.plan.budget_bytes for other in self._models.by_key.values())
+        return served.make_plan(served.plan.settings, taken, rival)
+
+    def put_in_force(self, served: ServedModel, plan: Plan) -> None:
+        """Puts a prepared plan of one model in force. Other models keep running."""
+        with self._changed:
+            served.instance.use(plan)
+            self._models.note_plan(served)
+            self._models.renew()
 
     def undo_switches(self) -> None:
         """Gives a new plan to each model whose memory policy was chosen because of models that no longer run (Eq. 11).

@@ -23,7 +23,7 @@ from split_infer_ros.server.execution.recording import can_be_recorded, graph_in
 from split_infer_ros.server.memory.budget import PlanBudget
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.server.transport import Connection
+from split_infer_ros.server.transport import Connection, OwnedPool
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streaming import stream_backbone
@@ -36,6 +36,7 @@ def make_plan(
     connection: Connection[Any],
     advisor: MemoryAdvisor,
     taken_bytes: float = 0.0,
+    pool: OwnedPool | None = None,
     ring_memory: RingMemory | None = None,
     num_threads: int = 0,
 ) -> Plan:
@@ -47,6 +48,7 @@ def make_plan(
         connection: the connection to the head. It makes the slot pool.
         advisor: chooses the memory policy.
         taken_bytes: the part of the memory budget that other models use.
+        pool: slots for the same features, which another plan uses as well; None: the connection makes new ones.
         ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
         num_threads: threads with which the backbone runs on a CPU; 0: one for each core.
 
@@ -74,8 +76,11 @@ def make_plan(
                 taken_bytes=taken_bytes,
             )
             budget.check()
-            pool = connection.make_pool(layout, settings.pool_slots, place)
-            undo.callback(pool.close)
+            if pool is not None and pool.layout.specs != layout.specs:
+                raise ConfigurationError(f"The features of {model.entry.name} have other types on this engine.")
+            if pool is None:
+                pool = connection.make_pool(layout, settings.pool_slots, place)
+                undo.callback(pool.close)
             place = replace(place, policy=pool.slots.policy)  # the policy differs if there was no room for the first
             model_memory = ModelMemory.open(place, memory.covers_model)
             preprocessor = make_preprocessor(

@@ -74,7 +74,7 @@ class ResultRouter:
                 return
         failure: Exception | None = None
         try:
-            self._deliver_to(name, frame.origin, detections, model.model.entry.labels)
+            self._deliver_to(name, frame.origin, detections, model.instance.model.entry.labels)
         except Exception as error:  # it costs only this frame
             failure = error
         with self._changed:

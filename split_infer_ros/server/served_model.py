@@ -62,6 +62,8 @@ class ServedModel:
         instance: the model's plan and its batches in flight.
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
+        observers: called with each batch that a head worked on (lock held); may be replaced. They must not wait.
+        improvement: which engines were tried while the model served, and what that gained.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
         co_runs: what the model needs for batches that run beside another model's batch (lock held).
@@ -81,10 +83,11 @@ class ServedModel:
         num_lanes: int = 0,
         ring_memory: RingMemory | None = None,
     ) -> None:
-        model = opened.model
         self.key, self.split = key, split
         self.failed = False
         self.num_threads = opened.num_threads
+        self.observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
+        self.improvement = ""
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
@@ -94,11 +97,11 @@ class ServedModel:
         transport = opened.transport
         if transport is None:
             self.head = HeadStage.open(
-                model,
+                opened.model,
                 limits,
                 deliver=partial(callbacks.deliver, self),
                 on_error=self._report_head,
-                num_threads=settings.head_threads or opened.head_threads or default_head_threads(model.device),
+                num_threads=settings.head_threads or opened.head_threads or default_head_threads(opened.model.device),
                 weights=opened.head_weights,
                 batch_size=settings.largest_batch,
                 split_point=settings.split_point,
@@ -106,7 +109,7 @@ class ServedModel:
             transport = LocalTransport(self.head)
         self.instance = ModelInstance(
             key=key,
-            model=model,
+            model=opened.model,
             transport=transport,
             advisor=advisor,
             changed=changed,
@@ -128,26 +131,19 @@ class ServedModel:
     def open(self, settings: SharedSettings, taken_bytes: float) -> None:
         """Makes the first plan, tries it with blank images, and puts it in force.
 
-        Args:
-            settings: the settings of the server. ``split_point`` names a split point.
-            taken_bytes: the part of the memory budget that other models use.
+        The arguments are those of ``ModelInstance.make_plan``. ``split_point`` names a split point.
 
         Raises:
             ConfigurationError: the settings do not fit the model, the model cannot run, or memory is short.
         """
         try:
-            check_room_for_weights(self.key, [self.model], settings.split_point)
+            check_room_for_weights(self.key, [self.instance.model], settings.split_point)
             plan = self.make_plan(settings.stage, taken_bytes)
         except Exception:
             self.instance.close()
             raise
         self.instance.use(plan)
         self.instance.report_notes()
-
-    @property
-    def model(self) -> SplitModel:
-        """The model with both partitions. Plans are made with it."""
-        return self.instance.model
 
     @property
     def plan(self) -> Plan:
@@ -179,20 +175,19 @@ class ServedModel:
         return replace(
             report,
             memory_reason=report.memory_reason + self.co_runs.reason,
+            improvement=self.improvement,
             left_out=dict(self.head.left_out) if self.head is not None else {},
         )
 
-    def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
+    def make_plan(self, settings: StageSettings, taken_bytes: float, rival: SplitModel | None = None) -> Plan:
         """Makes a plan for these settings, and tries it with blank images. Prepares lanes if the model uses them.
 
-        Args:
-            settings: the settings of the plan.
-            taken_bytes: the part of the memory budget that other models use.
+        The arguments are those of ``ModelInstance.make_plan``.
 
         Raises:
             ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
         """
-        return self.lanes.follow(make_tried_plan(self.instance, settings, taken_bytes, self._warm_up))
+        return self.lanes.follow(make_tried_plan(self.instance, settings, taken_bytes, self._warm_up, rival))
 
     @property
     def has_room(self) -> bool:
@@ -239,14 +234,15 @@ class ServedModel:
         self.stop_head()
         self.co_runs.clear()
         self.instance.close()
-        if self.model.device.type == "cuda":
+        if self.instance.model.device.type == "cuda":
             empty_cache()
 
     def _watch(self, batch: Batch) -> None:
         times = batch.timeline
         backbone_s = times.preprocessed - times.closed + times.backbone_end - times.backbone_start
         self._flow.note(backbone_s, times.head_end - times.head_start, times.delivered - times.head_end)
-        self.split.observe(batch)
+        for observe in self.observers:
+            observe(batch)
         self._callbacks.watch(self, batch)
 
     def _report_head(self, error: Exception) -> None:

@@ -45,16 +45,15 @@ class Server:
         deliver: called with the tenant's name, a frame's origin, its detections, and the names of the model's classes.
             Calls come on a thread of the model, for each tenant in the order of its frames. After ``set_tenants`` has
             returned, no call begins for a tenant that was removed or got another model. If a call raises, only its
-            frame is dropped, as ``head_error``. It must not change tenants or settings, nor start or stop the server.
+            frame is dropped, as ``head_error``. It must not change tenants or settings, or start or stop the server.
         on_error: called with the name of a tenant or model and an exception: an error that cost frames, or a
-            ``Notice``. After an exception for which ``faults.is_sticky`` is true, the server accepts no more frames.
-            Then stop it.
+            ``Notice``. After one for which ``faults.is_sticky`` is true, the server accepts no more frames: stop it.
         device: the device on which backbones run.
-        open_model: loads the model of a tenant, and says where its head is.
+        open_model: opens the model of a tenant.
         database: keeps costs of executions; None means the user's own database.
         trace: the file to which each batch's times are written; None: no file.
         watch: called with each batch that a head gave back, once all its times are known. It must not wait.
-        say: called with a model's key and a sentence about its split point.
+        say: called with a model's key and a sentence about its split point or its engine.
 
     Attributes:
         limits: the limits of post-processing; may be replaced at any time.
@@ -132,6 +131,7 @@ class Server:
             splits=self._splits,
             num_lanes=self.executor.num_lanes,
             ring_memory=ring_memory,
+            say=say,
         )
         self._running = self._was_running = False
 
@@ -202,7 +202,7 @@ class Server:
             plan_changer.finish(changes)
 
     def start(self) -> None:
-        """Accepts frames until ``stop``, and measures unknown costs. A stopped server can be started again."""
+        """Accepts frames until ``stop``. A stopped server can be started again."""
         with self._changing:
             if not self._running:
                 if not self._was_running:
@@ -212,6 +212,7 @@ class Server:
                     self._splits.start()
                 self._dispatcher.start()
                 self._admission.begin()
+                self._registry.improver.start()
                 self._running = True
 
     def stop(self, drain_s: float) -> None:
@@ -220,6 +221,7 @@ class Server:
         They are dropped as ``shutdown``, or as ``device_lost`` if the device was lost.
         """
         self._splits.stop()  # first, because a move that is under way needs the lock
+        self._registry.improver.stop()
         with self._changing:
             if not self._running:
                 return

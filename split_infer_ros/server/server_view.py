@@ -99,7 +99,7 @@ class ServerView:
         Raises:
             ConfigurationError: there is no such tenant.
         """
-        return self.model_of(tenant).model.entry.labels
+        return self.model_of(tenant).instance.model.entry.labels
 
     def model_of(self, tenant: str) -> ServedModel:
         """Returns the model that serves a tenant; raises ConfigurationError if there is no such tenant."""

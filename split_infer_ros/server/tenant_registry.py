@@ -15,6 +15,7 @@ from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.costs.cost_table import CostTable
+from split_infer_ros.server.improving.improver import Improver
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.plan_changer import PlanChanger, naming
@@ -45,9 +46,11 @@ class TenantRegistry:
         splits: makes the ``AutoSplit`` of each model.
         num_lanes: the server's number of lanes; 0: none.
         ring_memory: the ring through which the weights of all models are streamed; None: they stay in memory.
+        say: called with a model's key and a sentence about its engine.
 
     Attributes:
         plan_changer: gives models new plans.
+        improver: tries other engines while frames flow.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class TenantRegistry:
         splits: ModelSplits,
         num_lanes: int,
         ring_memory: RingMemory | None,
+        say: Callable[[str, str], object],
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -81,6 +85,7 @@ class TenantRegistry:
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, models, table, callbacks.on_error)
         self.plan_changer = PlanChanger(changed, models, self._stack_builder)
+        self.improver = Improver(self.plan_changer, changing, say)
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -149,6 +154,7 @@ class TenantRegistry:
                 self._models.remove(served)
                 served.instance.advisor.note_unused()
                 served.split.detach()
+                self.improver.remove(served)
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Loads the tenant's model, unless another tenant uses it already."""
@@ -186,6 +192,8 @@ class TenantRegistry:
             with self._changed:
                 served.set_limits(current()[1])
                 self._models.add(served)
+            if opened.rivals is not None:
+                self.improver.add(served, opened.rivals)
         for note in opened.notes:
             self._callbacks.on_error(key, Notice(note))
 

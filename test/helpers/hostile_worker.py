@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from split_infer_ros.runtime.child_process import ChildProcess, serve
+from split_infer_ros.runtime.child_loop import serve
+from split_infer_ros.runtime.child_process import ChildProcess
 
 MAX_START_S = 100.0
 MAX_S = 60.0  # for one file; what takes longer hangs

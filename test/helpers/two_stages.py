@@ -23,6 +23,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.frame import Handle, Origin
 from split_infer_ros.server.head_stage import HeadStage
+from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.transport import Released
 from split_infer_ros.split.model import SplitModel
@@ -128,8 +129,9 @@ class Stages:
     Leases are long, so that none ends if a busy machine holds up the head. Tests about leases pass shorter ones.
     """
 
-    def __init__(self, settings: StageSettings, lease_s: float = LONG_S) -> None:
+    def __init__(self, settings: StageSettings, lease_s: float = LONG_S, rivals: Rivals | None = None) -> None:
         self.errors: list[Exception] = []
+        self.said: list[str] = []
         self.delivered: list[tuple[Origin, Detections]] = []
         self.handles: list[Handle] = []
         self.gate = threading.Event()
@@ -139,7 +141,12 @@ class Stages:
         )
         self.transport = FakeTransport(self.publish, lease_s)
         self.backbone = BackboneStage(
-            brightness(), settings=settings, transport=self.transport, on_error=self.errors.append
+            brightness(),
+            settings=settings,
+            transport=self.transport,
+            on_error=self.errors.append,
+            rivals=rivals,
+            say=self.said.append,
         )
         self.head.start()
         self.backbone.start()

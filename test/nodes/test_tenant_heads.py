@@ -129,7 +129,7 @@ def test_results_come_from_each_tenants_own_head(context: Context, folder: Path,
     with Cameras(context, {"left": RED, "right": RED}, transport=transport) as cameras:
         namespace = cameras.pipeline.namespace
         served = cameras.pipeline.nodes["tenants"].pipeline.view.models
-        assert len({id(model.model) for model in served.values()}) == 1
+        assert len({id(model.instance.model) for model in served.values()}) == 1
         assert len(served) == 2
         for number, name in enumerate(("left", "right")):
             cameras.add_head(name, RED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from rclpy.context import Context
 from rclpy.parameter import Parameter
 
 from split_infer_ros.autotuning import opening
+from split_infer_ros.autotuning.engine_rivals import EngineRivals
+from split_infer_ros.autotuning.improve import Improve
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -57,29 +58,32 @@ def configure(context: Context, **values: Any) -> None:
         node.close()
 
 
-def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Precision, ...]] = []
+@pytest.mark.parametrize("improve", [each.value for each in Improve])
+@pytest.mark.parametrize("chosen", [{}, {"engine": "torch"}, {"split_point": "auto"}], ids=str)
+def test_engines_are_compared_when_the_user_wants_it(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, improve: str, chosen: dict[str, str]
+) -> None:
+    """A named engine needs no comparison. The measurements of split point auto hold for one engine."""
+    before_start: list[Precision] = []
+    served: list[object] = []
+    make_stage = backbone_pipeline.BackboneStage
 
-    class Simulated:
-        def __init__(
-            self,
-            model: SplitModel,
-            runner: object,
-            database: Database,
-            precisions: Sequence[Precision],
-            engines: Sequence[str],
-        ) -> None:
-            asked.append(tuple(precisions))
-            self._found, self._database = found_for(model, precisions[0]), database
+    def stage(*args: Any, rivals: object, **options: Any) -> BackboneStage:
+        served.append(rivals)
+        return make_stage(*args, rivals=rivals, **options)
 
-        def tune(self, seconds: float) -> None:
-            self._database.add(self._found)
+    def compare(*_: object, precision: Precision, **__: object) -> None:
+        before_start.append(precision)
 
-    monkeypatch.setattr(opening, "Tuner", Simulated)
-    values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
-    for _ in range(2):
-        configure(context, **values)
-    assert asked == [(Precision.BF16,)], "the second start finds what the first one found"
+    monkeypatch.setattr(opening, "compare_engines_once", compare)
+    monkeypatch.setattr(backbone_pipeline, "BackboneStage", stage)
+    if "split_point" in chosen:  # nothing is measured here
+        monkeypatch.setattr(AutoSplit, "begin", lambda _, asked, goal: replace(asked, split_point="neck", batch_size=1))
+    values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "improve": improve}
+    configure(context, **{"engine": "auto", **values, **chosen})
+    is_open = "engine" not in chosen
+    assert before_start == ([Precision.BF16] if is_open and improve == "before_start" else [])
+    assert isinstance(served[0], EngineRivals) is (not chosen and improve == "background")
 
 
 def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tuned(
@@ -95,7 +99,7 @@ def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tun
     network, pipeline = found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32)
     for record in (network, pipeline):
         Database(path).add([record])
-        configure(context, tuning_database=str(path), engine="auto", batch_size=8)
+        configure(context, tuning_database=str(path), engine="auto", batch_size=8, improve="before_start")
     assert compared == [8]
 
 
@@ -118,7 +122,7 @@ def test_head_of_the_process_follows_what_its_backbone_measured(
             use_global_arguments=False,
             parameter_overrides=[Parameter(name, value=value) for name, value in {**values, **more}.items()],
         )
-        for kind, more in ((HeadNode, {}), (BackboneNode, {"device": "cpu"}))
+        for kind, more in ((HeadNode, {}), (BackboneNode, {"device": "cpu", "improve": "before_start"}))
     )
     for node in (head, backbone):
         activate = node.activate

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from split_infer_ros.runtime.child_process import ChildError, ChildProcess, describe_error, describe_status, read_line
+from split_infer_ros.runtime.child_loop import describe_error
+from split_infer_ros.runtime.child_process import ChildError, ChildProcess, describe_status, read_line
 from split_infer_ros.runtime.search_path import PACKAGE_FOLDER
 
 PROGRAM = f"""
 import os, subprocess, sys, time
 sys.path.insert(0, {PACKAGE_FOLDER!r})
-from split_infer_ros.runtime.child_process import serve
+from split_infer_ros.runtime.child_loop import serve
 
 def prepare(told):
     if "broken" in told:
@@ -82,6 +84,30 @@ def test_a_late_answer_is_not_waited_for() -> None:
     process = started()
     assert process.ask({"does": "hang"}, 0.3) == {"late": True}
     assert not process.is_running
+
+
+def test_a_child_gives_way_to_all_and_tells_its_processor_time() -> None:
+    process = ChildProcess((sys.executable, "-c", PROGRAM), ("a",), max_start_s=20, gives_way=True)
+    process.start()
+    process.wait_until_ready()
+    assert process.pid is not None
+    assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n", "it is ended first if memory is short"
+    first_s = process.processor_s
+    assert first_s > 0.0, "it has started Python"
+    process.end()
+    assert process.processor_s >= first_s
+    process.start()
+    process.wait_until_ready()
+    assert process.processor_s > first_s, "earlier processes count"
+    process.end()
+
+
+def test_another_thread_may_kill_a_child_that_works() -> None:
+    process = started()
+    process.wait_until_ready()
+    assert process.ask({"does": "hang"}, 20, meanwhile=process.kill) == {"died": "SIGKILL"}
+    process.kill()  # nothing is there to kill
 
 
 def test_an_interrupted_request_ends_the_process() -> None:

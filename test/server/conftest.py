@@ -13,6 +13,7 @@ from brightness_models import LONG_S, BrightModel
 from tenant_server import SETTINGS, Running, Serve
 from two_stages import Stages, Start
 
+from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -23,9 +24,9 @@ def start() -> Iterator[Start]:
     """Starts both stages with given settings, and closes them after the test."""
     running: list[Stages] = []
 
-    def make(lease_s: float = LONG_S, **settings: object) -> Stages:
+    def make(lease_s: float = LONG_S, rivals: Rivals | None = None, **settings: object) -> Stages:
         defaults = StageSettings(batch_timeout_s=0.001)
-        running.append(Stages(replace(defaults, **settings), lease_s))  # type: ignore[arg-type]
+        running.append(Stages(replace(defaults, **settings), lease_s, rivals))  # type: ignore[arg-type]
         return running[-1]
 
     yield make

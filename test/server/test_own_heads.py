@@ -114,7 +114,7 @@ def test_tenants_of_one_model_share_it_and_no_batch(heads: Heads) -> None:
     assert run.set(A, B) == {}
     served = run.pipeline.view.models
     assert list(served) == ["one for a", "one for b"]
-    assert served["one for a"].model is served["one for b"].model
+    assert served["one for a"].instance.model is served["one for b"].instance.model
     with run.pipeline.held():
         send_in_turn(run, count=8)
     run.settled()

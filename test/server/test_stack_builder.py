@@ -29,8 +29,8 @@ def plain(idle: int = 1, config: ExecutionConfig | None = None) -> SplitModel:
 
 
 def served(model: SplitModel, split_point: str = "parts.0", streamed: object = None) -> Any:
-    plan = SimpleNamespace(split_point=model.split_point(split_point), streamed=streamed)
-    return SimpleNamespace(model=model, plan=plan)
+    plan = SimpleNamespace(model=model, split_point=model.split_point(split_point), streamed=streamed)
+    return SimpleNamespace(plan=plan)
 
 
 class Models:

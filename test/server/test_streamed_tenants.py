@@ -98,7 +98,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert report.failure == ""
     assert not np.array_equal(resident.found["a"][0], resident.found["b"][0])
     for line in streamed.pipeline.view.models.values():
-        state = state_of(graph_of(line.model))
+        state = state_of(graph_of(line.instance.model))
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from split_infer_ros.autotuning.improve import Improve
 from split_infer_ros.nodes.parameters.common import ModelParameters, TraceParameters
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
-from split_infer_ros.setting import like, setting
+from split_infer_ros.setting import COMPUTING, like, setting
 from split_infer_ros.split.planner import Goal, Objective
 
 
@@ -26,17 +27,18 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
         "engine",
         description="What executes the backbone: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER for a "
         "provider of the installed ONNX Runtime, such as CUDA or TensorRT, or openvino:DEVICE for a device of "
-        "OpenVINO, such as GPU or NPU. auto: the fastest one. For a new model, the engines are compared once.",
+        "OpenVINO, such as GPU or NPU. auto: the fastest one that is known; see improve.",
     )
     stage: StageSettings = part(StageSettings(batch_size=0))
     goal: Goal = part(Goal())
-    tune_at_start: float = setting(
-        0.0,
-        "Seconds for which the node tunes the model when it is configured, if there are no measurements for this "
-        "precision. 0: none. In one process, the head uses the number of cores that was found from its next start.",
-        minimum=0.0,
-        maximum=86_400.0,
+    improve: Improve = setting(
+        Improve.BACKGROUND,
+        "When engine auto compares engines for a model that this machine has not measured. background: the model "
+        "serves at once, and faster engines are found while frames flow. before_start: before the first frame. never: "
+        "not at all.",
+        choices=tuple(Improve),
         read_only=True,
+        purpose=COMPUTING,
     )
     transport: str = setting(
         INTRA_PROCESS,

@@ -35,7 +35,13 @@ def check_room_for_weights(key: str, models: Sequence[SplitModel], split_point: 
         )
 
 
-def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_bytes: float, warm_up: WarmUp) -> Plan:
+def make_tried_plan(
+    instance: ModelInstance,
+    settings: StageSettings,
+    taken_bytes: float,
+    warm_up: WarmUp,
+    rival: SplitModel | None = None,
+) -> Plan:
     """Makes a plan for these settings, and runs blank images with it.
 
     Args:
@@ -43,16 +49,18 @@ def make_tried_plan(instance: ModelInstance, settings: StageSettings, taken_byte
         settings: the settings of the plan.
         taken_bytes: the part of the memory budget that other models use.
         warm_up: runs the blank images.
+        rival: what the plan runs instead of the instance's model; see ``ModelInstance.make_plan``.
 
     Raises:
         ConfigurationError: memory is short, or the model cannot run. Nothing was kept.
     """
     try:
-        plan = instance.make_plan(settings, taken_bytes)
+        plan = instance.make_plan(settings, taken_bytes, rival)
         try:
             warm_up.run(plan)
         except Exception:
-            plan.close()
+            if rival is None:  # a rival's plan has the slots of the plan in force
+                plan.close()
             raise
     except ConfigurationError:
         raise

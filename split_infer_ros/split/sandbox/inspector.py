@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.models.user_names import PROGRAM_SUFFIX
-from split_infer_ros.runtime.child_process import describe_status, read_line, serve
+from split_infer_ros.runtime.child_loop import serve
+from split_infer_ros.runtime.child_process import describe_status, read_line
 from split_infer_ros.split.sandbox.inspection_imports import ENGINES, READERS, modules_for, preload
 from split_infer_ros.split.sandbox.inspection_limits import BYTES_PER_BYTE
 

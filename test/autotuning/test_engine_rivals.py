@@ -1,0 +1,166 @@
+"""Which engines may replace the present one: new ones that run, agree, and are not clearly slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from split_infer_ros.autotuning import engine_rivals
+from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.engine_rivals import MAX_PROCESSOR_S, EngineRivals
+from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
+from split_infer_ros.autotuning.trial_process import TrialOutcome
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.server.improving.rivals import Rival
+from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+SPEC = ModelSpec("shapes", device="cpu", on_torch=False)
+ENGINES = ("onnxruntime", "openvino")
+CRASH = TrialOutcome((), "It crashed: its process ended with SIGSEGV.", is_process_gone=True)
+
+
+class Trials:
+    """Runs trials that take a given time for each engine. It is a ``BackgroundRunner``.
+
+    Attributes:
+        asked: the engines that were tried.
+        processor_s: what trials have cost.
+        is_running: whether the process was not ended yet.
+    """
+
+    def __init__(self, costs: Mapping[str, float | str | TrialOutcome]) -> None:
+        self.costs = costs
+        self.asked: list[str] = []
+        self.processor_s = 0.0
+        self.is_running = False
+
+    def open(self, spec: ModelSpec) -> Trials:
+        assert spec == SPEC
+        self.is_running = True
+        return self
+
+    def start(self) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        self.is_running = False
+
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
+        assert about["batch_size"] == 1
+        if stage == RIVALS:
+            return TrialOutcome((), None, {TURNS: {name: [self.costs[name]] * 3 for name in about[RIVALS]}})
+        assert stage == RIVAL
+        self.asked.append(config["engine"])
+        cost = self.costs[config["engine"]]
+        if isinstance(cost, TrialOutcome):
+            return cost
+        return TrialOutcome((), cost) if isinstance(cost, str) else TrialOutcome((cost,), None, {"difference": 1e-6})
+
+
+@pytest.fixture(autouse=True)
+def two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has two engines for ONNX files, whatever is installed."""
+    monkeypatch.setattr(engine_rivals, "engines_for", lambda model, precision: ENGINES)
+
+
+@pytest.fixture
+def model() -> SplitModel:
+    return load_model(SPEC)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "tuning.jsonl")
+
+
+def proposed(rivals: EngineRivals, model: SplitModel) -> Rival | None:
+    return rivals.next(model, 1, lambda: False)
+
+
+def costs_of(database: Database) -> dict[str, Sequence[float]]:
+    return {record.config["engine"]: record.costs for record in database.records()}
+
+
+def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 2.0, "openvino": 1.9})
+    rivals = EngineRivals(SPEC, database, trials.open)
+    for _ in range(2):  # somebody changed settings in the first contest
+        rival = proposed(rivals, model)
+        assert rival is not None
+        assert (rival.name, rival.model.execution_config.engine) == ("openvino", Engine.OPENVINO)
+        assert rival.model.network is model.network, "they share the weights"
+    rivals.settle(Verdict(1.25, 1.2, 1.3))
+    trials.processor_s = 12.4
+    assert proposed(rivals, model) is None
+    assert not trials.is_running
+    assert rivals.summary == ("openvino is 1.25 times as fast (1.20 to 1.30) on live frames; 12 s of processor time")
+    assert costs_of(database) == {"onnxruntime": (2.0,) * 3, "openvino": (pytest.approx(1.6),) * 3}
+    assert find_best_known(model, database).execution_config.engine is Engine.OPENVINO
+
+
+def test_what_was_measured_before_is_not_tried_again(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
+    rivals = EngineRivals(SPEC, database, trials.open)
+    assert proposed(rivals, model) is not None
+    rivals.settle(Verdict(0.9, 0.8, 1.0))
+    assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
+    later = EngineRivals(SPEC, database, Trials({}).open)
+    assert proposed(later, model) is None
+    assert later.summary == ""
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (1.01 * CLEARLY_SLOWER, "onnxruntime 1000.0 ms; openvino 1313.0 ms in a trial"),
+        ("RuntimeError: no such operator", "onnxruntime 1000.0 ms; openvino is not used (no such operator) in a trial"),
+        (CRASH, "onnxruntime 1000.0 ms; openvino is not used (its process ended with SIGSEGV) in a trial"),
+    ],
+    ids=["slower", "fails", "crashes"],
+)
+def test_an_engine_that_cannot_win_is_not_proposed(
+    model: SplitModel, database: Database, cost: float | str | TrialOutcome, words: str
+) -> None:
+    rivals = EngineRivals(SPEC, database, Trials({"onnxruntime": 1.0, "openvino": cost}).open)
+    assert proposed(rivals, model) is None
+    assert rivals.summary == f"{words}; 0 s of processor time"
+    assert costs_of(database).keys() == {"onnxruntime", "openvino"}
+
+
+def test_an_engine_whose_plan_is_refused_is_not_proposed_again(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
+    rivals = EngineRivals(SPEC, database, trials.open)
+    assert proposed(rivals, model) is not None
+    rivals.refuse("Memory is short.")
+    assert proposed(rivals, model) is None
+    assert rivals.summary.startswith("openvino is not used (Memory is short)")
+
+
+def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
+    rivals = EngineRivals(SPEC, database, trials.open)
+    for _ in range(engine_rivals.MAX_TRIES):
+        assert proposed(rivals, model) is not None
+    assert proposed(rivals, model) is None
+    assert "openvino could not be compared" in rivals.summary
+
+
+def test_trials_end_when_their_time_is_spent_or_the_node_stops(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
+    rivals = EngineRivals(SPEC, database, trials.open)
+    assert rivals.next(model, 1, lambda: True) is None
+    assert trials.asked == []
+    assert proposed(rivals, model) is not None
+    trials.processor_s = MAX_PROCESSOR_S + 1
+    assert proposed(rivals, model) is None
+    rivals.interrupt()
+    assert not trials.is_running

@@ -1,0 +1,206 @@
+"""Rivals take turns on live frames: the winner stays, and whoever changes settings or stops meanwhile is served."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from brightness_models import LONG_S
+from tenant_server import until
+from two_stages import Stages, Start, brightness
+
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.server.improving import improver, turns
+from split_infer_ros.server.improving.rivals import Rival
+from split_infer_ros.server.improving.turns import Verdict
+from split_infer_ros.server.plan import Plan
+from split_infer_ros.server.settings import DropPolicy
+from split_infer_ros.split.model import SplitModel
+
+SLOW_S, FAST_S = 0.004, 0.001
+
+Film = Callable[["Proposed"], Stages]
+
+
+def rival(**config: Any) -> SplitModel:
+    return brightness().placed(CPU, ExecutionConfig(convolutions=Convolutions.CONTIGUOUS, **config))
+
+
+class Proposed:
+    """Proposes models that a test gives. It is a ``Rivals``.
+
+    Attributes:
+        verdicts, refusals: what came of them.
+        is_done: whether no further rival was left to propose.
+    """
+
+    summary = "tried"
+
+    def __init__(self, *models: SplitModel) -> None:
+        self.verdicts: list[Verdict] = []
+        self.refusals: list[str] = []
+        self.is_done = False
+        self._left = list(models)
+        self._latest: SplitModel | None = None
+
+    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
+        if not self._left:
+            self.is_done = True
+            return None
+        return Rival("rival", self._left[0])
+
+    def settle(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        del self._left[0]
+
+    def refuse(self, reason: str) -> None:
+        self.refusals.append(reason)
+        del self._left[0]
+
+    def interrupt(self) -> None:
+        pass
+
+
+class Broken(Proposed):
+    """Cannot propose anything."""
+
+    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
+        raise OSError("no process can be started")
+
+
+class Camera:
+    """Sends frames one by one, until it is closed."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join(LONG_S)
+
+    def _run(self) -> None:
+        value = 0
+        while not self._ends.is_set():
+            if self._stages.backbone.is_open and self._stages.backbone.intake.wait_for_room(0.1):
+                self._stages.send(value % 256)
+                value += 1
+
+
+class RivalsTurn(turns.Turns):
+    """The first turn is the rival's, and never ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rival_runs = True
+
+    def note(self, image_s: float, *, of_rival: bool, now: float) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are short."""
+    monkeypatch.setattr(turns, "TURN_S", 0.02)
+    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+
+
+@pytest.fixture
+def film(start: Start) -> Iterator[Film]:
+    """Starts both stages with rivals and a camera. After the test, checks that each frame has its own result."""
+    films: list[tuple[Stages, Camera]] = []
+
+    def make(rivals: Proposed) -> Stages:
+        stages = start(rivals=rivals, drop_policy=DropPolicy.BLOCK)
+        films.append((stages, Camera(stages)))
+        return stages
+
+    yield make
+    for stages, camera in films:
+        camera.close()
+        stages.settle()
+        stages.check_results()
+
+
+def take(monkeypatch: pytest.MonkeyPatch, incumbent_s: float, rival_s: float) -> None:
+    """Lets the two models take so many seconds for a batch."""
+    run = Plan.run
+
+    def slower(plan: Plan, *args: Any, **options: Any) -> Any:
+        time.sleep(incumbent_s if plan.model is brightness() else rival_s)
+        return run(plan, *args, **options)
+
+    monkeypatch.setattr(Plan, "run", slower)
+
+
+def test_a_faster_rival_stays(film: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, SLOW_S, FAST_S)
+    faster = rival()
+    rivals = Proposed(faster)
+    stages = film(rivals)
+    until(lambda: bool(stages.said))
+    assert rivals.verdicts[0].rival_wins
+    assert stages.backbone.plan.model is stages.backbone.instance.model is faster
+    assert stages.backbone.report(0.0).improvement == "tried"
+    assert stages.said == ["brightness runs on torch from now on: tried."]
+
+
+def test_a_slower_rival_is_taken_back(film: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, FAST_S, SLOW_S)
+    rivals = Proposed(rival())
+    stages = film(rivals)
+    until(lambda: bool(stages.said))
+    assert not rivals.verdicts[0].rival_wins
+    assert stages.backbone.plan.model is stages.backbone.instance.model is brightness()
+    assert stages.said == ["brightness runs on torch from now on: tried."]
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 2}, {"drop_policy": DropPolicy.LATEST}], ids=str)
+def test_a_change_of_settings_in_a_rivals_turn_goes_to_the_model_from_before(
+    film: Film, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("split_infer_ros.server.improving.live_contest.Turns", RivalsTurn)
+    rivals = Proposed(rival())
+    stages = film(rivals)
+    until(lambda: stages.backbone.plan.model is not brightness())
+    settings = replace(stages.backbone.settings, **change)
+    stages.backbone.configure(settings)
+    stages.backbone.stop(LONG_S)
+    assert stages.backbone.plan.model is stages.backbone.instance.model is brightness()
+    assert stages.backbone.settings == settings
+    assert rivals.verdicts == []
+
+
+def test_a_stop_ends_a_rivals_turn(film: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("split_infer_ros.server.improving.live_contest.Turns", RivalsTurn)
+    rivals = Proposed(rival())
+    stages = film(rivals)
+    until(lambda: stages.backbone.plan.model is not brightness())
+    stages.backbone.stop(LONG_S)
+    assert stages.backbone.plan.model is brightness()
+    stages.backbone.start()
+    until(lambda: stages.backbone.plan.model is not brightness())
+
+
+def test_a_rival_with_features_of_other_types_is_refused(film: Film) -> None:
+    rivals = Proposed(rival(precision=Precision.BF16))
+    stages = film(rivals)
+    until(lambda: rivals.is_done)
+    assert rivals.refusals == ["The features of brightness have other types on this engine."]
+    assert stages.backbone.plan.model is brightness()
+
+
+def test_a_fault_of_the_trials_costs_no_frame(film: Film) -> None:
+    stages = film(Broken())
+    until(lambda: bool(stages.said))
+    assert stages.said == ["brightness is not improved further: OSError: no process can be started."]
