@@ -125,6 +125,7 @@ def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
                 split_point, prepared.backbone(split_point.name), prepared.head(split_point.name), images
             )
             assert equal(found, whole), split_point.name
+            prepared.drop_partitions()  # each has its own packed weights
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in HEAVY])
