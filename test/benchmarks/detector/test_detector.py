@@ -109,7 +109,7 @@ def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tm
     rivals = (PIPELINE, *without_twin(USUAL, "fp32"))
     slow = dict(zip(rivals, (0.03, 0.05, 0.04, 0.025), strict=True))
     busy = {"backbone_busy": 0.5, "head_busy": 0.5}
-    saturation, latency = saturated(**busy), contest(**slow)
+    saturation, latency = saturated(**busy), contest(**slow, **busy)
     saturation.conclude, latency.conclude = detector.throughput_claims, detector.latency_claims
     usage = SimpleNamespace(row=lambda rival: {})
     made_up = SimpleNamespace(rivals=rivals, usage={saturation.name: usage})
