@@ -2,7 +2,7 @@
 
 A test file is near if few imports lie between it and a changed file. The nearest ones run, as many as fit into the
 time. A test that has not begun when the time is over is skipped. The command names the files that it leaves out;
-scripts/test runs all of them.
+scripts/test runs all of them. Slow tests run if they run a benchmark that has changed, or whose subject has.
 
 Exit codes: 0 if everything passed, 1 if something failed.
 """
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nearest_tests import Near, choose, nearest
@@ -46,12 +46,26 @@ def run(name: str, *command: str) -> bool:
     return passed
 
 
+def slow_too(tests: Sequence[Near]) -> Iterator[str]:
+    """Yields pytest's arguments with which the slow tests of some files run too."""
+    paths = [each.path for each in tests if each.with_slow]
+    if paths:
+        yield from ("-m", "not slow or slow_too")
+        yield from (f"--slow-too={path}" for path in paths)
+
+
+def line(test: Near) -> str:
+    """Returns a line about a test file: its distance, its path and its duration."""
+    slow = ", with slow tests" if test.with_slow else ""
+    return f"{test.distance}  {test.path}, {test.seconds:.0f} s{slow}"
+
+
 def say_left_out(left_out: Sequence[Near]) -> None:
     """Names the test files that did not run."""
     if left_out:
         minutes = sum(each.seconds for each in left_out) / WORKERS / 60
         print(f"Left out, {minutes:.1f} minutes of {len(left_out)} test files (the number is their distance):")
-        print(*(f"  {each.distance}  {each.path}, {each.seconds:.0f} s" for each in left_out), sep="\n")
+        print(*(f"  {line(each)}" for each in left_out), sep="\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,11 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     budget_s = chosen.seconds - START_S - (time.monotonic() - begin)
     tests, left_out = choose(near, max(0.0, budget_s) * WORKERS)
     if chosen.list:
-        print(*(f"{each.distance}  {each.path}, {each.seconds:.0f} s" for each in tests), sep="\n")
+        print(*map(line, tests), sep="\n")
     elif tests:
         until = f"--until={time.time() + chosen.seconds - (time.monotonic() - begin) - LAST_TEST_S}"
         workers = ["--numprocesses", str(WORKERS), "--dist", "loadfile"] if len(tests) > 1 else []
-        passed.append(run("tests", "pytest", "-q", "--no-cov", until, *workers, *(each.path for each in tests)))
+        paths = [each.path for each in tests]
+        passed.append(run("tests", "pytest", "-q", "--no-cov", until, *workers, *slow_too(tests), *paths))
     elif not near:
         print("No test file depends on what has changed.")
     say_left_out(left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ IMPORTABLE = ("split_infer_ros", "test", "benchmarks", "scripts")  # folders who
 FLAT = ("test/helpers", "test", "scripts")  # their modules are imported by their bare names
 RUN_BY_NAME = re.compile(r"\b(?:split_infer_ros|benchmarks)(?:\.\w+)+")
 UNKNOWN_S = 10.0  # of a file that has no recorded duration
+OF_BENCHMARKS = "test/benchmarks/"
+MEASURED = ("benchmarks/", "split_infer_ros/", OF_BENCHMARKS)  # folders of benchmarks and of what they measure
+DIRECT = 2  # imports between a test, its benchmark and what that measures directly
+SLOW_S = 30.0  # of the slow tests of a benchmark, whose durations are not recorded
 # Code in strings counts as well: tests have other processes run it. So do names of modules that are run by name.
 IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n(]+)|import ([\w.]+))", re.MULTILINE)
 
@@ -23,11 +28,13 @@ class Near:
         path: of the file, relative to the checkout.
         distance: number of imports between the file and what has changed; 0 if the file itself has changed.
         seconds: how long its tests take.
+        with_slow: whether its slow tests run too: they run a benchmark that has changed, or whose subject has.
     """
 
     path: str
     distance: int
     seconds: float
+    with_slow: bool = False
 
 
 class Imports:
@@ -74,6 +81,10 @@ class Imports:
             ring = further
         return {path: steps for path, steps in reached.items() if path in self._text and is_test(path)}
 
+    def runs_a_benchmark(self, path: str) -> bool:
+        """Returns whether a test file has slow tests of a benchmark."""
+        return path.startswith(OF_BENCHMARKS) and "mark.slow" in self._text[path]
+
     def _that_name(self, changed: Collection[str]) -> Iterator[str]:
         """Yields the test files that name a changed file, or its outermost folder, where that is no Python file."""
         others = [Path(path) for path in changed if not path.endswith(".py")]
@@ -89,10 +100,14 @@ def nearest(root: Path, changed: Collection[str], seconds: Mapping[str, float]) 
     Args:
         root: the checkout.
         changed: paths relative to it.
-        seconds: how long each test file takes, as far as that was recorded.
+        seconds: how long each test file takes without its slow tests, as far as that was recorded.
     """
-    found = Imports(root).distances(changed)
-    near = [Near(path, steps, seconds.get(path, UNKNOWN_S)) for path, steps in found.items()]
+    imports = Imports(root)
+    measured = imports.distances([path for path in changed if path.startswith(MEASURED)])
+    near = []
+    for path, steps in imports.distances(changed).items():
+        with_slow = measured.get(path, math.inf) <= DIRECT and imports.runs_a_benchmark(path)
+        near.append(Near(path, steps, seconds.get(path, UNKNOWN_S) + SLOW_S * with_slow, with_slow))
     return sorted(near, key=lambda each: (each.distance, each.seconds, each.path))
 
 

@@ -58,6 +58,9 @@ class TestFile(pytest.Module):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", type=Path, metavar="FILE", help="write the seconds of each test file to it")
+    parser.addoption(
+        "--slow-too", action="append", default=[], metavar="FILE", help="mark the tests of a file as slow_too"
+    )
     parser.addoption("--until", type=float, metavar="TIME", help="skip tests that begin later, in seconds since 1970")
 
 
@@ -81,7 +84,12 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return TestFile.from_parent(parent, path=module_path)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow_too = {(config.rootpath / path).resolve() for path in config.getoption("--slow-too")}
+    for item in items:
+        if item.path in slow_too:
+            item.add_marker("slow_too")
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             seconds = SECONDS_PER_SLOW_TEST if item.get_closest_marker("slow") else SECONDS_PER_TEST

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import check_change
 import pytest
-from nearest_tests import UNKNOWN_S, Near, choose, imported_names, module_name, nearest
+from nearest_tests import SLOW_S, UNKNOWN_S, Near, choose, imported_names, module_name, nearest
 
 ROOT = Path(__file__).parents[1]
 FILES = {
@@ -81,6 +81,32 @@ def test_the_shortest_of_equally_near_tests_comes_first(checkout: Path) -> None:
     ]
 
 
+def test_slow_tests_run_if_their_benchmark_or_its_subject_changed(checkout: Path) -> None:
+    path = "test/benchmarks/test_bench.py"
+    (checkout / path).write_text(f"{FILES[path]}pytestmark = pytest.mark.slow\n")
+    for changed, with_slow in {
+        path: True,
+        "benchmarks/part/bench.py": True,
+        "split_infer_ros/high.py": True,  # the benchmark imports it
+        "split_infer_ros/low.py": False,  # what the benchmark imports does
+    }.items():
+        (near,) = [each for each in nearest(checkout, [changed], {path: 3.0}) if each.path == path]
+        assert near.with_slow is with_slow, changed
+        assert near.seconds == 3.0 + SLOW_S * with_slow
+        assert list(check_change.slow_too([near])) == (
+            ["-m", "not slow or slow_too", f"--slow-too={path}"] if with_slow else []
+        )
+        assert check_change.line(near).endswith("with slow tests") is with_slow
+
+
+def test_slow_tests_do_not_run_if_only_their_fixtures_changed(checkout: Path) -> None:
+    path = "test/benchmarks/test_bench.py"
+    (checkout / path).write_text(f"{FILES[path]}pytestmark = pytest.mark.slow\n")
+    (checkout / "test/conftest.py").write_text("")
+    (near,) = [each for each in nearest(checkout, ["test/conftest.py"], {}) if each.path == path]
+    assert not near.with_slow
+
+
 def test_what_does_not_fit_into_the_time_is_left_out() -> None:
     near = [Near("a", 0, 4.0), Near("b", 1, 7.0), Near("c", 1, 6.0)]
     assert choose(near, 10.0) == ([near[0], near[2]], [near[1]])
@@ -117,11 +143,29 @@ def test_the_list_names_what_would_run(capsys: pytest.CaptureFixture[str], monke
     assert "Left out" in capsys.readouterr().out
 
 
-def test_seconds_of_each_file_are_recorded(tmp_path: Path) -> None:
+TEST = "test/test_check.py::test_each_kind_of_import_is_seen"
+
+
+def run_pytest(*arguments: str) -> str:
+    """What pytest printed. It passed, whatever it skipped."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+@pytest.mark.slow
+def test_that_runs_only_when_asked() -> None:
+    pass
+
+
+def test_workers_record_seconds_in_time_and_run_slow_tests_of_some_files(tmp_path: Path) -> None:
+    """One run shows all three, because workers take seconds to start."""
     file = tmp_path / "durations.json"
-    command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:cacheprovider", "-n", "2"]
-    command += ["test/test_check.py::test_each_kind_of_import_is_seen", "--record-durations", str(file)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    slow = "test/test_check.py::test_that_runs_only_when_asked"
+    slow_too = check_change.slow_too([Near("test/test_check.py", 0, 1.0, with_slow=True)])
+    until = f"--until={time.time() + 100.0}"
+    printed = run_pytest("-n", "2", TEST, slow, until, "--record-durations", str(file), *slow_too)
+    assert "2 passed" in printed
+    assert "test/test_check.py, " not in printed  # nothing was skipped
     written = json.loads(file.read_text())
     assert list(written["seconds"]) == ["test/test_check.py"]
     assert written["seconds"]["test/test_check.py"] < 60
@@ -130,11 +174,12 @@ def test_seconds_of_each_file_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_tests_that_begin_after_the_time_are_skipped_and_named(workers: list[str]) -> None:
-    test = "test/test_check.py::test_each_kind_of_import_is_seen"
-    command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:cacheprovider", *workers, test]
-    for seconds, passed in ((60.0, True), (-1.0, False)):
-        done = subprocess.run(
-            [*command, f"--until={time.time() + seconds}"], check=True, capture_output=True, text=True, cwd=ROOT
-        )
-        assert ("1 passed" in done.stdout) is passed
-        assert ("test/test_check.py, 1 tests" in done.stdout) is not passed
+    printed = run_pytest(*workers, TEST, f"--until={time.time() - 1.0}")
+    assert "1 passed" not in printed
+    assert "test/test_check.py, 1 tests" in printed
+
+
+def test_a_test_that_begins_in_time_runs() -> None:
+    printed = run_pytest(TEST, f"--until={time.time() + 60.0}")
+    assert "1 passed" in printed
+    assert "test/test_check.py, 1 tests" not in printed

@@ -58,6 +58,7 @@ def trials() -> Iterator[Trials]:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "GROUP_S", 0.0)
     monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "MAX_TURNS", 4)
     monkeypatch.setattr(segment_trials, "SEGMENT_S", 0.0)
 
 

@@ -15,7 +15,7 @@ from ros_processes import shared_memory_of
 from ros_support import START_S, wait_until
 
 PROGRAM = """
-import json, os, pathlib, signal, sys
+import gc, json, os, pathlib, signal, sys
 import torch
 from split_infer_ros.buffers import segment
 from split_infer_ros.nodes import backbone, head, process
@@ -30,6 +30,8 @@ start_nodes = process.start_nodes
 def start_on_signal(nodes):
     signal.sigwait({signal.SIGUSR1})
     start_nodes(nodes)
+gc.collect()
+gc.freeze()  # a collection of a forked node would write to, and so copy, the memory that it shares
 for line in sys.stdin:
     name, log, folder, paused, arguments, variables = json.loads(line)
     child = os.fork()

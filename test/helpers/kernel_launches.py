@@ -26,6 +26,7 @@ from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_reject
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16
+ALL = slice(None)
 CLAMP = {"low": 0.0, "high": 6.0}
 # (N, C, H, W) and C'; (N, C, H, W), kernel and stride: all of them 1, all multiples of 16, and neither
 POINTWISE_SIZES = (((1, 1, 1, 1), 1), ((2, 64, 16, 16), 128), ((1, 23, 3, 7), 21))
@@ -50,8 +51,15 @@ class Launch(NamedTuple):
     is_extreme: bool = False
 
 
-def launches(gpu: GpuLimits) -> Iterator[Launch]:
-    """Yields all launches. The extreme schedules are those at the limits of ``gpu``."""
+def launches(gpu: GpuLimits, *, in_each_specialisation: bool = True) -> Iterator[Launch]:
+    """Yields launches of each kernel in each type, with the default schedules and with extreme ones.
+
+    Args:
+        gpu: the extreme schedules are those at its limits.
+        in_each_specialisation: whether all whole numbers are given as 1, as multiples of 16, and as neither. Otherwise,
+            each kernel is launched with one set of numbers.
+    """
+    numbers = ALL if in_each_specialisation else slice(1, 2)
     for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
         for name, schedule in extremes_of_tiles(gpu, kind, tf32):
             yield pointwise(kind, tf32, schedule, SIXTEENS, name)
@@ -60,44 +68,45 @@ def launches(gpu: GpuLimits) -> Iterator[Launch]:
     for name, schedule in extremes_of_depthwise(LARGE_KERNEL[1]):
         yield depthwise(FP32, schedule, LARGE_KERNEL, name)
     for kind in CONVOLUTION_DTYPES:
-        for sizes in POINTWISE_SIZES:
+        for sizes in POINTWISE_SIZES[numbers]:
             for tf32 in (True, False) if kind == FP32 else (True,):
                 yield pointwise(kind, tf32, SPACES[ConvolutionTemplate.POINTWISE].default, sizes)
-        for each in DEPTHWISE_SIZES:
+        for each in DEPTHWISE_SIZES[numbers]:
             yield depthwise(kind, SPACES[ConvolutionTemplate.DEPTHWISE].default, each)
         yield windowed(kind, True, SPACES[ConvolutionTemplate.WINDOWED].default, DENSE)
-    for window, tf32 in ((STRIDED, True), (DENSE, False), (GROUPED, True)):
+    for window, tf32 in ((STRIDED, True), (DENSE, False), (GROUPED, True))[numbers]:
         yield windowed(FP32, tf32, SPACES[ConvolutionTemplate.WINDOWED].default, window)
-    for each in (*prefix_sums(), *argsorts(), *selections(), *suppressions()):
+    longest = ALL if in_each_specialisation else slice(-1, None)
+    for each in (*prefix_sums(longest), *argsorts(longest), *selections(longest), *suppressions(numbers)):
         yield Launch(f"{each.func.__name__} {tuple(each.args[0].shape)} {each.args[0].dtype}", each)
 
 
-def prefix_sums() -> Iterator[partial[object]]:
+def prefix_sums(chosen: slice = ALL) -> Iterator[partial[object]]:
     """Yields calls that sum rows of length 1, of up to one block, of two blocks, and of 16 blocks."""
     block = prefix_sum.BLOCK
     for dtype in (FP32, torch.int64):
-        for length in (1, 48, 37, block + 5, 16 * block):
+        for length in (1, 48, 37, block + 5, 16 * block)[chosen]:
             yield partial(prefix_sum.sum_in_stages, empty(3, length, dtype=dtype))
 
 
-def argsorts() -> Iterator[partial[object]]:
+def argsorts(chosen: slice = ALL) -> Iterator[partial[object]]:
     """Yields calls that sort one key, up to one block of keys, a few blocks, and keys that take 16 steps to merge."""
     block = segmented_argsort.BLOCK
-    for count in (1, 48, 37, 3 * block + 5, 512 * block):
+    for count in (1, 48, 37, 3 * block + 5, 512 * block)[chosen]:
         keys = empty(count, dtype=torch.int64)
         yield partial(segmented_argsort.argsort_by_merging, keys, empty(5, dtype=torch.int64))
 
 
-def selections() -> Iterator[partial[object]]:
+def selections(chosen: slice = ALL) -> Iterator[partial[object]]:
     """Yields calls that keep the best scores of rows of length 1, of up to one block, of two blocks, and of 16."""
     block = selection.BLOCK
-    for length, count in ((1, 1), (48, 48), (37, 37), (block + 5, 30), (16 * block, 1)):
+    for length, count in ((1, 1), (48, 48), (37, 37), (block + 5, 30), (16 * block, 1))[chosen]:
         yield partial(selection.keep_best, empty(3, length), count, 0.5)
 
 
-def suppressions() -> Iterator[partial[object]]:
+def suppressions(chosen: slice = ALL) -> Iterator[partial[object]]:
     """Yields calls that suppress boxes with labels and without. Numbers are 1, multiples of 16, or neither."""
-    for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100)):
+    for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100))[chosen]:
         for labels in (None, empty(2, boxes, dtype=torch.int64)):
             yield partial(
                 box_nms.suppress_sorted,

@@ -21,6 +21,15 @@ assert "torch" not in sys.modules
 import torch
 print(max_threads(), torch.get_num_threads())
 """
+COUNT_OF_LIBRARY = """
+import importlib.util, sys, types
+from split_infer_ros.runtime.num_threads import max_threads
+torch = types.ModuleType("torch")  # without torch's Python modules, whose import takes seconds
+torch.__path__ = importlib.util.find_spec("torch").submodule_search_locations
+sys.modules["torch"] = torch
+import torch._C
+print(max_threads(), torch._C.get_num_threads())
+"""
 LATE_TORCH = """
 from split_infer_ros.runtime.num_threads import *
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
@@ -100,8 +109,15 @@ def child(program: str, **variables: str) -> str:
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="without MKL, torch counts processors, not cores")
 @pytest.mark.parametrize("asked", [None, "1", "2,4", " 400 ", "0", "many"])
 def test_a_process_has_the_threads_that_torch_starts_with(asked: str | None) -> None:
-    own, of_torch = child(COUNT, **({} if asked is None else {"OMP_NUM_THREADS": asked})).split()
+    variables = {} if asked is None else {"OMP_NUM_THREADS": asked}
+    own, of_torch = child(COUNT_OF_LIBRARY, **variables).split()
     assert own == of_torch
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_torch_keeps_the_threads_of_its_library() -> None:
+    own, of_torch = child(COUNT).split()
+    assert own == of_torch == child(COUNT_OF_LIBRARY).split()[1]
 
 
 @pytest.mark.timeout(2 * CHILD_S)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from split_infer_ros.models import dense, faster_rcnn
 from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
@@ -77,6 +79,14 @@ HEAVY = {  # steps between the split points that are tested, as built and as run
 }
 
 
+@pytest.fixture(autouse=True)
+def one_model_at_a_time() -> Iterator[None]:
+    """Frees each model, of up to 550 MB, before the next one is built."""
+    yield
+    gc.collect()
+    trim()
+
+
 def seeded(case: Case, build: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
     """Returns the model with weights under which photographs get different answers, and a batch of them."""
     photographs = photograph_batch(case.height, case.width)[: case.photographs]
@@ -125,6 +135,7 @@ def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
                 split_point, prepared.backbone(split_point.name), prepared.head(split_point.name), images
             )
             assert equal(found, whole), split_point.name
+            prepared.drop_partitions()  # each has its own packed weights
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in HEAVY])

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.timeout(900)
 
 WORKERS = 2
 TIMEOUT_S = 800.0  # in which a busy machine compiles all of them
-USUAL = {75, 90}  # the least and the most memory; each target takes a minute
 FLOATING, SUMMED, KEYS = {"fp32", "fp16", "bf16"}, {"fp32", "i64"}, {"i64"}
 TYPES = dict.fromkeys(("_pointwise", "_depthwise", "_windowed"), FLOATING)
 TYPES |= dict.fromkeys(("_up_sweep", "_down_sweep"), SUMMED)
@@ -48,13 +48,32 @@ IMPOSSIBLE = {  # specialisations that never happen, because a single block has 
 Results = list[tuple[Launch, list[Compiled]]]
 
 
-def _param(target: int) -> object:
-    return pytest.param(target, marks=[] if target in USUAL else pytest.mark.slow)
+class Extent(NamedTuple):
+    """For which GPU kernels are compiled, and whether with all specialisations of numbers.
+
+    Those are Triton's, and the same for all GPUs. So the quick run compiles them once.
+    """
+
+    target: int
+    in_each_specialisation: bool
 
 
-@pytest.fixture(scope="module", params=map(_param, SHARED_BYTES))
-def target(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+FULL = [
+    pytest.param(Extent(target, True), marks=[] if target == 90 else pytest.mark.slow, id=f"{target}")
+    for target in SHARED_BYTES
+]
+QUICK = pytest.param(Extent(75, False), id="75, quick")  # the least memory; 90 has the most
+
+
+@pytest.fixture(scope="module", params=[QUICK, *FULL])
+def extent(request: pytest.FixtureRequest) -> Extent:
+    found: Extent = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def target(extent: Extent) -> int:
+    return extent.target
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +88,15 @@ def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolE
 
 
 @pytest.fixture(scope="module")
-def results(target: int, compilers: ProcessPoolExecutor) -> Results:
+def results(extent: Extent, compilers: ProcessPoolExecutor) -> Results:
     """All launches for a target, each compiled."""
+    target = extent.target
     begin = time.monotonic()
     asked: list[tuple[Launch, Future[list[Compiled]]]] = [
         (launch, compilers.submit(compile_launches, launch.call, target))
-        for launch in launches(GpuLimits(target, SHARED_BYTES[target]))
+        for launch in launches(
+            GpuLimits(target, SHARED_BYTES[target]), in_each_specialisation=extent.in_each_specialisation
+        )
     ]
     found: Results = []
     for launch, future in asked:
@@ -110,6 +132,7 @@ def test_every_kernel_is_compiled_in_each_type(results: Results) -> None:
     assert set(types) == kernels_of_the_package()
 
 
+@pytest.mark.parametrize("extent", FULL, indirect=True)
 def test_every_number_is_compiled_in_each_specialisation(results: Results) -> None:
     specialisations: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for _, compiled in results:

@@ -88,7 +88,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "scripts").mkdir()
     (root / "scripts" / "run").write_text(RUN)
     (root / "scripts" / "run").chmod(0o755)
-    (root / ".gitignore").write_text(".venv\n")
+    (root / ".gitignore").write_text(".venv\n__pycache__/\n")
     git(tmp_path, "init", "--quiet", str(root))
     for speed in (10.0, 8.0):
         write_benchmark(root, speed)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from benchmark_commands import reported
 
 from benchmarks.common.claim import Claim, Verdict
 from benchmarks.common.turns import Contest
@@ -166,6 +168,21 @@ def test_one_turn_decides_no_sampled_claim(contest: StreamingContest) -> None:
     assert {claim.verdict for claim in sampled} == {Verdict.UNCLEAR}
 
 
+def test_the_command_reports_what_a_contest_found(
+    contest: StreamingContest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken: list[float] = []
+    found = SimpleNamespace(
+        take_turns=taken.append, rows=contest.rows, claims=contest.claims, samples_ms=contest.samples_ms
+    )
+    monkeypatch.setattr(bench, "contest_of", lambda name, path, effort, device: nullcontext(found))
+    monkeypatch.chdir(tmp_path)
+    report = reported(bench.main, tmp_path, "--quick", "--models", "resnet50", "--seconds", "7", "--device", "cpu")
+    assert taken == [7.0]
+    assert [row["way"] for row in report["rows"]] == [row["way"] for row in contest.rows()]
+    assert [claim["name"] for claim in report["claims"]] == [claim.name for claim in contest.claims()]
+
+
 def test_bound_is_the_longer_of_reading_and_computing(planned: PlannedModel) -> None:
     counted = replace(facts(planned), streamed_bytes=1000, num_threads=2, read_bytes={child.AUTO: 500})
     figures = {child.RESIDENT: [4.0, 4.0], READ_B_S: [1000.0, 50.0], READ_CORE_S: [2.0, 2.0]}
@@ -183,10 +200,12 @@ def test_impossible_memory_decides_nothing(planned: PlannedModel, more_mb: float
     assert first.verdict == verdict
 
 
+@pytest.mark.slow
 def test_peak_memory_is_measured_from_outside(planned: PlannedModel) -> None:
     assert measure_peak("shapes", planned.path, child.NOTHING, child.AutoPlan()) > 0
 
 
+@pytest.mark.slow
 def test_memory_of_a_start_is_measured_from_outside(planned: PlannedModel) -> None:
     start_bytes, steady_bytes = measure_start("shapes", planned.path)
     assert start_bytes > 0
@@ -222,6 +241,7 @@ def test_first_turn_measures_the_peak_of_all_residencies(
     assert measured[1] == {child.NOTHING, child.TWO_STAGE, child.AUTO, *start}
 
 
+@pytest.mark.slow
 def test_residencies_of_a_gpu_give_the_same_results(tmp_path: Path) -> None:
     """On a thread that computes alone, because other tests may leave the main thread so."""
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from benchmark_commands import reported
 
 from benchmarks.common.claim import Verdict
 from benchmarks.common.turns import Contest
@@ -22,6 +23,7 @@ def contest(**figures: float) -> Contest:
     return Contest("turns", lambda number: {}, figures={name: [value] * TURNS for name, value in figures.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_file_is_recognised_and_results_are_the_modules(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
@@ -98,3 +100,20 @@ def test_rows_name_the_precision_of_each_usual_node() -> None:
     other = {PIPELINE: (None, None), TORCH: ("fp32", None), ONNXRUNTIME: ("fp32", None)}
     assert precisions("bf16") == other | {OPENVINO_FP32: ("fp32", None), OPENVINO_AS_IT_COMPILES: ("bf16", None)}
     assert precisions("fp32") == other | {OPENVINO_FP32: ("fp32", OPENVINO_AS_IT_COMPILES)}
+
+
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("rclpy")
+    from benchmarks.detector import __main__ as detector
+
+    rivals = (PIPELINE, *without_twin(USUAL, "fp32"))
+    slow = dict(zip(rivals, (0.03, 0.05, 0.04, 0.025), strict=True))
+    busy = {"backbone_busy": 0.5, "head_busy": 0.5}
+    saturation, latency = saturated(**busy), contest(**slow, **busy)
+    saturation.conclude, latency.conclude = detector.throughput_claims, detector.latency_claims
+    usage = SimpleNamespace(row=lambda rival: {})
+    made_up = SimpleNamespace(rivals=rivals, usage={saturation.name: usage})
+    monkeypatch.setattr(detector, "run", lambda chosen: detector.conclude(saturation, latency, made_up, "fp32"))
+    found = reported(detector.main, tmp_path, "--quick", "--seconds", "0")
+    assert {row.get("rival") for row in found["rows"]} >= set(rivals)
+    assert [claim["value"] for claim in found["claims"]][:2] == [1.5, 2.4]

@@ -6,12 +6,15 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from assumed_boards import AGX
+from benchmark_commands import reported
 
 from benchmarks.common.claim import Verdict
+from benchmarks.common.report import Report
 from benchmarks.common.turns import take_turns
 from benchmarks.memory_policies import __main__ as bench
 from benchmarks.memory_policies import ring_contests, ring_cost
@@ -114,6 +117,7 @@ def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
     assert loss.verdict == Verdict.HOLDS  # all policies took the same time
 
 
+@pytest.mark.slow
 def test_hand_overs_are_timed_in_a_process_and_across_two() -> None:
     sizes = (8192, 100_000)
     inside = ring_contests.in_process(sizes)
@@ -166,6 +170,19 @@ def test_ten_calibrations_are_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert claim.verdict == Verdict.HOLDS
 
 
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(chosen: argparse.Namespace) -> Report:
+        assert chosen.quick
+        rows, claims = bench.recover(10)
+        return Report("memory_policies", claims, rows)
+
+    monkeypatch.setattr(bench, "run", run)
+    found = reported(bench.main, tmp_path, "--quick")
+    assert [claim["verdict"] for claim in found["claims"]] == ["holds", "holds"]
+    assert len(found["rows"]) == 10 * 11
+
+
+@pytest.mark.slow
 def test_a_short_run_on_a_cpu_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SIZES", (8192,))
     monkeypatch.setattr(bench, "SIMULATED_MACHINES", 10)

@@ -6,12 +6,15 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from benchmark_commands import reported
 from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
 from benchmarks.common.claim import Verdict
+from benchmarks.common.report import Report
 from benchmarks.multi_tenant import __main__ as bench
 from benchmarks.multi_tenant import costs as tenant_costs
 from benchmarks.multi_tenant import decisions, rivals
@@ -101,6 +104,22 @@ def test_rows_say_what_was_executed_and_what_it_took() -> None:
     steps = {row["step"]: row["per_second"] for row in tenant_rows.step_rows(replays)}
     assert steps["fusing"] == 1.0
     assert steps["lanes"] == pytest.approx(1.4 / 1.05)
+
+
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(device: torch.device, extent: bench.Extent, chosen: Namespace) -> Report:
+        assert extent == replace(bench.QUICK, loads=[3.0])
+        replays = made_up()
+        rows = list(tenant_rows.served_rows(replays, on_gpu=False))
+        return Report("multi_tenant", list(replays.contest.conclude(replays.contest)), rows, bench.panels(replays))
+
+    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(bench, "prepare_process", lambda: None)
+    found = reported(bench.main, tmp_path, "--quick", "--load", "3", "--device", "cpu")
+    assert {claim["name"]: claim["value"] for claim in found["claims"]}[
+        "at 3 times capacity: part of the gap to the bound"
+    ] == pytest.approx(0.5)
+    assert [row["rival"] for row in found["rows"]] == list(NAMES)
 
 
 def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +236,7 @@ def test_slowest_window_decides_about_decisions() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
     extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2), alike=MODELS[:1])
     report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))

@@ -24,6 +24,7 @@ CPU = torch.device("cpu")
 ENTRY = find_model("shapes")
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds_and_a_killed_head_is_noticed() -> None:
     """Both run the same kernels on the same batches with as many threads, so their best classes are the same."""
     images = draw_images(ENTRY, 6)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark_commands import reported
 
 from benchmarks.common.claim import Claim, Verdict
 from benchmarks.common.turns import Contest
@@ -171,6 +172,15 @@ def test_a_run_adds_to_what_was_measured_before(monkeypatch: pytest.MonkeyPatch)
     assert found["guided, of random's trials until within 5 %"].found.value == 0.5
 
 
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bench, "Rivals", Drawn)
+    monkeypatch.setattr(bench, "prepare_process", lambda: None)
+    found = reported(bench.main, tmp_path, "--quick", "--models", "mobilenet_v2", "--device", "cpu", "--seconds", "0")
+    assert [bench.subject_of(row) for row in found["rows"]] == ["mobilenet_v2"]
+    values = {claim["name"]: claim["value"] for claim in found["claims"]}
+    assert values["mobilenet_v2, tuned, times as built"] == 2.0
+
+
 def test_rows_of_another_machine_are_refused(tmp_path: Path) -> None:
     file, machine = tmp_path / "tuning.json", describe_machine()
     row = model_row("vgg16", built=1.0, untuned=1.0, tuned=1.0)
@@ -234,6 +244,7 @@ def test_vendors_say_what_the_network_says() -> None:
         torch.testing.assert_close(torch.as_tensor(answer), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_searched_space_can_be_tried_on_this_machine() -> None:
     """Every configuration has a cost. Engines that are not installed, or need a GPU, are not in the space."""
     recorded = record_costs("shapes", (1,), 0.01, torch.device("cpu"))

@@ -6,6 +6,7 @@ The counts are of torch's own calls and so the same on any processor.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -15,10 +16,16 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.server import plan_making
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 
 PICTURES = [Pixels.blank()] * 2
 SETTINGS = StageSettings(batch_size=2)
+
+
+@cache
+def load(name: str) -> SplitModel:
+    return load_model(ModelSpec(name, "random", "cpu"))
 
 
 def test_every_way_to_move_data_counts_once() -> None:
@@ -58,7 +65,7 @@ def test_what_moves_nothing_does_not_count() -> None:
     ],
 )
 def test_hand_over_within_a_process_adds_no_copy(name: str, split_point: str) -> None:
-    model = load_model(ModelSpec(name, "random", "cpu"))
+    model = load(name)
     settings = replace(SETTINGS, split_point=model.split_point(split_point).name)
     assert count_copy_calls(model, settings, PICTURES).added == 0
 
@@ -73,18 +80,18 @@ def test_hand_over_within_a_process_adds_no_copy(name: str, split_point: str) ->
     ],
 )
 def test_hand_over_to_another_process_copies_what_no_operator_writes(name: str, split_point: str, added: int) -> None:
-    model = load_model(ModelSpec(name, "random", "cpu"))
+    model = load(name)
     settings = replace(SETTINGS, split_point=split_point)
     assert count_copy_calls(model, settings, PICTURES, SharedSlots()).added == added
 
 
 def test_part_of_a_tensor_is_copied() -> None:
-    model = load_model(ModelSpec("vit_tiny", "random", "cpu"))
+    model = load("vit_tiny")
     assert count_copy_calls(model, replace(SETTINGS, split_point="getitem"), PICTURES).added == 1  # the class token
 
 
 def test_copies_of_a_hand_over_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_making, "backbone_for", lambda slots, backbone: backbone)
-    model = load_model(ModelSpec("resnet18", "random", "cpu"))
+    model = load("resnet18")
     settings = replace(SETTINGS, split_point="flatten")
     assert count_copy_calls(model, settings, PICTURES, SharedSlots()).added == 1

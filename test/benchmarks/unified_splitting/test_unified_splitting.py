@@ -7,11 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
+from benchmark_commands import reported
 from brightness_models import frame
 from brightness_pipeline import bright_model
 from hypothesis import given, strategies
@@ -93,6 +95,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects, "count_copy_calls", count_copy_calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
 def test_all_configurations_take_turns_and_agree(name: str) -> None:
     match = contest.Match(subjects.Subject(name, CPU, TINY), 2, with_fixed_split_points=True)
@@ -138,6 +141,7 @@ def test_the_papers_split_point_is_before_the_classifier(name: str, split_point:
     assert subject.papers_split_point == split_point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_papers", [True, False])
 def test_the_papers_split_point_always_has_a_row(is_papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
@@ -155,6 +159,7 @@ def test_the_papers_split_point_always_has_a_row(is_papers: bool, monkeypatch: p
     )
 
 
+@pytest.mark.slow
 def test_a_fixed_split_point_competes_if_both_are_the_same() -> None:
     subject = subjects.Subject("shapes", CPU, extent([2], num_fixed=0, num_tried=2))
     (fixed,) = subject.fixed_split_points(subject.papers_split_point, 2)
@@ -213,6 +218,25 @@ def test_a_gpu_adds_claims() -> None:
     on_cpu = {claim.name for claim in claims.conclude(results, on_gpu=False).claims}
     assert set(on_gpu) - on_cpu == {"mobilenet_v2: split, times the optimised, least", "overlap efficiency, median"}
     assert [claim.paper for claim in claims.claims_of(results[0])] == ["1.03 to 1.04x", "", ""]
+
+
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[subjects.SplitExtent] = []
+
+    def made_up(names: Sequence[str], device: torch.device, *, extent: subjects.SplitExtent, chosen: object) -> Any:
+        assert list(names) == ["mobilenet_v2"]
+        asked.append(extent)
+        speeds = dict.fromkeys((*contest.WHOLE_MODELS, contest.TWO_PROCESSES), 80.0)
+        return [result_of(16, {**speeds, contest.PLANNERS_AND_PAPERS: 100}, contest.PLANNERS_AND_PAPERS, [])]
+
+    monkeypatch.setattr(bench, "measure_quickly", made_up)
+    monkeypatch.setattr(bench, "prepare_process", lambda: None)
+    arguments = ["--quick", "--models", "mobilenet_v2", "--batch", "16", "--device", "cpu"]
+    found = reported(bench.main, tmp_path, *arguments)
+    assert asked == [replace(bench.QUICK, batch_sizes=[16])]
+    values = {claim["name"]: claim["value"] for claim in found["claims"]}
+    assert values["mobilenet_v2, batch 16: split, times the baseline as built"] == 1.25
+    assert len(found["rows"]) == len(contest.WHOLE_MODELS) + 2
 
 
 def test_a_feed_continues_where_its_last_turn_ended() -> None:
@@ -298,6 +322,7 @@ def test_covered_seconds_are_those_in_any_span(spans: list[tuple[int, int]], sta
     assert covered([(first, first + lasts) for first, lasts in spans], start, start + length) == expected
 
 
+@pytest.mark.slow
 def test_an_error_in_a_turn_is_raised() -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
 
@@ -313,6 +338,7 @@ def test_an_error_in_a_turn_is_raised() -> None:
     pipeline.close()
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_optimised_rival() -> None:
     subject = subjects.Subject("ssdlite320", CPU, TINY)
     assert 0 < subject.limits.score_threshold < 1  # some hundreds of candidates are left
@@ -335,6 +361,7 @@ def test_a_full_run_has_at_least_sixteen_turns() -> None:
     assert bench.QUICK.batches_a_turn(choice(1)) == 20
 
 
+@pytest.mark.slow
 def test_a_full_run_measures_and_reports_every_batch_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

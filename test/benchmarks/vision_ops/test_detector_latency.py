@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from split_infer_ros.models.yolo import YoloBoxes
 from split_infer_ros.models.yolov3 import LEVELS
 
 
+@pytest.mark.slow
 def test_the_small_detector_is_measured_in_both_ways() -> None:
     detector = bench.DetectorContest("ssdlite320")
     detector.contest.take()
@@ -33,11 +35,20 @@ def test_the_network_counts_for_both_ways() -> None:
     assert detector.totals_ms() == {bench.BEFORE: [3000.0] * 10, bench.AFTER: [1500.0] * 10}
 
 
-@pytest.fixture
-def placed() -> fallback_cost.FallbackContest:
+@pytest.fixture(scope="module")
+def shared() -> fallback_cost.FallbackContest:
     return fallback_cost.FallbackContest("ssdlite320")
 
 
+@pytest.fixture
+def placed(shared: fallback_cost.FallbackContest, monkeypatch: pytest.MonkeyPatch) -> fallback_cost.FallbackContest:
+    """A contest without turns. The test may change them, and whether the contest is simulated."""
+    monkeypatch.setattr(shared, "is_simulated", shared.is_simulated)
+    monkeypatch.setattr(shared, "contest", replace(shared.contest, figures={}, turns=0, spent_s=0.0))
+    return shared
+
+
+@pytest.mark.slow
 def test_copies_of_a_placed_detector_are_counted(placed: fallback_cost.FallbackContest) -> None:
     for _ in range(5):  # the overhead is a median, so one turn that was held up does not count
         placed.contest.take()

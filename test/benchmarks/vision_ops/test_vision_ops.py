@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmark_commands import reported
 
 from benchmarks.common.claim import Verdict
+from benchmarks.common.report import Report
 from benchmarks.vision_ops import __main__ as bench
 from benchmarks.vision_ops import cases as operator_cases
 from benchmarks.vision_ops import contests as operators
@@ -118,6 +122,17 @@ def test_a_faster_operator_takes_negative_extra_time() -> None:
 def test_a_question_without_cases_makes_no_claim() -> None:
     questions = [Question("none", lambda case: False, 1.0), Question("all", lambda case: True, 1.0)]
     assert [claim.name for claim in bench.answers(questions, [timed(1.0, 2.0)])] == ["all"]
+
+
+def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(options: argparse.Namespace) -> Report:
+        assert options.quick
+        claims = bench.answers([Question("all", lambda case: True, 1.0)], [timed(1.0, 2.0)])
+        return Report("vision_ops", claims, rows=[])
+
+    monkeypatch.setattr(bench, "run", run)
+    (claim,) = reported(bench.main, tmp_path, "--quick")["claims"]
+    assert (claim["name"], claim["value"], claim["verdict"]) == ("all", 2.0, "holds")
 
 
 def test_a_small_run_reports_each_rival(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 DEVICE_OFFSET = 1 << 46  # from the host's address of registered memory to the device's; not all devices have one
-_OUTLIVED: set[int] = set()  # addresses that objects still hold of GPUs that are not simulated any more
+_OUTLIVED: dict[int, Any] = {}  # the memory that objects still hold of GPUs that are not simulated any more, by address
 
 
-def _take_outlived(address: int) -> bool:
-    """Returns True, once, if the memory at an address belongs to a GPU that is not simulated any more."""
+def take_outlived(address: int) -> bool:
+    """Frees the memory at an address if it belongs to a GPU that is not simulated any more; returns whether it did."""
     if address not in _OUTLIVED:
         return False
-    _OUTLIVED.remove(address)
+    del _OUTLIVED[address]
     return True
 
 
@@ -62,6 +62,11 @@ class Runtime:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The simulated GPU."""
+        return self._gpu
 
     def status(self, name: str = "cudaSuccess") -> Any:
         """Returns the CUDA status with a name."""
@@ -121,7 +126,7 @@ class Runtime:
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)
-            if region is None and _take_outlived(address):
+            if region is None and take_outlived(address):
                 return (self.status(),)
             if region is None or region.start != address or region.kind != "registered":
                 return (self.status("cudaErrorHostMemoryNotRegistered"),)
@@ -174,7 +179,8 @@ class Runtime:
 
     def end(self) -> None:
         """Ends the simulation of this GPU. Its remaining memory may then be freed while another GPU is simulated."""
-        _OUTLIVED.update(region.start for region in self._gpu.memory.regions() if region.is_shared)
+        regions = self._gpu.memory.regions()
+        _OUTLIVED.update((region.start, self._arrays.get(region.start)) for region in regions if region.is_shared)
 
     def as_tensor(self, owner: Any) -> GpuTensor:
         """Returns a tensor on the GPU over memory of the host. CUDA must be able to reach this memory.
@@ -224,7 +230,7 @@ class Runtime:
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)
-            if region is None and _take_outlived(address):
+            if region is None and take_outlived(address):
                 return (self.status(),)
             if region is None or region.start != address or region.kind != kind:
                 gpu.faults.append(f"Memory was freed twice, or was never {kind} ({place_of_call()}).")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import _thread
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from simulated_gpu.clocks import Baton
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
 
 
 class _Passes:
-    """A lock that orders whoever takes it after those who released it."""
+    """A lock that orders whoever takes it after those who released it, until the simulation ends."""
 
-    gpu: Gpu  # of the subclass that ``lock_classes`` makes
+    gpu: Gpu | None  # of the subclass that ``lock_classes`` makes; None after the end
     _lock: Any  # the interpreter's own
 
     def __init__(self) -> None:
         self._baton = Baton()
 
     def _take(self) -> None:
-        self._baton.take(self.gpu.host())
+        if self.gpu is not None:
+            self._baton.take(self.gpu.host())
 
     def _leave(self) -> None:
-        self._baton.leave(self.gpu.host())
+        if self.gpu is not None:
+            self._baton.leave(self.gpu.host())
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         taken: bool = self._lock.acquire(blocking, timeout)
@@ -71,18 +74,32 @@ class _ReentrantLock(_Passes):
         self._take()
 
 
-def lock_classes(gpu: Gpu) -> tuple[type, type]:
-    """Returns substitutes for ``threading.Lock`` and ``threading.RLock``. They order a thread after earlier holders."""
-    return type("Lock", (_Lock,), {"gpu": gpu}), type("RLock", (_ReentrantLock,), {"gpu": gpu})
+@contextmanager
+def lock_classes(gpu: Gpu) -> Iterator[tuple[type, type]]:
+    """Yields substitutes for ``threading.Lock`` and ``threading.RLock``. They order a thread after earlier holders.
+
+    A lock may outlive the simulation, such as that of a module which is imported meanwhile. It then is a plain lock,
+    and does not keep the GPU with all its memory.
+    """
+    classes = type("Lock", (_Lock,), {"gpu": gpu}), type("RLock", (_ReentrantLock,), {"gpu": gpu})
+    try:
+        yield classes
+    finally:
+        for each in classes:
+            each.gpu = None  # type: ignore[attr-defined]
 
 
 def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Callable[[], Any]) -> Callable[..., None]:
     """Returns a substitute for ``Thread.start``.
 
-    It orders the new thread after its parent, and runs it inside the context that ``entered`` returns.
+    It orders the new thread after its parent, and runs it inside the context that ``entered`` returns. Threads of tqdm
+    are left out: they never end, and would keep the GPU.
     """
 
     def start_watched(thread: threading.Thread) -> None:
+        if type(thread).__module__.startswith("tqdm."):
+            start(thread)
+            return
         host = gpu.host()
         clock = dict(host.clock)
         host.step()

@@ -8,8 +8,9 @@ import importlib
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -67,13 +68,13 @@ def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
 def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
     from contextlib import ExitStack
 
-    lock, reentrant = lock_classes(gpu)
-    with ExitStack() as stack:
+    with lock_classes(gpu) as (lock, reentrant), ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: object) -> None:
             stack.enter_context(patch.object(owner, name, value, create=True))  # a build without CUDA lacks some
 
         api, library = torch_api(gpu), runtime_library(gpu)
+        stack.callback(library.end)
         replace(torch._C, "_cuda_endAllocateToPool", vars(api).pop("end_allocate"))
         replace(torch._C, "_cuda_releasePool", vars(api).pop("release_pool"))
         replace(torch._C, "_cuda_customAllocator", vars(api).pop("custom_allocator"))
@@ -83,7 +84,8 @@ def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
         replace(torch.cuda.nvtx, "range", lambda *_, **__: nullcontext())
         replace(torch, "as_tensor", _as_tensor(runtime))
         replace(torch, "_has_compatible_shallow_copy_type", _same_type)
-        stack.enter_context(patch.dict(sys.modules, {_BINDING: runtime}))
+        stack.callback(sys.modules.__setitem__, _BINDING, sys.modules[_BINDING])
+        sys.modules[_BINDING] = runtime  # not by patch.dict, which would forget what is imported meanwhile
         stack.enter_context(patch.dict(streams._IDLE, clear=True))  # streams of another GPU
         replace(torch, "tensor", _tensor)
         replace(threading.Thread, "start", starting(gpu, threading.Thread.start, lambda: Simulation(gpu)))
@@ -92,7 +94,9 @@ def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
         replace(threading, "RLock", reentrant)
         replace(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]
         watched: dict[int, Any] = {}
-        for module in _package_modules():
+        modules = _package_modules()
+        stack.callback(_forget_gpu, modules, watched)
+        for module in modules:
             for name, value in list(vars(module).items()):
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
@@ -110,6 +114,22 @@ def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
                 stack.enter_context(patch.object(owner, name, Published(gpu, name), create=True))
         _watch_reads(gpu, replace)
         yield
+
+
+def _forget_gpu(known: Sequence[ModuleType], watched: Mapping[int, Any]) -> None:
+    """Lets go of the GPU in modules that were imported while it was simulated.
+
+    Args:
+        known: the modules that were imported before.
+        watched: what stood in for cached functions.
+    """
+    substitutes = {id(each): each.__wrapped__ for each in watched.values()}
+    for module in _package_modules():
+        for name, value in list(vars(module).items()) if module not in known else ():
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
+            elif id(value) in substitutes:
+                setattr(module, name, substitutes[id(value)])
 
 
 _simple_queue = queue.SimpleQueue

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from simulated_gpu.captures import PoolId
+from simulated_gpu.cuda_runtime import Runtime, take_outlived
 
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
 
-_KEPT: list[object] = []  # memory may be freed after the simulation, by addresses that C code has
+_KEPT: list[object] = []  # memory may be freed after the simulation, by functions whose addresses C code has
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -79,12 +80,26 @@ def use_mem_pool(gpu: Gpu, pool: MemPool) -> Iterator[None]:
 
 
 def runtime_library(gpu: Gpu) -> SimpleNamespace:
-    """Returns functions with the names and C types of CUDA's functions. They call the simulated run-time API."""
-    runtime = gpu.runtime  # type: ignore[attr-defined]
+    """Returns functions with the names and C types of CUDA's functions. They call the simulated run-time API.
+
+    ``end`` ends that. The functions stay, but keep neither the GPU nor its memory: they only free what objects still
+    hold.
+    """
+    held: list[Runtime] = [gpu.runtime]  # type: ignore[attr-defined]
+
+    def free(name: str) -> Any:
+        def call(address: int) -> int:
+            if held:
+                return int(getattr(held[0], name)(address)[0])
+            take_outlived(address)
+            return 0
+
+        return _RUNTIME_FREE(call)
 
     def allocate(name: str) -> Any:
         def call(address: Any, nbytes: int, flags: int) -> int:
-            capture = gpu.capture_of_this_thread()
+            (runtime,) = held
+            capture = runtime.gpu.capture_of_this_thread()
             if capture is not None:
                 capture.failure = capture.failure or "page-locked or managed memory was allocated"
                 return int(runtime.status("cudaErrorStreamCaptureUnsupported"))
@@ -95,28 +110,31 @@ def runtime_library(gpu: Gpu) -> SimpleNamespace:
         return _RUNTIME_ALLOCATE(call)
 
     def memory_info(free: Any, total: Any) -> int:
-        status, free[0], total[0] = runtime.cudaMemGetInfo()
+        status, free[0], total[0] = held[0].cudaMemGetInfo()
         return int(status)
 
     def attribute(value: Any, number: int, index: int) -> int:
+        (runtime,) = held
         status, value[0] = runtime.cudaDeviceGetAttribute(runtime.cudaDeviceAttr(number), index)
         return int(status)
 
     def exchange(mode: Any) -> int:
+        gpu = held[0].gpu
         gpu.capture_mode_of_thread, mode[0] = mode[0], gpu.capture_mode_of_thread
         return 0
 
     library = SimpleNamespace(
         cudaMallocManaged=allocate("cudaMallocManaged"),
         cudaHostAlloc=allocate("cudaHostAlloc"),
-        cudaFree=_RUNTIME_FREE(lambda address: int(runtime.cudaFree(address)[0])),
-        cudaFreeHost=_RUNTIME_FREE(lambda address: int(runtime.cudaFreeHost(address)[0])),
+        cudaFree=free("cudaFree"),
+        cudaFreeHost=free("cudaFreeHost"),
         cudaMemGetInfo=_MEMORY_INFO(memory_info),
         cudaThreadExchangeStreamCaptureMode=_EXCHANGE(exchange),
         cudaGetLastError=_LAST_ERROR(lambda: 0),
         cudaDeviceGetAttribute=_ATTRIBUTE(attribute),
-        cudaMemset=_SET_BYTES(lambda address, value, nbytes: int(runtime.cudaMemset(address, value, nbytes)[0])),
-        cudaStreamSynchronize=_WAIT(lambda stream: int(runtime.cudaStreamSynchronize(stream or 0)[0])),
+        cudaMemset=_SET_BYTES(lambda address, value, nbytes: int(held[0].cudaMemset(address, value, nbytes)[0])),
+        cudaStreamSynchronize=_WAIT(lambda stream: int(held[0].cudaStreamSynchronize(stream or 0)[0])),
     )
     _KEPT.append(library)
+    library.end = held.clear
     return library
