@@ -13,6 +13,7 @@ TITLES = {
     "pipeline": "The pipeline against a node written the usual way",
     "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
     "start": "From a start to the first detection, against usual nodes",
+    "improve": "A search for a faster engine while frames flow",
     "engines": "Engine auto against each engine alone",
     "precisions": "A trained detector in int8 and bf16 against itself in fp32",
     "transports": "From backbone to head: the three transports",

@@ -182,9 +182,17 @@ class Arrivals:
         """How many detections arrived so far."""
         return len(self._arrivals)
 
+    def since(self, count: int) -> list[tuple[float, float]]:
+        """Returns all arrivals but the first ``count``: their times on the steady clock and their ages, in seconds."""
+        return self._arrivals[count:]
+
     def ages_since(self, count: int) -> list[float]:
         """Returns the ages of all arrivals but the first ``count``, in seconds."""
-        return [age for _, age in self._arrivals[count:]]
+        return [age for _, age in self.since(count)]
+
+    def wait_for_first(self) -> None:
+        """Waits for the next arrival, of a node that starts; raises RuntimeError after ``START_S`` seconds."""
+        self._wait_for(len(self._arrivals) + 1, START_S)
 
     def wait_for_quiet(self) -> None:
         """Waits until nothing has arrived for ``QUIET_S`` seconds. The next rival then has the machine for itself."""
@@ -194,8 +202,8 @@ class Arrivals:
             if len(self._arrivals) == count:
                 return
 
-    def _wait_for(self, count: int) -> None:
-        end = time.monotonic() + ANSWER_S
+    def _wait_for(self, count: int, seconds: float = ANSWER_S) -> None:
+        end = time.monotonic() + seconds
         while len(self._arrivals) < count:
             if time.monotonic() > end:
                 raise RuntimeError(f"Hardly anything is published on {self._topic}.")
