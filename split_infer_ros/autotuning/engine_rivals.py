@@ -44,6 +44,10 @@ class BackgroundRunner(TrialRunner, Protocol):
         """Ends the process of the trials. A trial that is under way fails. Any thread may call this."""
         ...
 
+    def close(self) -> None:
+        """Ends the process of the trials, and frees what it needed."""
+        ...
+
 
 def _background(spec: ModelSpec) -> BackgroundRunner:
     return TrialProcess(spec, gives_way=True)
@@ -102,8 +106,9 @@ class EngineRivals:
             if rival is not None:
                 return rival
         if self._runner is not None:
-            self._found.append(f"{self._spent_s:.0f} s of processor time")
-            self._runner.interrupt()
+            if not is_over():
+                self._found.append(f"{self._spent_s:.0f} s of processor time")
+            self._runner.close()
             self._runner = None
         return None
 

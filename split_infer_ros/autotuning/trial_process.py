@@ -107,6 +107,10 @@ class TrialProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process. A later trial starts another one."""
         self._process.end()
 
     @property

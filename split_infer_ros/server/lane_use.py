@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from weakref import WeakSet
 
 from split_infer_ros.errors import Notice
 from split_infer_ros.runtime.shortage import summarize_error
@@ -52,7 +53,7 @@ class LaneUse:
         self._on_error = on_error
         self._tries = tries
         self._are_in_use = self._is_preparing = False
-        self._given_up: set[SplitModel] = set()
+        self._given_up: WeakSet[SplitModel] = WeakSet()
         self._missed, self._missed_since = 0, 0.0
 
     @property

@@ -54,6 +54,9 @@ class Trials:
     def interrupt(self) -> None:
         self.is_running = False
 
+    def close(self) -> None:
+        self.is_running = False
+
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         assert about["batch_size"] == 1
         if stage == RIVALS:

@@ -13,10 +13,19 @@ from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
 
 
+class Network:
+    """Stands in for what a plan runs."""
+
+
+NETWORK: Any = Network()
+
+
 def plan_of(lanes: bool = True) -> Plan:
-    given: dict[str, Any] = dict.fromkeys(("model", "split_point", "backbone", "preprocessor", "memory"))
+    given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
     settings, pool = StageSettings(lanes=lanes), cast(Any, object())
-    return Plan(settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given)
+    return Plan(
+        model=NETWORK, settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given
+    )
 
 
 class Model:

@@ -97,7 +97,10 @@ class Improver:
                 served.improvement = rivals.summary
                 if rival is None:
                     break
-        if served.improvement and not self._is_over(served):
+        if self._is_over(served):
+            return
+        del self._models[served]  # it is not improved again after a stop
+        if served.improvement:
             name, engine = served.instance.model.entry.name, served.instance.model.execution_config.engine_text
             self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
 

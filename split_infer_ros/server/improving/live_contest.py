@@ -91,7 +91,9 @@ class LiveContest:
 
     def _put_in_force(self, *, rival: bool) -> bool:
         """Puts one of both plans in force. Returns False if meanwhile somebody else gave the model another plan."""
-        plan = self._served.lanes.follow(self._plans[rival])  # compiles, so without the lock
+        plan = self._plans[rival]
+        if not plan.has_lanes:
+            plan = self._served.lanes.follow(plan)  # compiles, so without the lock
         with self._changing:
             in_force = self._served.plan
             if self._is_foreign(in_force):

@@ -25,7 +25,7 @@ from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.split.model import SplitModel
 
-SLOW_S, FAST_S = 0.004, 0.001
+SLOW_S, FAST_S = 0.02, 0.001  # far apart, so that a busy machine does not decide
 
 Film = Callable[["Proposed"], Stages]
 
