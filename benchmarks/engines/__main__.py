@@ -38,7 +38,7 @@ from benchmarks.common.estimate import exact
 from benchmarks.common.precision_contest import PrecisionRivals, goals_of, quantised_on_scenes
 from benchmarks.common.report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from benchmarks.common.turns import take_turns
-from benchmarks.engines.contest import BATCH_SIZE, YOLO, EngineRivals
+from benchmarks.engines.contest import BATCH_SIZE, YOLO, EnginesAlone
 from split_infer_ros.runtime.process import prepare_process
 
 MODELS = (
@@ -65,7 +65,7 @@ def measure(
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            rivals = EngineRivals(
+            rivals = EnginesAlone(
                 name,
                 Path(folder),
                 group_s=0.1 if quick else 0.3,

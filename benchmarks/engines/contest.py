@@ -46,7 +46,7 @@ PAUSE_S = 0.05  # in this pause, the waiting threads of one rival go to sleep
 MIN_PART = 0.95  # goal for the interval's lower end, as a share of the best engine alone; the figure should be 0.97
 
 
-class EngineRivals:
+class EnginesAlone:
     """The rivals for one model: this package with engine ``auto``, and each engine alone.
 
     At batch 1, the package runs the network. At batch 8, it runs the whole pipeline.

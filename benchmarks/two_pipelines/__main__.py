@@ -103,8 +103,8 @@ def claims_of(contest: Contest) -> list[Claim]:
     ]
 
 
-def run(chosen: argparse.Namespace) -> Report:
-    """Starts all processes, measures, and returns the report."""
+def run(chosen: argparse.Namespace) -> Contest:
+    """Starts all processes, and measures."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         pictures, model = Path(folder, "pictures"), Path(folder, "yolo.onnx")
@@ -121,6 +121,11 @@ def run(chosen: argparse.Namespace) -> Report:
             observer.wait_for_nodes(*topics, *(f"/{name}/detections" for name in PIPELINES))
             contest = Contest("two pipelines", bench.turn, claims_of)
             take_turns([contest], seconds_of_turns(chosen, FULL_S))
+    return contest
+
+
+def report_of(contest: Contest) -> Report:
+    """Returns the report: the claims, and the rows and figures behind them."""
     figures = contest.figures
     rows = []
     for rival in RIVALS:
@@ -137,7 +142,7 @@ def run(chosen: argparse.Namespace) -> Report:
 def main() -> int:
     """Runs the benchmark."""
     chosen = arguments(__doc__).parse_args()
-    deliver(run(chosen), chosen)
+    deliver(report_of(run(chosen)), chosen)
     return 0
 
 
