@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,18 @@ def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
     if chosen.seconds is not None:
         return float(chosen.seconds)
     return max(0.0, QUICK_S - seconds_since_start()) if chosen.quick else full_s
+
+
+def run_command(description: str | None, run: Callable[[argparse.Namespace], Report]) -> int:
+    """Runs the command of a benchmark that has no arguments of its own. Returns the exit code.
+
+    Args:
+        description: the text of --help.
+        run: takes the arguments that the parser of ``arguments`` has read; measures and returns the report.
+    """
+    chosen = arguments(description).parse_args()
+    deliver(run(chosen), chosen)
+    return 0
 
 
 def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | None = None) -> None:

@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import exact, mean, median
-from benchmarks.common.report import Report, arguments, deliver, seconds_for_turns
+from benchmarks.common.report import Report, run_command, seconds_for_turns
 from benchmarks.common.rows import finite, measured
 from benchmarks.common.synthetic_machine import draw_machine
 from benchmarks.common.turns import Contest, take_turns
@@ -168,9 +168,7 @@ def say(line: str) -> None:
 
 def main() -> int:
     """Runs the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(run(chosen), chosen)
-    return 0
+    return run_command(__doc__, run)
 
 
 if __name__ == "__main__":

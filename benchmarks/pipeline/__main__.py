@@ -30,7 +30,7 @@ from benchmarks.common.child_process import to_run
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import ratio
 from benchmarks.common.picture import Panel
-from benchmarks.common.report import Report, arguments, deliver, show
+from benchmarks.common.report import Report, run_command, show
 from benchmarks.common.rows import in_ms, measured
 from benchmarks.common.turns import Contest, take_turns
 from benchmarks.pipeline.turns import DDS, HOP, LARGE, NAIVE, SMALL, WITH_CAMERA, Bench, camera_of
@@ -152,9 +152,7 @@ def rows_of(saturation: Contest, latency: Contest, bench: Bench) -> list[dict[st
 
 def main() -> int:
     """Runs the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(run(chosen), chosen)
-    return 0
+    return run_command(__doc__, run)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from pathlib import Path
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import median, ratio
 from benchmarks.common.picture import Panel
-from benchmarks.common.report import Report, arguments, deliver, show
+from benchmarks.common.report import Report, run_command, show
 from benchmarks.common.rows import measured
 from benchmarks.common.turns import Contest, take_turns
 from benchmarks.common.yolo_sized import export, make_network
@@ -152,9 +152,7 @@ def _claim(
 
 def main() -> int:
     """Runs the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(run(chosen), chosen)
-    return 0
+    return run_command(__doc__, run)
 
 
 if __name__ == "__main__":

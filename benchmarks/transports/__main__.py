@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import mean, ratio
 from benchmarks.common.picture import Panel
-from benchmarks.common.report import Report, arguments, deliver, show
+from benchmarks.common.report import Report, run_command, show
 from benchmarks.common.rows import in_ms, measured
 from benchmarks.common.turns import Contest, take_turns
 from benchmarks.ros.dds_hop import DdsHop
@@ -195,9 +195,7 @@ def rows_of_images(images: Contest, bench: Bench) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Runs the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(run(chosen), chosen)
-    return 0
+    return run_command(__doc__, run)
 
 
 if __name__ == "__main__":

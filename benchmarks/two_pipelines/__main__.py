@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import ratio
 from benchmarks.common.picture import Panel
-from benchmarks.common.report import Report, arguments, deliver, show
+from benchmarks.common.report import Report, run_command, show
 from benchmarks.common.rows import in_ms, measured
 from benchmarks.common.turns import Contest, rotated, take_turns
 from benchmarks.common.yolo_sized import export, make_network
@@ -141,9 +141,7 @@ def report_of(contest: Contest) -> Report:
 
 def main() -> int:
     """Runs the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(report_of(run(chosen)), chosen)
-    return 0
+    return run_command(__doc__, lambda chosen: report_of(run(chosen)))
 
 
 if __name__ == "__main__":
