@@ -21,7 +21,6 @@ from split_infer_ros.msg import PipelineReport
 BACKGROUND, NEVER, BEFORE_START = RIVALS = ("background", "never", "before_start")
 FLOOD_HZ = 60.0
 SETTLE_S = 3.0
-SHORT_S = 30.0  # how long the pipelines without a search are watched, and the end of one with a search
 PERIOD_S = 5.0  # of the picture's points
 
 
@@ -33,16 +32,17 @@ class Searches:
         feed: sends the images.
         model: the ONNX file.
         search_s: for how many seconds ``background`` is watched.
+        end_s: for how many more seconds it is watched then. The other pipelines are watched only for as long.
 
     Attributes:
         seen: by images a second, the last search: when detections arrived, and which engine ran from when on. Times are
             seconds since the first detection.
     """
 
-    def __init__(self, observer: Observer, feed: Feed, *, model: Path, search_s: float) -> None:
+    def __init__(self, observer: Observer, feed: Feed, *, model: Path, search_s: float, end_s: float) -> None:
         self._feed = feed
         self._model = str(model)
-        self._search_s = search_s
+        self._search_s, self._end_s = search_s, end_s
         self._arrivals = {rival: Arrivals(observer, f"/{rival}/detections") for rival in RIVALS}
         self._engines: dict[str, list[tuple[float, str]]] = {rival: [] for rival in RIVALS}
         self.seen: dict[float, tuple[list[float], list[tuple[float, str]]]] = {}
@@ -53,7 +53,7 @@ class Searches:
         """Returns the frames a second that a pipeline serves if its camera is too fast."""
         with tempfile.TemporaryDirectory() as cache, Processes() as processes:
             self._start(processes, BEFORE_START, Path(cache), FLOOD_HZ)
-            hz, _ = self._arrivals[BEFORE_START].during(SHORT_S / 3)
+            hz, _ = self._arrivals[BEFORE_START].during(self._end_s)
             self._feed.rate(f"/{BEFORE_START}/image", 0.0)
         return hz
 
@@ -108,7 +108,7 @@ class Searches:
         begin, first = time.monotonic(), arrivals.count
         if rival == BACKGROUND:
             time.sleep(self._search_s)
-        end_hz, end_ages = arrivals.during(SHORT_S)
+        end_hz, end_ages = arrivals.during(self._end_s)
         seconds, seen = time.monotonic() - begin, arrivals.since(first)
         if rival == BACKGROUND:
             engines = [(at - begin, engine) for at, engine in self._engines[rival] if at >= begin]

@@ -55,7 +55,7 @@ def test_the_picture_shows_frames_and_turns_of_another_engine() -> None:
         def subscribe(self, *_: Any, **__: Any) -> None:
             pass
 
-    searches = search.Searches(Observer(), None, model=Path("m.onnx"), search_s=10.0)  # type: ignore[arg-type]
+    searches = search.Searches(Observer(), None, model=Path("m.onnx"), search_s=10.0, end_s=1.0)  # type: ignore[arg-type]
     engines = [(0.0, "onnxruntime"), (4.0, "openvino"), (6.0, "onnxruntime")]
     searches.seen[7.0] = [0.1, 0.2, 1.0, 6.0, 9.9], engines
     (curve,) = searches.curves({"load 0.5": 7.0, "load 1.5": 21.0})
