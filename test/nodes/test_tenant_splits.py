@@ -58,7 +58,7 @@ def test_first_start_measures_and_takes_the_best(
 ) -> None:
     monkeypatch.setattr(model_splits, "DWELL_S", 1e6)  # no drift moves the split meanwhile
     with Pipeline(context, tenants={**TENANTS, "tuning_database": str(database)}) as pipeline:
-        client, model = pipeline.client, server_of(pipeline).view.models[KEY].model
+        client, model = pipeline.client, server_of(pipeline).view.models[KEY].instance.model
         assert profiles_in(database)
         profile = profile_model(Profiler(model), [1, BATCH_SIZE], Database(database), may_measure=False)
         best = {kind: plan(profile, kind, batch_sizes=[BATCH_SIZE]).split_point for kind in Objective}
