@@ -33,8 +33,8 @@ def give_way(by: int) -> None:
 def give_way_to_all(pid: int) -> None:
     """Lets a process compute only while no other process needs the core, and lets it be ended first if memory is short.
 
-    This holds for all threads that it starts from now on. Only Linux can do that. A nice value would not do: it counts
-    within a session alone where the system groups processes by session, and a running thread with the highest nice
+    This holds for all threads that it starts from now on. Only Linux can do that. A nice value would not do. Where the
+    system groups processes by session, it counts within a session alone. And a running thread with the highest nice
     value still delays others by milliseconds.
 
     Args:
