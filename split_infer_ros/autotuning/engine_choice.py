@@ -34,6 +34,12 @@ def open_engines(wanted: str, residency: Residency) -> tuple[str, ...]:
     return () if wanted == AUTO else (wanted,)
 
 
+def measured_engines(model: SplitModel, database: Database, precision: Precision, batch_size: int) -> set[str]:
+    """Returns the engines with which this machine has measured a network in a precision and at a batch size."""
+    found = database.find(Key.here(str(model.device)), network_task(model, batch_size))
+    return {record.config["engine"] for record in found if record.config.get("precision") == precision.value}
+
+
 def compare_engines_once(
     model: SplitModel,
     spec: ModelSpec,
@@ -61,8 +67,7 @@ def compare_engines_once(
         ConfigurationError: the process cannot be started.
     """
     engines = engines_for(model, precision)
-    measured = database.find(Key.here(str(model.device)), network_task(model, batch_size))
-    if len(engines) < 2 or any(record.config.get("precision") == precision.value for record in measured):
+    if len(engines) < 2 or measured_engines(model, database, precision, batch_size):
         return
     say(
         f"comparing the engines {', '.join(engines)} for {model.entry.name} in {precision.value}, once on this "

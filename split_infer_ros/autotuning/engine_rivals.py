@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from split_infer_ros.autotuning.engine_choice import describe_comparison
+from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_engines
 from split_infer_ros.autotuning.engine_contest import EngineContest
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.spaces import network_space
@@ -87,11 +87,7 @@ class EngineRivals:
         present, precision = model.execution_config.engine_text, model.precision
         engines = engines_for(model, precision)
         task, key = network_task(model, batch_size), Key.here(str(model.device))
-        measured = {
-            record.config["engine"]
-            for record in self._database.find(key, task)
-            if record.config.get("precision") == precision.value
-        }
+        measured = measured_engines(model, self._database, precision, batch_size)
         left = [name for name in engines if name not in {present, *measured, *self._settled}]
         space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
         for name in left:

@@ -82,7 +82,9 @@ class LaneUse:
             threading.Thread(target=self._prepare, args=(plan,), name="prepare lanes").start()
 
     def follow(self, plan: Plan) -> Plan:
-        """Returns the new plan as it will be used. If the model uses lanes, prepares them for the new plan first."""
+        """Returns a plan as it will be used. If the model uses lanes, prepares them first, unless the plan has them."""
+        if plan.has_lanes:
+            return plan
         is_ready = not self._tries and not self._warm_up.prepares_lanes(plan)
         if (self._are_in_use or is_ready) and self._can_have(plan) and self._prepared(plan):
             return replace(plan, has_lanes=True)

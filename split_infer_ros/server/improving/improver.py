@@ -12,7 +12,7 @@ from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.improving.live_contest import LiveContest
+from split_infer_ros.server.improving.live_contest import LiveContest, observed_by
 from split_infer_ros.server.improving.rivals import Rival, Rivals
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
@@ -124,13 +124,10 @@ class Improver:
         def observe(batch: Batch) -> None:
             left.release()
 
-        served.observers = (*served.observers, observe)
-        try:
+        with observed_by(served, observe):
             count = 0
             while count < MIN_BATCHES and not self._is_over(served):
                 count += left.acquire(timeout=RETRY_S)
-        finally:
-            served.observers = tuple(each for each in served.observers if each is not observe)
         return not self._is_over(served)
 
     def _is_over(self, served: ServedModel) -> bool:

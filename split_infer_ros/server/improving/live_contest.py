@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
@@ -16,6 +17,16 @@ from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
 
 WAIT_S = 0.2  # how often a contest without frames checks whether it should end
+
+
+@contextmanager
+def observed_by(served: ServedModel, observe: Callable[[Batch], None]) -> Iterator[None]:
+    """Calls a function with each batch of a model that a head gives back during the block (lock held)."""
+    others, served.observers = served.observers, (*served.observers, observe)
+    try:
+        yield
+    finally:
+        served.observers = others
 
 
 class LiveContest:
@@ -57,14 +68,12 @@ class LiveContest:
         Returns:
             The verdict; None if the contest ended early.
         """
-        served = self._served
-        others, served.observers = served.observers, (*served.observers, self._observe)
         verdict = None
         try:
-            while verdict is None and self._take_turn():
-                verdict = self._turns.verdict
+            with observed_by(self._served, self._observe):
+                while verdict is None and self._take_turn():
+                    verdict = self._turns.verdict
         finally:
-            served.observers = others
             self._end(rival_wins=verdict is not None and verdict.rival_wins)
         return verdict
 
@@ -91,9 +100,7 @@ class LiveContest:
 
     def _put_in_force(self, *, rival: bool) -> bool:
         """Puts one of both plans in force. Returns False if meanwhile somebody else gave the model another plan."""
-        plan = self._plans[rival]
-        if not plan.has_lanes:
-            plan = self._served.lanes.follow(plan)  # compiles, so without the lock
+        plan = self._served.lanes.follow(self._plans[rival])  # may compile, so without the lock
         with self._changing:
             in_force = self._served.plan
             if self._is_foreign(in_force):

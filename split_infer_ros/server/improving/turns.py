@@ -12,6 +12,7 @@ MIN_BATCHES = 5  # and has at least this many batches
 SKIPPED = 2  # batches at the beginning of a turn that do not count, because caches hold the other plan's weights
 MIN_PAIRS, MAX_PAIRS = 6, 12  # pairs of turns; with fewer than six, a median has no interval
 MIN_GAIN = 1.05  # a smaller gain does not pay for another engine
+ORDER = "ABBABAAB"  # of the turns, again and again; B is the rival
 CLEARLY_SLOWER = 1.3  # a rival that takes this many times as long is not tried further
 
 
@@ -41,17 +42,18 @@ class Turns:
     """Gives an incumbent and a rival turns in the order ABBA BAAB, and compares neighbouring turns.
 
     A machine that gets slower or a scene that gets fuller then counts for both alike.
-
-    Attributes:
-        rival_runs: whether the present turn is the rival's.
     """
 
     def __init__(self) -> None:
-        self.rival_runs = False
         self._samples: list[float] = []
         self._skipped = 0
         self._began: float | None = None
         self._turns: list[float] = []  # the median of each finished turn
+
+    @property
+    def rival_runs(self) -> bool:
+        """Whether the present turn is the rival's."""
+        return _is_rivals(len(self._turns))
 
     def note(self, image_s: float, *, of_rival: bool, now: float) -> bool:
         """Notes a batch. Returns whether the present turn has ended with it.
@@ -74,9 +76,6 @@ class Turns:
             return False
         self._turns.append(statistics.median(self._samples))
         self._samples, self._skipped, self._began = [], 0, None
-        self.rival_runs = len(self._turns) % 4 in (1, 2)
-        if len(self._turns) // 4 % 2:
-            self.rival_runs = not self.rival_runs
         return True
 
     @property
@@ -95,7 +94,11 @@ class Turns:
     def _gains(self) -> list[float]:
         """Returns for each pair of neighbouring turns how many times as fast the rival was."""
         gains = []
-        for pair in range(len(self._turns) // 2):
-            first, second = self._turns[2 * pair : 2 * pair + 2]
-            gains.append(first / second if pair % 4 in (0, 3) else second / first)
+        for begin in range(0, len(self._turns) - 1, 2):
+            first, second = self._turns[begin : begin + 2]
+            gains.append(second / first if _is_rivals(begin) else first / second)
         return gains
+
+
+def _is_rivals(turn: int) -> bool:
+    return ORDER[turn % len(ORDER)] == "B"

@@ -100,9 +100,7 @@ class Camera:
 class RivalsTurn(turns.Turns):
     """The first turn is the rival's, and never ends."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rival_runs = True
+    rival_runs = True
 
     def note(self, image_s: float, *, of_rival: bool, now: float) -> bool:
         return False
