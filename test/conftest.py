@@ -21,8 +21,11 @@ from split_infer_ros.runtime.usage_reports import stop_usage_reports
 if importlib.util.find_spec("hypothesis"):  # the tests for a GPU do without
     from hypothesis import settings
 
-    settings.register_profile("without deadline", deadline=None)  # a busy machine may stop an example for seconds
-    settings.load_profile("without deadline")
+    # A busy machine may stop an example for seconds. The same examples in each run; --hypothesis-profile=search draws
+    # others.
+    settings.register_profile("search", deadline=None)
+    settings.register_profile("same examples", deadline=None, derandomize=True)
+    settings.load_profile("same examples")
 stop_usage_reports()  # tests that skip where OpenVINO is missing import it to find out
 
 HERE = Path(__file__).parent
