@@ -62,14 +62,20 @@ class EngineRivals:
     Args:
         spec: the model spec, with the device on which the model runs.
         database: keeps the records.
+        batch_size: images per batch of a trial.
         open_runner: makes what runs the trials of a spec.
     """
 
     def __init__(
-        self, spec: ModelSpec, database: Database, open_runner: Callable[[ModelSpec], BackgroundRunner] = _background
+        self,
+        spec: ModelSpec,
+        database: Database,
+        batch_size: int = 1,
+        open_runner: Callable[[ModelSpec], BackgroundRunner] = _background,
     ) -> None:
         self._spec = spec
         self._database = database
+        self._batch_size = batch_size
         self._open_runner = open_runner
         self._runner: BackgroundRunner | None = None
         self._settled: set[str] = set()
@@ -82,12 +88,12 @@ class EngineRivals:
         """What was tried, what it gained, what is left and what it cost, in words."""
         return "; ".join(self._found)
 
-    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
         """Returns the next engine that may be faster; see ``Rivals.next``."""
         present, precision = model.execution_config.engine_text, model.precision
         engines = engines_for(model, precision)
-        task, key = network_task(model, batch_size), Key.here(str(model.device))
-        measured = measured_engines(model, self._database, precision, batch_size)
+        task, key = network_task(model, self._batch_size), Key.here(str(model.device))
+        measured = measured_engines(model, self._database, precision, self._batch_size)
         left = [name for name in engines if name not in {present, *measured, *self._settled}]
         space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
         for name in left:
@@ -139,7 +145,7 @@ class EngineRivals:
         """Returns what a trial shows about two engines, in turns."""
         if self._runner is None:
             self._runner = self._open_runner(self._spec)
-        about = {"batch_size": task["shapes"][0][0]}
+        about = {"batch_size": self._batch_size}
         contest = EngineContest(self._runner, key, task, about, model_features(model), time.monotonic)
         return contest.records(configs, time.monotonic() + MAX_TRIAL_S)
 

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
 from split_infer_ros.autotuning.engine_rivals import EngineRivals
-from split_infer_ros.autotuning.improve import Improve, Measuring
 from split_infer_ros.engines.engine import AUTO, parse_engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.server.auto_split import AUTO as AUTO_SPLIT
 from split_infer_ros.server.auto_split import DEFAULT
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -26,6 +27,19 @@ from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.weightless_loading import load_streamable
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """Says what may be measured for a model that a node opens.
+
+    Attributes:
+        say: called with a line before and after a measurement.
+        improve: when engines are compared if they were not compared before.
+    """
+
+    say: Callable[[str], object]
+    improve: Improve
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +94,12 @@ def open_model(
     def find() -> BestKnown:
         return find_best_known(model, database, chosen, batch_size, engines)
 
-    found, rivals = find(), None
+    found, rivals, size = find(), None, batch_size or 1
     if measuring is not None and found.pipeline is None and not engines:
         on_device = replace(spec, device=str(model.device))
         if measuring.improve is Improve.BACKGROUND:
-            rivals = EngineRivals(on_device, database)
+            rivals = EngineRivals(on_device, database, size)
         elif measuring.improve is Improve.BEFORE_START:
-            size = batch_size or 1
             compare_engines_once(model, on_device, database, precision=chosen, batch_size=size, say=measuring.say)
             found = find()
     config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
@@ -115,12 +128,14 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
     """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
     The model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
-    only with the tuned split point and batch size. The function takes a tenant and the settings that all tenants share.
+    only with the tuned split point and batch size. Engines are compared for single images. With split point ``auto``,
+    none is tried while the model serves, because the profile is one engine's. The function takes a tenant and the
+    settings that all tenants share.
     It raises ConfigurationError like ``open_model``.
 
     Args:
         database: holds the measurements.
-        say: called with each line about the profile that split point ``auto`` needs.
+        say: called with each line about a measurement before the start: of engines, or for split point ``auto``.
     """
 
     def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
@@ -132,7 +147,14 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             on_torch=wants_torch(settings.engine, parse_precision(settings.precision)),
             **asdict(tenant.onnx_options),
         )
-        opened = open_model(spec, settings.stage, database, engine=settings.engine, precision=settings.precision)
+        opened = open_model(
+            spec,
+            settings.stage,
+            database,
+            engine=settings.engine,
+            precision=settings.precision,
+            measuring=Measuring(say, settings.improve),
+        )
         best_known, stage = opened.best_known, settings.stage
         tuned = best_known.fill_in(replace(stage, split_point=DEFAULT))
         in_force = tuned if stage.split_point == DEFAULT else stage
@@ -143,6 +165,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             find_profile=profile_finder(opened.model, database, say),
             num_threads=best_known.backbone_threads(in_force),
             head_threads=best_known.num_threads[1],
+            rivals=None if stage.split_point == AUTO_SPLIT else opened.rivals,
         )
 
     return open_tenant

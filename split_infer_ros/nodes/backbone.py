@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from split_infer_ros.autotuning.improve import Measuring
-from split_infer_ros.autotuning.opening import open_model
+from split_infer_ros.autotuning.opening import Measuring, open_model
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.drop_reason import DropReason
@@ -67,6 +67,8 @@ class ExecutionChooser:
         queue = self._waiting.of_models(able)
         if not queue:
             return Choice()
+        if any(model.is_contested for model in self._models.values()):
+            rules = replace(rules, fuse=False)
         wake_at = math.inf
         if rules.timeout_s and rules.largest_batch > 1 and not self._waiting.is_draining:
             due = due_at(queue, modes.whole, rules)
@@ -78,7 +80,7 @@ class ExecutionChooser:
         execution = self._lane_scheduler.choose(queue, modes, now=now, rules=rules, on_lanes=on_lanes)
         decision = execution.decision
         costs, pair = modes.whole, []
-        if not has_lanes:  # a CPU has lanes, and co-runs are for GPUs
+        if rules.fuse and not has_lanes:  # a CPU has lanes, and co-runs are for GPUs
             pair = self._find_co_run(decision, queue, costs, now=now, rules=rules)
         prefetch_next(self._models, decision, queue, costs, now=now, rules=rules)
         if decision.late:

@@ -114,6 +114,17 @@ class PlanChanger:
             self._models.renew()
         self.finish(changes)
 
+    @property
+    def knows_costs(self) -> bool:
+        """Whether all executions of the present plans are measured, or none is (lock held)."""
+        return self._models.are_measured
+
+    def may_replace_engine(self, served: ServedModel) -> bool:
+        """Whether a model's engine may change now: costs are known, and the model is in no stack, which needs it."""
+        with self._changed:
+            is_stacked = any(served.key in stack.members for stack in self._models.stacks.values())
+            return self.knows_costs and not is_stacked
+
     def rival_plan(self, served: ServedModel, rival: SplitModel) -> Plan:
         """Returns a plan like a model's present one, with a rival's engine and the same slots, ready for use.
 
@@ -131,6 +142,7 @@ class PlanChanger:
             served.instance.use(plan)
             self._models.note_plan(served)
             self._models.renew()
+        self._stack_builder.build()  # models came or went meanwhile
 
     def undo_switches(self) -> None:
         """Gives a new plan to each model whose memory policy was chosen because of models that no longer run (Eq. 11).

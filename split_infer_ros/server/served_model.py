@@ -64,6 +64,7 @@ class ServedModel:
         lanes: decides whether the model's batches may use lanes.
         observers: called with each batch that a head worked on (lock held); may be replaced. They must not wait.
         improvement: which engines were tried while the model served, and what that gained.
+        is_contested: whether a rival's plan takes turns with its own; then no other model runs in the same execution.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
         co_runs: what the model needs for batches that run beside another model's batch (lock held).
@@ -84,7 +85,7 @@ class ServedModel:
         ring_memory: RingMemory | None = None,
     ) -> None:
         self.key, self.split = key, split
-        self.failed = False
+        self.failed = self.is_contested = False
         self.num_threads = opened.num_threads
         self.observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
         self.improvement = ""
@@ -191,10 +192,7 @@ class ServedModel:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may begin: a slot is free (lock held).
-
-        With drop policy ``latest``, the batch must also not wait for the head too long; see ``Flow``.
-        """
+        """Whether another batch may begin: a slot is free and, with policy ``latest``, ``Flow`` agrees (lock held)."""
         plan = self.plan
         if plan.pool.leases.used >= len(plan.pool.leases):
             return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
 from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.setting import COMPUTING, MEGABYTES, like, setting, settings_of
@@ -95,7 +96,16 @@ class SharedSettings(StageSettings):
     engine: str = setting(
         AUTO_ENGINE,
         "What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER or "
-        "openvino:DEVICE. auto: what was measured, else torch, or onnxruntime for an ONNX file.",
+        "openvino:DEVICE. auto: the fastest one that is known; see improve.",
+        read_only=True,
+        purpose=COMPUTING,
+    )
+    improve: Improve = setting(
+        Improve.BACKGROUND,
+        "When engine auto compares engines for a model that this machine has not measured. background: the model "
+        "serves at once, and faster engines are found while frames flow. before_start: before the first frame. never: "
+        "not at all.",
+        choices=tuple(Improve),
         read_only=True,
         purpose=COMPUTING,
     )

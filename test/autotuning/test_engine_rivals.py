@@ -86,7 +86,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def proposed(rivals: EngineRivals, model: SplitModel) -> Rival | None:
-    return rivals.next(model, 1, lambda: False)
+    return rivals.next(model, lambda: False)
 
 
 def costs_of(database: Database) -> dict[str, Sequence[float]]:
@@ -95,7 +95,7 @@ def costs_of(database: Database) -> dict[str, Sequence[float]]:
 
 def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 2.0, "openvino": 1.9})
-    rivals = EngineRivals(SPEC, database, trials.open)
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
     for _ in range(2):  # somebody changed settings in the first contest
         rival = proposed(rivals, model)
         assert rival is not None
@@ -112,11 +112,11 @@ def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: Split
 
 def test_what_was_measured_before_is_not_tried_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, trials.open)
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
     assert proposed(rivals, model) is not None
     rivals.settle(Verdict(0.9, 0.8, 1.0))
     assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
-    later = EngineRivals(SPEC, database, Trials({}).open)
+    later = EngineRivals(SPEC, database, open_runner=Trials({}).open)
     assert proposed(later, model) is None
     assert later.summary == ""
 
@@ -133,7 +133,7 @@ def test_what_was_measured_before_is_not_tried_again(model: SplitModel, database
 def test_an_engine_that_cannot_win_is_not_proposed(
     model: SplitModel, database: Database, cost: float | str | TrialOutcome, words: str
 ) -> None:
-    rivals = EngineRivals(SPEC, database, Trials({"onnxruntime": 1.0, "openvino": cost}).open)
+    rivals = EngineRivals(SPEC, database, open_runner=Trials({"onnxruntime": 1.0, "openvino": cost}).open)
     assert proposed(rivals, model) is None
     assert rivals.summary == f"{words}; 0 s of processor time"
     assert costs_of(database).keys() == {"onnxruntime", "openvino"}
@@ -141,7 +141,7 @@ def test_an_engine_that_cannot_win_is_not_proposed(
 
 def test_an_engine_whose_plan_is_refused_is_not_proposed_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, trials.open)
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
     assert proposed(rivals, model) is not None
     rivals.refuse("Memory is short.")
     assert proposed(rivals, model) is None
@@ -150,7 +150,7 @@ def test_an_engine_whose_plan_is_refused_is_not_proposed_again(model: SplitModel
 
 def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, trials.open)
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
     for _ in range(engine_rivals.MAX_TRIES):
         assert proposed(rivals, model) is not None
     assert proposed(rivals, model) is None
@@ -159,8 +159,8 @@ def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Data
 
 def test_trials_end_when_their_time_is_spent_or_the_node_stops(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, trials.open)
-    assert rivals.next(model, 1, lambda: True) is None
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    assert rivals.next(model, lambda: True) is None
     assert trials.asked == []
     assert proposed(rivals, model) is not None
     trials.processor_s = MAX_PROCESSOR_S + 1

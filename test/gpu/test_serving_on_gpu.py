@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.execution.forked_graphs import ForkedGraphs
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.server import Server
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -32,6 +34,7 @@ from split_infer_ros.split.stacked_model import StackedModel
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 LONG_S = 60.0
+SETTINGS = SharedSettings(device=str(GPU), memory_policy="device", improve=Improve.NEVER)
 MB = 1 << 20
 
 
@@ -79,7 +82,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     errors: list[str] = []
     database = Database(tmp_path / "tuning.jsonl")
     pipeline = Server(
-        SharedSettings(device=str(GPU), max_waiting=20, cuda_graphs=graphs, memory_policy="device"),
+        replace(SETTINGS, max_waiting=20, cuda_graphs=graphs),
         Limits(),
         lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
         lambda name, error: errors.append(f"{name}: {error}"),
@@ -180,7 +183,7 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
 
     database = Database(tmp_path / "tuning.jsonl")
     pipeline = Server(
-        SharedSettings(device=str(GPU), max_waiting=4, memory_policy="device"),
+        replace(SETTINGS, max_waiting=4),
         Limits(),
         deliver,
         lambda name, error: errors.append(f"{name}: {error}"),

@@ -91,8 +91,10 @@ class Pipeline:
         """
         namespace = f"{self.namespace}/{within}" if within else self.namespace
         if name in ("backbone", "head"):
-            # engine auto would compare the engines before each test
+            # engine auto would compare engines during each test
             values = {"weights": "none", "engine": "torch", **values}
+        if name == "tenants":
+            values = {"improve": "never", **values}
         if name == "head":  # deep enough that no message is overwritten before a client takes it
             values = {f"qos_overrides.{namespace}/detections.publisher.depth": 1000, **values}
         for tenant in values.get("tenants", ()) if name == "tenants" else ():

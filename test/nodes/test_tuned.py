@@ -12,7 +12,6 @@ from rclpy.parameter import Parameter
 
 from split_infer_ros.autotuning import opening
 from split_infer_ros.autotuning.engine_rivals import EngineRivals
-from split_infer_ros.autotuning.improve import Improve
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -26,8 +25,10 @@ from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.nodes.tenants import TenantsNode
-from split_infer_ros.server.auto_split import AutoSplit
+from split_infer_ros.server.auto_split import AutoSplit, FilledIn
 from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.improving.improve import Improve
+from split_infer_ros.server.improving.improver import Improver
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -84,6 +85,37 @@ def test_engines_are_compared_when_the_user_wants_it(
     is_open = "engine" not in chosen
     assert before_start == ([Precision.BF16] if is_open and improve == "before_start" else [])
     assert isinstance(served[0], EngineRivals) is (not chosen and improve == "background")
+
+
+@pytest.mark.parametrize("improve", [each.value for each in Improve])
+@pytest.mark.parametrize("chosen", [{}, {"engine": "torch"}, {"split_point": "auto"}], ids=str)
+def test_engines_of_tenants_are_compared_when_the_user_wants_it(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, improve: str, chosen: dict[str, str]
+) -> None:
+    before_start: list[int] = []
+    served: list[str] = []
+    monkeypatch.setattr(opening, "compare_engines_once", lambda *_, batch_size, **__: before_start.append(batch_size))
+    monkeypatch.setattr(Improver, "add", lambda _, model, rivals: served.append(model.key))
+    if "split_point" in chosen:  # nothing is measured here
+        asked = {"split_point": "neck", "batch_size": 1}
+        monkeypatch.setattr(AutoSplit, "fill_in", lambda _, wanted, *__, **___: FilledIn(replace(wanted, **asked), ()))
+    tenant = {"tenants": ["front"], "tenant.front.model": "shapes", "tenant.front.weights": "none"}
+    values = {
+        **tenant,
+        "device": "cpu",
+        "tuning_database": str(tmp_path / "tuning.jsonl"),
+        "improve": improve,
+        **chosen,
+    }
+    overrides = [Parameter(name, value=value) for name, value in values.items()]
+    node = TenantsNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
+    try:
+        node.trigger_configure()
+    finally:
+        node.close()
+    is_open = "engine" not in chosen
+    assert before_start == ([1] if is_open and improve == "before_start" else [])
+    assert served == (["shapes with weights none"] if not chosen and improve == "background" else [])
 
 
 def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tuned(

@@ -6,16 +6,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from brightness_models import LONG_S, BrightModel, Brightness
+from proposed_rivals import Proposed
 from tenant_server import SETTINGS, Running, until
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.server import server
 from split_infer_ros.server.costs.cost_table import CostTable
+from split_infer_ros.server.improving import improver
+from split_infer_ros.server.opened_model import OpenedModel
+from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -50,12 +55,23 @@ def know_costs(path: Path, stacked_s: float) -> None:
         table.save_costs()
 
 
+class WithRivals(Running):
+    """A server whose models would all be improved."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.rivals = {name: Proposed() for name in NAMES}
+        super().__init__(*arguments)
+
+    def open_model(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        return replace(super().open_model(tenant, settings), rivals=self.rivals[tenant.model])
+
+
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Running]:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[WithRivals]:
     monkeypatch.setattr(server, "max_threads", lambda: 1)  # all cores are the only execution mode
     database = tmp_path / "tuning.jsonl"
     know_costs(database, request.param)
-    found = Running(database, {name: load(ModelSpec(name)) for name in NAMES}, SETTINGS)
+    found = WithRivals(database, {name: load(ModelSpec(name)) for name in NAMES}, SETTINGS)
     assert found.set(*TENANTS) == {}
     found.pipeline.start()
     yield found
@@ -132,6 +148,18 @@ def test_stack_goes_with_the_first_of_its_models(running: Running) -> None:
         assert origin.header == (name, 40)
         assert detections.scores.item() * 255 == pytest.approx(factor * 40, abs=1e-3)
     assert running.errors == []
+
+
+@pytest.mark.parametrize("running", [0.012], indirect=True)
+def test_models_of_a_stack_keep_their_engine(running: WithRivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(improver, "RETRY_S", 0.001)
+    for value in range(8, 208, 8):
+        send_together(running, value)
+        running.settled()
+    assert not any(rivals.asked for rivals in running.rivals.values())
+    assert running.set(TENANTS[0]) == {}
+    until(lambda: running.rivals[NAMES[0]].asked > 0)
 
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)

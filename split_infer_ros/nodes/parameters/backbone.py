@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from split_infer_ros.autotuning.improve import Improve
 from split_infer_ros.nodes.parameters.common import ModelParameters, TraceParameters
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
-from split_infer_ros.setting import COMPUTING, like, setting
+from split_infer_ros.setting import like, setting
 from split_infer_ros.split.planner import Goal, Objective
 
 
@@ -31,15 +31,7 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
     )
     stage: StageSettings = part(StageSettings(batch_size=0))
     goal: Goal = part(Goal())
-    improve: Improve = setting(
-        Improve.BACKGROUND,
-        "When engine auto compares engines for a model that this machine has not measured. background: the model "
-        "serves at once, and faster engines are found while frames flow. before_start: before the first frame. never: "
-        "not at all.",
-        choices=tuple(Improve),
-        read_only=True,
-        purpose=COMPUTING,
-    )
+    improve: Improve = like(SharedSettings, "improve")
     transport: str = setting(
         INTRA_PROCESS,
         "How features go to the head: intra_process, shared_memory (to another process on this host) or network (to "

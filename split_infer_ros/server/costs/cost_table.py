@@ -55,7 +55,7 @@ class CostTable:
         self._kept = KeptCosts(key, database, graphs=graphs)
         self._models: dict[str, TableModel] = {}
         self._stacks: dict[str, StackedModel] = {}
-        self._failed: set[tuple[int, Combination]] = set()
+        self._kinds: dict[str, set[str]] = {}  # the kinds that each model has had
         self._fusion_budget_s = 0.0
 
     @property
@@ -73,6 +73,8 @@ class CostTable:
     ) -> None:
         """Adds a model, or replaces one that has a new plan. Its costs also depend on its engine and precision.
 
+        Combinations of several models are measured anew for ``FUSION_BUDGET_S``, but not when two plans take turns.
+
         Args:
             name: a name that is unique in this table.
             model: the model.
@@ -80,19 +82,22 @@ class CostTable:
             pixels: the form of the images if the backbone normalises them itself; None if it takes normalised images.
             has_lanes: whether the model can be computed on lanes. If not, its costs on lanes are not measured.
         """
-        self._models[name] = TableModel.of(model, variant, pixels, has_lanes=has_lanes)
-        self._fusion_budget_s = FUSION_BUDGET_S
+        added = self._models[name] = TableModel.of(model, variant, pixels, has_lanes=has_lanes)
+        if added.kind not in self._kinds.setdefault(name, set()):
+            self._kinds[name].add(added.kind)
+            self._fusion_budget_s = FUSION_BUDGET_S
         if not has_lanes:
-            self._forget_failures({name}, self._modes[1:])
+            self._kept.forget_failures({added.kind}, self._modes[1:])
 
     def remove_model(self, name: str) -> None:
         """Removes a model, and forgets which of its executions failed. Its costs stay for a later ``add_model``."""
+        self._kept.forget_failures(self._kinds.pop(name), self._modes)
         del self._models[name]
-        self._forget_failures({name}, self._modes)
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
         """Replaces all stacks by the given ones. Their members must have been added with ``add_model``."""
-        self._forget_failures(self._stacks.keys() - {stack.name for stack in stacks}, self._modes)
+        gone = self._stacks.keys() - {stack.name for stack in stacks}
+        self._kept.forget_failures({self._kind_of(name) for name in gone}, self._modes)
         self._stacks = {stack.name: stack for stack in stacks}
 
     def stack_pays(self, members: Sequence[str]) -> bool | None:
@@ -115,7 +120,7 @@ class CostTable:
 
     def has_failed(self, name: str) -> bool:
         """Returns whether the model could not run even a single image in one of the execution modes."""
-        return any((mode, combination_of({name: 1})) in self._failed for mode in self._modes)
+        return any(self._has_failed(mode, combination_of({name: 1})) for mode in self._modes)
 
     def next_to_measure(self, mode: int = 0) -> Combination | None:
         """Returns the next combination to measure in an execution mode; None if enough is known.
@@ -131,15 +136,12 @@ class CostTable:
         self._kept.add(mode, self._cost_key(combination), samples_s)
 
     def save_costs(self) -> None:
-        """Writes the samples that were added to the database. Only the thread that adds costs may call this.
-
-        It waits for the disk, and for other processes that use the database. So callers hold no lock.
-        """
+        """Writes the samples that were added to the database; see ``KeptCosts.save``. Callers hold no lock."""
         self._kept.save()
 
     def add_failed(self, combination: Combination, mode: int = 0) -> None:
         """Notes that an execution cannot run. It is not measured again."""
-        self._failed.add((mode, combination))
+        self._kept.add_failed(mode, self._cost_key(combination))
 
     def costs(self) -> ExecutionModes:
         """Returns the costs of all models with at least one measured batch, in every execution mode."""
@@ -148,7 +150,8 @@ class CostTable:
 
     def costs_in(self, mode: int) -> ExecutionCosts:
         """Returns the costs in one execution mode of all models with at least one measured batch."""
-        batches_s = {name: self._measured_s(mode, name, self._batch_sizes) for name in self._names(mode)}
+        sizes = measured_sizes(self.max_batch_size, graphs=self._graphs)
+        batches_s = {name: self._measured_s(mode, name, sizes) for name in self._names(mode)}
         alone_s = {name: measured_s for name, measured_s in batches_s.items() if measured_s}
         stacks = {}
         for name, members in self._members(mode).items():
@@ -159,10 +162,6 @@ class CostTable:
         costs = ExecutionCosts(parameters, alone_s, stacks=stacks, pads=self._graphs)
         found_s = {combination: self._find_s(mode, dict(combination)) for combination in _fusable(costs)}
         return replace(costs, fused_s={each: seconds for each, seconds in found_s.items() if seconds is not None})
-
-    @property
-    def _batch_sizes(self) -> list[int]:
-        return measured_sizes(self.max_batch_size, graphs=self._graphs)
 
     def _names(self, mode: int) -> list[str]:
         """Returns the names of the models that can be computed in an execution mode."""
@@ -176,15 +175,16 @@ class CostTable:
         members = {name: list(stack.members) for name, stack in self._stacks.items()}
         return {name: own for name, own in members.items() if self._has(mode, own)}
 
-    def _forget_failures(self, names: set[str], modes: Sequence[int]) -> None:
-        self._failed = {each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()}
+    def _has_failed(self, mode: int, combination: Combination) -> bool:
+        return self._kept.has_failed(mode, self._cost_key(combination))
 
     def _stack_pays(self, mode: int, members: Sequence[str]) -> bool | None:
-        name, is_known = " + ".join(members), self._find_s(mode, {members[0]: 1}) is not None
+        is_known = self._find_s(mode, {members[0]: 1}) is not None
         for size in self._stack_sizes(mode, members):
-            seconds = self._kept.find_s(mode, ((self._stack_kind(members), size),))
+            key = ((self._stack_kind(members), size),)
+            seconds = self._kept.find_s(mode, key)
             if seconds is None:
-                is_known = is_known and (mode, combination_of({name: size})) in self._failed
+                is_known = is_known and self._kept.has_failed(mode, key)
             elif (1 + NOISE_MARGIN) * seconds <= len(members) * (self._find_s(mode, {members[0]: size}) or math.inf):
                 return True
         return False if is_known else None
@@ -205,9 +205,9 @@ class CostTable:
     def _batches_to_measure(self, mode: int, name: str) -> Iterator[Combination]:
         """Yields the model's smallest batch size without a cost, if that batch is expected to be short."""
         expected_s = 0.0
-        for size in self._batch_sizes:
+        for size in measured_sizes(self.max_batch_size, graphs=self._graphs):
             batch = combination_of({name: size})
-            if (mode, batch) in self._failed or expected_s > MAX_EXECUTION_S:
+            if self._has_failed(mode, batch) or expected_s > MAX_EXECUTION_S:
                 return
             seconds = self._find_s(mode, {name: size})
             if seconds is None:
@@ -225,7 +225,7 @@ class CostTable:
         return [size for size, seconds in alone_s.items() if len(members) * seconds <= MAX_EXECUTION_S]
 
     def _is_missing(self, mode: int, combination: Combination) -> bool:
-        return (mode, combination) not in self._failed and self._find_s(mode, dict(combination)) is None
+        return not self._has_failed(mode, combination) and self._find_s(mode, dict(combination)) is None
 
     def _measured_s(self, mode: int, name: str, sizes: Iterable[int]) -> dict[int, float]:
         """Returns the known costs of a model or a stack, by the number of images."""

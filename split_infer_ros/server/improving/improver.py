@@ -6,25 +6,44 @@ import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.server.batch import Batch
-from split_infer_ros.server.improving.live_contest import LiveContest, observed_by
+from split_infer_ros.server.improving.live_contest import LiveContest
 from split_infer_ros.server.improving.rivals import Rival, Rivals
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 
-MIN_BATCHES = 20  # a model serves so many batches before its first rival is tried
-RETRY_S = 0.5  # how often it is checked whether another node is done
+MIN_BATCHES = 20  # a model serves so many batches before each search for a rival
+RETRY_S = 0.5  # how often it is checked whether a search can begin
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """The search for a faster engine of one model.
+
+    Attributes:
+        rivals: proposes the engines.
+        batches: how many batches the model has served since the search was begun or interrupted.
+    """
+
+    rivals: Rivals
+    batches: int = 0
+
+    def observe(self, batch: Batch) -> None:
+        """Counts a batch."""
+        self.batches += 1
 
 
 class Improver:
     """Improves models, one after the other, on a thread of its own.
 
+    A model's turn comes once it has served some batches, so a camera that sends nothing keeps no other model waiting.
     Two nodes of one machine improve one after the other. A fault of a trial costs the trial: the model goes on as it
     was.
 
@@ -38,100 +57,116 @@ class Improver:
         self._plan_changer = plan_changer
         self._changing = changing
         self._say = say
-        self._models: dict[ServedModel, Rivals] = {}
+        self._searches: dict[ServedModel, _Search] = {}
         self._ending = threading.Event()
+        self._ending.set()  # until ``start``
+        self._guard = threading.Lock()  # guards the thread's start and end
         self._thread: threading.Thread | None = None
 
     def add(self, served: ServedModel, rivals: Rivals) -> None:
         """Improves a model from now on, as soon as it has served some batches."""
-        self._models[served] = rivals
+        search = _Search(rivals)
+        served.observers = (*served.observers, search.observe)
+        with self._guard:
+            self._searches[served] = search
+            self._begin()
 
     def remove(self, served: ServedModel) -> None:
         """Tries no further rivals of a model, and ends a trial that is under way."""
-        rivals = self._models.pop(served, None)
-        if rivals is not None:
-            rivals.interrupt()
+        search = self._searches.pop(served, None)
+        if search is not None:
+            served.observers = tuple(observe for observe in served.observers if observe != search.observe)
+            search.rivals.interrupt()
 
     def start(self) -> None:
-        """Starts the thread, if a model may have rivals. May be called again after ``stop``."""
-        if self._models and self._thread is None:
+        """Begins to improve models. May be called again after ``stop``."""
+        with self._guard:
             self._ending.clear()
-            self._thread = threading.Thread(target=self._run, name="improver", daemon=True)
-            self._thread.start()
+            self._begin()
 
     def stop(self) -> None:
         """Ends the thread, with a trial or a contest that is under way.
 
         The caller must not hold ``changing``, because a contest that ends needs that lock.
         """
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._ending.set()
-        while thread.is_alive():
-            for rivals in list(self._models.values()):
-                rivals.interrupt()
+        with self._guard:
+            thread = self._thread
+            self._ending.set()
+        while thread is not None and thread.is_alive():
+            for search in list(self._searches.values()):
+                search.rivals.interrupt()
             thread.join(JOIN_S)
+
+    def _begin(self) -> None:
+        """Starts the thread if there is something to do (``_guard`` held)."""
+        if self._searches and self._thread is None and not self._ending.is_set():
+            self._thread = threading.Thread(target=self._run, name="improver", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         use_one_thread()
-        for served, rivals in list(self._models.items()):
-            try:
-                self._improve(served, rivals)
-            except Exception as error:  # the other models can still be improved
-                if self._is_over(served):
-                    continue
-                name = served.instance.model.entry.name
-                self._say(served.key, f"{name} is not improved further: {error_sentence(error)}.")
+        while self._goes_on():
+            for served, search in list(self._searches.items()):
+                if search.batches >= MIN_BATCHES and self._plan_changer.may_replace_engine(served):
+                    self._improve(served, search)
+            self._ending.wait(RETRY_S)
 
-    def _improve(self, served: ServedModel, rivals: Rivals) -> None:
-        """Tries the rivals of one model."""
-        if not self._has_served(served):
+    def _goes_on(self) -> bool:
+        """Returns whether the thread goes on. If not, another one may be started."""
+        with self._guard:
+            if self._searches and not self._ending.is_set():
+                return True
+            self._thread = None
+            return False
+
+    def _improve(self, served: ServedModel, search: _Search) -> None:
+        """Tries the rivals of one model. Its search is over, unless a contest had to end early."""
+        instance = served.instance
+        try:
+            with self._alone():
+                is_interrupted = not self._try_all(served, search.rivals)
+        except Exception as error:  # the other models can still be improved
+            if not self._is_over(served):
+                name = instance.model.entry.name
+                self._say(served.key, f"{name} is not improved further: {error_sentence(error)}.")
+                self.remove(served)
             return
-        with self._alone():
-            while not self._is_over(served):
-                batch_size = served.plan.settings.batch_size
-                rival = rivals.next(served.instance.model, batch_size, lambda: self._is_over(served))
-                if rival is not None:
-                    self._try(served, rival, rivals)
-                served.improvement = rivals.summary
-                if rival is None:
-                    break
         if self._is_over(served):
             return
-        del self._models[served]  # it is not improved again after a stop
+        search.batches = 0
+        if is_interrupted:
+            return
+        self.remove(served)
         if served.improvement:
-            name, engine = served.instance.model.entry.name, served.instance.model.execution_config.engine_text
+            name, engine = instance.model.entry.name, instance.model.execution_config.engine_text
             self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
 
-    def _try(self, served: ServedModel, rival: Rival, rivals: Rivals) -> None:
-        """Lets a rival take turns with the plan in force."""
+    def _try_all(self, served: ServedModel, rivals: Rivals) -> bool:
+        """Tries a model's rivals, one after the other. Returns False if a contest ended early."""
+        while not self._is_over(served):
+            rival = rivals.next(served.instance.model, lambda: self._is_over(served))
+            is_settled = rival is None or self._try(served, rival, rivals)
+            served.improvement = rivals.summary
+            if rival is None or not is_settled:
+                return is_settled
+        return False
+
+    def _try(self, served: ServedModel, rival: Rival, rivals: Rivals) -> bool:
+        """Lets a rival take turns with the plan in force. Returns False if the contest ended early."""
         try:
             contest = LiveContest(
                 served, rival.model, self._plan_changer, self._changing, lambda: self._is_over(served)
             )
+            verdict = contest.run()
         except ConfigurationError as error:
             rivals.refuse(str(error))
-            return
-        verdict = contest.run()
+            return True
         if verdict is not None:
             rivals.settle(verdict)
-
-    def _has_served(self, served: ServedModel) -> bool:
-        """Waits until the model has served some batches. Returns False if it ends before."""
-        left = threading.Semaphore(0)
-
-        def observe(batch: Batch) -> None:
-            left.release()
-
-        with observed_by(served, observe):
-            count = 0
-            while count < MIN_BATCHES and not self._is_over(served):
-                count += left.acquire(timeout=RETRY_S)
-        return not self._is_over(served)
+        return verdict is not None
 
     def _is_over(self, served: ServedModel) -> bool:
-        return self._ending.is_set() or served not in self._models
+        return self._ending.is_set() or served not in self._searches
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

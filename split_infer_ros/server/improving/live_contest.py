@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.improving.turns import Turns, Verdict
@@ -17,16 +18,7 @@ from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
 
 WAIT_S = 0.2  # how often a contest without frames checks whether it should end
-
-
-@contextmanager
-def observed_by(served: ServedModel, observe: Callable[[Batch], None]) -> Iterator[None]:
-    """Calls a function with each batch of a model that a head gives back during the block (lock held)."""
-    others, served.observers = served.observers, (*served.observers, observe)
-    try:
-        yield
-    finally:
-        served.observers = others
+MAX_TURN_S = 60.0  # a turn that gets too few frames for so long ends the contest, since other nodes wait for its end
 
 
 class LiveContest:
@@ -67,13 +59,19 @@ class LiveContest:
 
         Returns:
             The verdict; None if the contest ended early.
+
+        Raises:
+            ConfigurationError: the rival fails while frames flow.
         """
         verdict = None
+        self._served.is_contested = True
+        self._served.observers = (*self._served.observers, self._observe)
         try:
-            with observed_by(self._served, self._observe):
-                while verdict is None and self._take_turn():
-                    verdict = self._turns.verdict
+            while verdict is None and self._take_turn():
+                verdict = self._turns.verdict
         finally:
+            self._served.observers = tuple(each for each in self._served.observers if each != self._observe)
+            self._served.is_contested = False
             self._end(rival_wins=verdict is not None and verdict.rival_wins)
         return verdict
 
@@ -81,7 +79,9 @@ class LiveContest:
         """Waits until one turn has ended. Returns False if the contest should end."""
         if not self._put_in_force(rival=self._turns.rival_runs):
             return False
-        while not self._is_over():
+        end = time.monotonic() + MAX_TURN_S
+        while time.monotonic() < end and not self._is_over():
+            self._check_rival()
             try:
                 of_rival, image_s, now = self._batches.get(timeout=WAIT_S)
             except Empty:
@@ -90,9 +90,20 @@ class LiveContest:
                 return True
         return False
 
+    def _check_rival(self) -> None:
+        """Raises ConfigurationError if the rival, whose turn it is, has lost a batch or cannot be measured."""
+        failure = self._served.instance.failure
+        if self._turns.rival_runs and (failure or self._served.failed):
+            raise ConfigurationError(f"It fails while frames flow{failure and f' ({failure})'}.")
+
     def _observe(self, batch: Batch) -> None:
-        """Notes a batch that a head gave back (lock held)."""
-        if batch.fusion is not FusionKind.NONE or batch.plan.pool is not self._plans[False].pool:
+        """Notes a batch that a head gave back (lock held).
+
+        A batch does not count if other models' batches were part of its execution, or while costs are measured. Then
+        measurements run between the batches.
+        """
+        is_alone = batch.fusion is FusionKind.NONE and self._plan_changer.knows_costs
+        if not is_alone or batch.plan.pool is not self._plans[False].pool:
             return
         times = batch.timeline
         seconds = times.preprocessed - times.closed + (times.backbone_end - times.backbone_start) / batch.num_lanes

@@ -34,14 +34,13 @@ class Rivals(Protocol):
         """
         ...
 
-    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
         """Returns the next rival of a model that serves frames; None if nothing is left to try.
 
         The call may take minutes, because rivals are first tried in a process of their own.
 
         Args:
             model: the model that serves.
-            batch_size: images per batch.
             is_over: says whether the call should return None soon.
         """
         ...

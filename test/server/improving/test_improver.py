@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 from brightness_models import LONG_S
+from proposed_rivals import Proposed
 from tenant_server import until
 from two_stages import Stages, Start, brightness
 
@@ -20,59 +21,23 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.server.improving import improver, turns
 from split_infer_ros.server.improving.rivals import Rival
-from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.split.model import SplitModel
 
 SLOW_S, FAST_S = 0.02, 0.001  # far apart, so that a busy machine does not decide
 
-Film = Callable[["Proposed"], Stages]
+Film = Callable[[Proposed], Stages]
 
 
 def rival(**config: Any) -> SplitModel:
     return brightness().placed(CPU, ExecutionConfig(convolutions=Convolutions.CONTIGUOUS, **config))
 
 
-class Proposed:
-    """Proposes models that a test gives. It is a ``Rivals``.
-
-    Attributes:
-        verdicts, refusals: what came of them.
-        is_done: whether no further rival was left to propose.
-    """
-
-    summary = "tried"
-
-    def __init__(self, *models: SplitModel) -> None:
-        self.verdicts: list[Verdict] = []
-        self.refusals: list[str] = []
-        self.is_done = False
-        self._left = list(models)
-        self._latest: SplitModel | None = None
-
-    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
-        if not self._left:
-            self.is_done = True
-            return None
-        return Rival("rival", self._left[0])
-
-    def settle(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
-        del self._left[0]
-
-    def refuse(self, reason: str) -> None:
-        self.refusals.append(reason)
-        del self._left[0]
-
-    def interrupt(self) -> None:
-        pass
-
-
 class Broken(Proposed):
     """Cannot propose anything."""
 
-    def next(self, model: SplitModel, batch_size: int, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
         raise OSError("no process can be started")
 
 

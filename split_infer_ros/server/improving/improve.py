@@ -1,10 +1,8 @@
-"""When the engine of a model without measurements is chosen by measuring."""
+"""When engines are compared for a model that this machine has not measured yet."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
 
 
 class Improve(enum.Enum):
@@ -19,16 +17,3 @@ class Improve(enum.Enum):
     BACKGROUND = "background"
     BEFORE_START = "before_start"
     NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """Says what may be measured for a model that a node opens.
-
-    Attributes:
-        say: called with a line before and after a measurement.
-        improve: when engines are compared if they were not compared before.
-    """
-
-    say: Callable[[str], object]
-    improve: Improve
