@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_engines
 from split_infer_ros.autotuning.engine_contest import EngineContest
 from split_infer_ros.autotuning.model_features import model_features
@@ -62,7 +63,7 @@ class EngineRivals:
     Args:
         spec: the model spec, with the device on which the model runs.
         database: keeps the records.
-        batch_size: images per batch of a trial.
+        batch_size: images per batch of a trial and of its records, whatever size live batches have.
         open_runner: makes what runs the trials of a spec.
     """
 
@@ -80,7 +81,9 @@ class EngineRivals:
         self._runner: BackgroundRunner | None = None
         self._settled: set[str] = set()
         self._tries: dict[str, int] = {}
-        self._latest: tuple[Record, Record] | None = None
+        self._latest = ""  # the engine that was proposed last
+        self._records: Sequence[Record] = ()  # of its trial: the present engine's and its own
+        self._spent_before_s = 0.0
         self._found: list[str] = []
 
     @property
@@ -89,7 +92,13 @@ class EngineRivals:
         return "; ".join(self._found)
 
     def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
-        """Returns the next engine that may be faster; see ``Rivals.next``."""
+        """Returns the next engine that may be faster; see ``Rivals.next``.
+
+        An engine that was measured meanwhile, for another model of this network or by another node, needs no trial.
+        """
+        known = self._known(model)
+        if known is not None:
+            return known
         present, precision = model.execution_config.engine_text, model.precision
         engines = engines_for(model, precision)
         task, key = network_task(model, self._batch_size), Key.here(str(model.device))
@@ -101,33 +110,27 @@ class EngineRivals:
                 break
             config: Config = {**space.default, "engine": name}
             configs = {present: {**space.default, "engine": present}, name: config}
-            records = self._records(configs, task, key, model)
+            records = self._tried(configs, task, key, model)
             if is_over():
                 break
             rival = self._judged(name, records)
             if rival is not None:
                 return rival
-        if self._runner is not None:
-            if not is_over():
-                self._found.append(f"{self._spent_s:.0f} s of processor time")
-            self._runner.close()
-            self._runner = None
+        if (self._runner is not None or self._spent_before_s) and not is_over():
+            self._found.append(f"{self._spent_s:.0f} s of processor time")
         return None
 
     def settle(self, verdict: Verdict) -> None:
-        """Records what turns on live frames have shown about the latest engine."""
-        assert self._latest is not None
-        before, rival = self._latest
-        name = str(rival.config["engine"])
-        faster = before.median_s / (verdict.gain * rival.median_s)
-        self._keep([before, replace(rival, costs=tuple(cost * faster for cost in rival.costs))])
-        self._note(name, f"{name} is {verdict} on live frames")
+        """Records what turns on live frames have shown about the latest engine, if it comes from a trial."""
+        if self._records:
+            before, rival = self._records
+            faster = before.median_s / (verdict.gain * rival.median_s)
+            self._keep([before, replace(rival, costs=tuple(cost * faster for cost in rival.costs))])
+        self._note(self._latest, f"{self._latest} is {verdict} on live frames")
 
     def refuse(self, reason: str) -> None:
         """Notes that the latest engine cannot serve."""
-        assert self._latest is not None
-        name = str(self._latest[1].config["engine"])
-        self._note(name, f"{name} is not used ({reason.rstrip('.')})")
+        self._note(self._latest, f"{self._latest} is not used ({reason.rstrip('.')})")
 
     def interrupt(self) -> None:
         """Ends a trial that is under way, from any thread."""
@@ -135,11 +138,28 @@ class EngineRivals:
         if runner is not None:
             runner.interrupt()
 
+    def close(self) -> None:
+        """Ends the process of the trials, if there is one. Another one starts when it is needed."""
+        self._spent_before_s = self._spent_s
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
     @property
     def _spent_s(self) -> float:
-        return 0.0 if self._runner is None else self._runner.processor_s
+        return self._spent_before_s + (0.0 if self._runner is None else self._runner.processor_s)
 
-    def _records(
+    def _known(self, model: SplitModel) -> Rival | None:
+        """Returns the fastest engine that was measured, as a rival of a slower one."""
+        best = find_best_known(model, self._database, model.precision, self._batch_size).network
+        if best is None:
+            return None
+        config = ExecutionConfig.from_json(best.config)
+        if config.engine_text in {model.execution_config.engine_text, *self._settled}:
+            return None
+        return self._rival(config)
+
+    def _tried(
         self, configs: Mapping[str, Config], task: Mapping[str, Any], key: Key, model: SplitModel
     ) -> list[Record]:
         """Returns what a trial shows about two engines, in turns."""
@@ -151,20 +171,27 @@ class EngineRivals:
 
     def _judged(self, name: str, records: list[Record]) -> Rival | None:
         """Returns the second engine of a trial as a rival of the first one, unless it fails or is clearly slower."""
-        self._tries[name] = self._tries.get(name, 0) + 1
-        if len(records) < 2 or self._tries[name] > MAX_TRIES:
+        if len(records) < 2:
             self._note(name, f"{name} could not be compared")
             return None
-        before, rival = self._latest = records[0], records[1]
+        before, rival = records
         has_failed = before.error is not None or rival.error is not None
         if has_failed or rival.median_s > CLEARLY_SLOWER * before.median_s:
             self._keep(records)
             self._note(name, f"{describe_comparison(records)} in a trial")
             return None
+        return self._rival(ExecutionConfig.from_json(rival.config), records)
+
+    def _rival(self, config: ExecutionConfig, records: Sequence[Record] = ()) -> Rival | None:
+        """Returns a rival; None if it was proposed often enough, or does not load."""
+        name = self._latest = config.engine_text
+        self._records = records
+        self._tries[name] = self._tries.get(name, 0) + 1
+        if self._tries[name] > MAX_TRIES:
+            self._note(name, f"{name} could not be compared")
+            return None
         try:
-            return Rival(
-                name, load_model(replace(self._spec, execution_config=ExecutionConfig.from_json(rival.config)))
-            )
+            return Rival(name, load_model(replace(self._spec, execution_config=config)))
         except ConfigurationError as error:
             self.refuse(str(error))
             return None

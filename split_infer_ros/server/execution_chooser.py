@@ -68,7 +68,7 @@ class ExecutionChooser:
         if not queue:
             return Choice()
         if any(model.is_contested for model in self._models.values()):
-            rules = replace(rules, fuse=False)
+            rules = replace(rules, fuse=False, stack=False)
         wake_at = math.inf
         if rules.timeout_s and rules.largest_batch > 1 and not self._waiting.is_draining:
             due = due_at(queue, modes.whole, rules)

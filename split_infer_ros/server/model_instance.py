@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
@@ -51,6 +52,7 @@ class ModelInstance:
         connection: the open connection to the head.
         in_flight: the batches in flight, by lease.
         failure: why the last batch was lost; empty again once a later batch was handed over to a head.
+        losers: why the last lost batch was lost, for the model and each rival that lost one.
         device_lost: set by whoever notices the loss of the device. From then on, batches fail as ``device_lost``.
     """
 
@@ -72,6 +74,7 @@ class ModelInstance:
         self.advisor = advisor
         self.in_flight: dict[Lease, Batch] = {}
         self.failure = ""
+        self.losers: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()
         self.device_lost = False
         self._changed = changed
         self._report = guarded(on_error)
@@ -193,7 +196,7 @@ class ModelInstance:
 
     def fail(self, batch: Batch, error: Exception) -> None:
         """Reports why a batch could not be computed or handed over, and drops it unless a head has it already."""
-        self.failure = str(error)
+        self.failure = self.losers[batch.plan.model] = str(error)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
         self._report(error)  # first, so that whoever waits for the frames knows the cause once they are dropped
@@ -205,10 +208,7 @@ class ModelInstance:
             self._drop(batch, reason)
 
     def abandon(self, reason: DropReason) -> None:
-        """Drops the frames of all batches in flight for a reason, even if a head has the batch.
-
-        If a head gives such a batch back later, it is not counted again.
-        """
+        """Drops the frames of all batches in flight for a reason. If a head gives one back later, it does not count."""
         for batch in list(self.in_flight.values()):
             batch.plan.pool.revoke(batch.lease)
             self._drop(batch, reason)
@@ -216,8 +216,8 @@ class ModelInstance:
     def collect(self, now: float) -> None:
         """Settles batches that no head of this process gave back, and closes earlier plans without batches in flight.
 
-        The leases of these batches have expired, or readers in other processes gave the slots back. The dispatcher
-        calls this regularly. A transport calls it on any thread when a reader in another process gave a slot back.
+        Their leases have expired, or readers in other processes gave the slots back. The dispatcher calls this
+        regularly. A transport calls it on any thread when such a reader gave a slot back.
 
         Args:
             now: seconds of the steady clock.

@@ -116,14 +116,17 @@ class PlanChanger:
 
     @property
     def knows_costs(self) -> bool:
-        """Whether all executions of the present plans are measured, or none is (lock held)."""
+        """Whether the costs of the present plans are known, or the server measures none (lock held)."""
         return self._models.are_measured
 
     def may_replace_engine(self, served: ServedModel) -> bool:
-        """Whether a model's engine may change now: costs are known, and the model is in no stack, which needs it."""
+        """Returns whether a model's engine may change now; ``changing`` need not be held.
+
+        The model must be served, and costs must be known. It may be in no stack, which needs the engine.
+        """
         with self._changed:
             is_stacked = any(served.key in stack.members for stack in self._models.stacks.values())
-            return self.knows_costs and not is_stacked
+            return self.knows_costs and not is_stacked and self._models.by_key.get(served.key) is served
 
     def rival_plan(self, served: ServedModel, rival: SplitModel) -> Plan:
         """Returns a plan like a model's present one, with a rival's engine and the same slots, ready for use.
@@ -131,18 +134,25 @@ class PlanChanger:
         Other models and this one keep running.
 
         Raises:
-            ConfigurationError: memory is short, or the rival cannot run. Nothing was kept.
+            ConfigurationError: the model is not served any more, memory is short, or the rival cannot run. Nothing was
+                kept.
         """
+        if self._models.by_key.get(served.key) is not served:
+            raise ConfigurationError(f"{served.key} is not served any more.")
         taken = sum(other.plan.budget_bytes for other in self._models.by_key.values())
         return served.make_plan(served.plan.settings, taken, rival)
 
     def put_in_force(self, served: ServedModel, plan: Plan) -> None:
-        """Puts a prepared plan of one model in force. Other models keep running."""
+        """Puts a prepared plan of one model in force, if it is still served. Other models keep running."""
         with self._changed:
-            served.instance.use(plan)
-            self._models.note_plan(served)
-            self._models.renew()
-        self._stack_builder.build()  # models came or went meanwhile
+            if self._models.by_key.get(served.key) is served:
+                served.instance.use(plan)
+                self._models.note_plan(served)
+                self._models.renew()
+
+    def build_stacks(self) -> None:
+        """Builds the stacks that fit the present plans; ``changing`` need not be held."""
+        self._stack_builder.build()
 
     def undo_switches(self) -> None:
         """Gives a new plan to each model whose memory policy was chosen because of models that no longer run (Eq. 11).
@@ -155,10 +165,7 @@ class PlanChanger:
                 continue
             with suppress(ConfigurationError):
                 taken = sum(other.plan.budget_bytes for other in models.values())
-                plan = served.make_plan(served.plan.settings, taken)
-                with self._changed:
-                    served.instance.use(plan)
-                    self._models.renew()
+                self.put_in_force(served, served.make_plan(served.plan.settings, taken))
 
     def next_plan(self, served: ServedModel, settings: StageSettings, taken_bytes: float, is_running: bool) -> Plan:
         """Returns a model's plan for other settings, ready for use: its present plan if that fits, or else a new one.

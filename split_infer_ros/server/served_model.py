@@ -64,7 +64,7 @@ class ServedModel:
         lanes: decides whether the model's batches may use lanes.
         observers: called with each batch that a head worked on (lock held); may be replaced. They must not wait.
         improvement: which engines were tried while the model served, and what that gained.
-        is_contested: whether a rival's plan takes turns with its own; then no other model runs in the same execution.
+        is_contested: whether a rival's plan takes turns with its own; then no two models share an execution.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
         co_runs: what the model needs for batches that run beside another model's batch (lock held).

@@ -99,6 +99,7 @@ class ServedModels:
         """
         plan = model.plan
         self._lanes.forget(model.key)
+        self.measurer.forget(model.key)
         self._table.add_model(model.key, plan.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
         self.use_stacks(list(self.stacks.values()))
 

@@ -104,6 +104,7 @@ def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: Split
     rivals.settle(Verdict(1.25, 1.2, 1.3))
     trials.processor_s = 12.4
     assert proposed(rivals, model) is None
+    rivals.close()
     assert not trials.is_running
     assert rivals.summary == ("openvino is 1.25 times as fast (1.20 to 1.30) on live frames; 12 s of processor time")
     assert costs_of(database) == {"onnxruntime": (2.0,) * 3, "openvino": (pytest.approx(1.6),) * 3}
@@ -119,6 +120,37 @@ def test_what_was_measured_before_is_not_tried_again(model: SplitModel, database
     later = EngineRivals(SPEC, database, open_runner=Trials({}).open)
     assert proposed(later, model) is None
     assert later.summary == ""
+
+
+def test_an_engine_that_was_measured_for_another_model_of_the_network_needs_no_trial(
+    model: SplitModel, database: Database
+) -> None:
+    """Two models of one network are served, and both began before anything was measured."""
+    trials = Trials({"onnxruntime": 1.0, "openvino": 0.5})
+    first = EngineRivals(SPEC, database, open_runner=trials.open)
+    second = EngineRivals(SPEC, database, open_runner=Trials({}).open)
+    assert proposed(first, model) is not None
+    first.settle(Verdict(2.0, 1.9, 2.1))
+    kept = costs_of(database)
+    rival = proposed(second, model)
+    assert rival is not None
+    assert rival.name == "openvino"
+    second.settle(Verdict(0.7, 0.6, 0.8))
+    assert proposed(second, model) is None
+    assert second.summary == "openvino is 0.70 times as fast (0.60 to 0.80) on live frames"
+    assert costs_of(database) == kept, "the times of a trial are not this model's"
+
+
+def test_closed_trials_count_and_may_begin_again(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
+    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    assert proposed(rivals, model) is not None
+    trials.processor_s = MAX_PROCESSOR_S / 2 + 1
+    rivals.close()
+    assert not trials.is_running
+    assert proposed(rivals, model) is not None
+    rivals.close()
+    assert proposed(rivals, model) is None, "both processes together have taken too much time"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ class Proposed:
     Attributes:
         verdicts, refusals: what came of them.
         asked: how often a rival was asked for.
+        closed: how often it was told to free what trials needed.
         is_done: whether no further rival was left to propose.
     """
 
@@ -23,7 +24,7 @@ class Proposed:
     def __init__(self, *models: SplitModel) -> None:
         self.verdicts: list[Verdict] = []
         self.refusals: list[str] = []
-        self.asked = 0
+        self.asked = self.closed = 0
         self.is_done = False
         self._left = list(models)
 
@@ -44,3 +45,6 @@ class Proposed:
 
     def interrupt(self) -> None:
         pass
+
+    def close(self) -> None:
+        self.closed += 1

@@ -93,6 +93,10 @@ class CostMeasurer:
         self._rehearsed = {combination for combination in self._rehearsed if dict(combination).keys() <= loaded}
         self.done = False
 
+    def forget(self, name: str) -> None:
+        """Notes that a model has another plan, whose graphs must be recorded. Call ``restart`` next."""
+        self._rehearsed = {combination for combination in self._rehearsed if name not in dict(combination)}
+
     def next_measurement(self, is_idle: bool = False) -> Measurement | None:
         """Returns the measurement for the next step; None if there is nothing to measure.
 

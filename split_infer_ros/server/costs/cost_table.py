@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
 MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
-FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, each time that a model is added
+FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, for each new plan of a model
 
 
 class CostTable:
@@ -55,6 +55,7 @@ class CostTable:
         self._kept = KeptCosts(key, database, graphs=graphs)
         self._models: dict[str, TableModel] = {}
         self._stacks: dict[str, StackedModel] = {}
+        self._failed: set[tuple[int, Combination, CostKey]] = set()
         self._kinds: dict[str, set[str]] = {}  # the kinds that each model has had
         self._fusion_budget_s = 0.0
 
@@ -73,8 +74,6 @@ class CostTable:
     ) -> None:
         """Adds a model, or replaces one that has a new plan. Its costs also depend on its engine and precision.
 
-        Combinations of several models are measured anew for ``FUSION_BUDGET_S``, but not when two plans take turns.
-
         Args:
             name: a name that is unique in this table.
             model: the model.
@@ -87,17 +86,16 @@ class CostTable:
             self._kinds[name].add(added.kind)
             self._fusion_budget_s = FUSION_BUDGET_S
         if not has_lanes:
-            self._kept.forget_failures({added.kind}, self._modes[1:])
+            self._forget_failures({name}, self._modes[1:])
 
     def remove_model(self, name: str) -> None:
         """Removes a model, and forgets which of its executions failed. Its costs stay for a later ``add_model``."""
-        self._kept.forget_failures(self._kinds.pop(name), self._modes)
-        del self._models[name]
+        del self._models[name], self._kinds[name]
+        self._forget_failures({name}, self._modes)
 
     def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
         """Replaces all stacks by the given ones. Their members must have been added with ``add_model``."""
-        gone = self._stacks.keys() - {stack.name for stack in stacks}
-        self._kept.forget_failures({self._kind_of(name) for name in gone}, self._modes)
+        self._forget_failures(self._stacks.keys() - {stack.name for stack in stacks}, self._modes)
         self._stacks = {stack.name: stack for stack in stacks}
 
     def stack_pays(self, members: Sequence[str]) -> bool | None:
@@ -140,8 +138,8 @@ class CostTable:
         self._kept.save()
 
     def add_failed(self, combination: Combination, mode: int = 0) -> None:
-        """Notes that an execution cannot run. It is not measured again."""
-        self._kept.add_failed(mode, self._cost_key(combination))
+        """Notes that an execution cannot run. It is not measured again, unless a model gets another plan."""
+        self._failed.add((mode, combination, self._cost_key(combination)))
 
     def costs(self) -> ExecutionModes:
         """Returns the costs of all models with at least one measured batch, in every execution mode."""
@@ -151,8 +149,7 @@ class CostTable:
     def costs_in(self, mode: int) -> ExecutionCosts:
         """Returns the costs in one execution mode of all models with at least one measured batch."""
         sizes = measured_sizes(self.max_batch_size, graphs=self._graphs)
-        batches_s = {name: self._measured_s(mode, name, sizes) for name in self._names(mode)}
-        alone_s = {name: measured_s for name, measured_s in batches_s.items() if measured_s}
+        alone_s = {name: found for name in self._names(mode) if (found := self._measured_s(mode, name, sizes))}
         stacks = {}
         for name, members in self._members(mode).items():
             measured_s = self._measured_s(mode, name, self._stack_sizes(mode, members))
@@ -176,15 +173,18 @@ class CostTable:
         return {name: own for name, own in members.items() if self._has(mode, own)}
 
     def _has_failed(self, mode: int, combination: Combination) -> bool:
-        return self._kept.has_failed(mode, self._cost_key(combination))
+        return (mode, combination, self._cost_key(combination)) in self._failed
+
+    def _forget_failures(self, names: set[str], modes: Sequence[int]) -> None:
+        self._failed = {each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()}
 
     def _stack_pays(self, mode: int, members: Sequence[str]) -> bool | None:
-        is_known = self._find_s(mode, {members[0]: 1}) is not None
+        name, is_known = " + ".join(members), self._find_s(mode, {members[0]: 1}) is not None
         for size in self._stack_sizes(mode, members):
             key = ((self._stack_kind(members), size),)
             seconds = self._kept.find_s(mode, key)
             if seconds is None:
-                is_known = is_known and self._kept.has_failed(mode, key)
+                is_known = is_known and (mode, combination_of({name: size}), key) in self._failed
             elif (1 + NOISE_MARGIN) * seconds <= len(members) * (self._find_s(mode, {members[0]: size}) or math.inf):
                 return True
         return False if is_known else None

@@ -1,14 +1,11 @@
-"""Keeps the measured costs of executions in the database, and knows which executions cannot run.
-
-Both are found by descriptions of their models.
-"""
+"""Keeps the measured costs of executions in the database. A cost is found by descriptions of its models."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from split_infer_ros.measurements.database import Database
@@ -25,8 +22,7 @@ CostKey = tuple[tuple[str, int], ...]  # like a Combination, but with a descript
 class KeptCosts:
     """The measured costs of executions: the seconds of an execution, by execution mode and cost key.
 
-    The number of lanes stands for an execution mode; see ``CostTable``. Executions that cannot run are not kept in the
-    database.
+    The number of lanes stands for an execution mode; see ``CostTable``.
 
     Args:
         key: the device and the versions that the costs belong to.
@@ -39,7 +35,6 @@ class KeptCosts:
         self._database = database
         self._graphs = graphs
         self._measured_s: dict[tuple[int, CostKey], float] = {}
-        self._failed: set[tuple[int, CostKey]] = set()
         self._unsaved: list[Record] = []
 
     def load(self, modes: Iterable[int]) -> None:
@@ -65,23 +60,6 @@ class KeptCosts:
         self._measured_s[num_lanes, cost_key] = statistics.median(samples_s)
         record = self._key.record(self._task(num_lanes), {"batches": cost_key}, tuple(samples_s), time=time.time())
         self._unsaved.append(record)
-
-    def add_failed(self, num_lanes: int, cost_key: CostKey) -> None:
-        """Notes that an execution cannot run."""
-        self._failed.add((num_lanes, cost_key))
-
-    def has_failed(self, num_lanes: int, cost_key: CostKey) -> bool:
-        """Returns whether an execution cannot run."""
-        return (num_lanes, cost_key) in self._failed
-
-    def forget_failures(self, kinds: Set[str], modes: Collection[int]) -> None:
-        """Forgets that executions with any of these kinds of models could not run in these modes.
-
-        Args:
-            kinds: descriptions of models.
-            modes: the number of lanes of each mode.
-        """
-        self._failed = {(mode, key) for mode, key in self._failed if mode not in modes or not kinds & dict(key).keys()}
 
     def save(self) -> None:
         """Writes the samples that were added to the database. It waits for the disk, and for other processes.

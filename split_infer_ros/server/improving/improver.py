@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 
 MIN_BATCHES = 20  # a model serves so many batches before each search for a rival
+RECENT_S = 5.0  # the last one may be so many seconds old, because rivals need frames
 RETRY_S = 0.5  # how often it is checked whether a search can begin
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
 
@@ -29,15 +32,23 @@ class _Search:
 
     Attributes:
         rivals: proposes the engines.
-        batches: how many batches the model has served since the search was begun or interrupted.
+        batches: how many batches the model has served since it was added, or since a contest ended early.
+        last: when the last batch was over, in seconds of the steady clock.
     """
 
     rivals: Rivals
     batches: int = 0
+    last: float = -math.inf
 
     def observe(self, batch: Batch) -> None:
-        """Counts a batch."""
+        """Counts a batch (server's lock held)."""
         self.batches += 1
+        self.last = batch.timeline.delivered
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether enough batches were served, the last one a short time ago."""
+        return self.batches >= MIN_BATCHES and time.monotonic() - self.last < RECENT_S
 
 
 class Improver:
@@ -60,7 +71,7 @@ class Improver:
         self._searches: dict[ServedModel, _Search] = {}
         self._ending = threading.Event()
         self._ending.set()  # until ``start``
-        self._guard = threading.Lock()  # guards the thread's start and end
+        self._guard = threading.Lock()  # guards the thread's start and end, so that a model that is added is improved
         self._thread: threading.Thread | None = None
 
     def add(self, served: ServedModel, rivals: Rivals) -> None:
@@ -107,7 +118,7 @@ class Improver:
         use_one_thread()
         while self._goes_on():
             for served, search in list(self._searches.items()):
-                if search.batches >= MIN_BATCHES and self._plan_changer.may_replace_engine(served):
+                if self._is_ready(served, search):
                     self._improve(served, search)
             self._ending.wait(RETRY_S)
 
@@ -119,40 +130,48 @@ class Improver:
             self._thread = None
             return False
 
+    def _is_ready(self, served: ServedModel, search: _Search) -> bool:
+        return search.has_frames and not self._is_over(served) and self._plan_changer.may_replace_engine(served)
+
     def _improve(self, served: ServedModel, search: _Search) -> None:
         """Tries the rivals of one model. Its search is over, unless a contest had to end early."""
-        instance = served.instance
         try:
-            with self._alone():
-                is_interrupted = not self._try_all(served, search.rivals)
+            with self._alone(served):
+                if self._is_ready(served, search):  # waiting for another node may have taken minutes
+                    self._try_all(served, search)
         except Exception as error:  # the other models can still be improved
             if not self._is_over(served):
-                name = instance.model.entry.name
-                self._say(served.key, f"{name} is not improved further: {error_sentence(error)}.")
                 self.remove(served)
-            return
-        if self._is_over(served):
-            return
-        search.batches = 0
-        if is_interrupted:
-            return
-        self.remove(served)
-        if served.improvement:
-            name, engine = instance.model.entry.name, instance.model.execution_config.engine_text
-            self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
+                name = served.instance.model.entry.name
+                self._say(served.key, f"{name} is not improved further: {error_sentence(error)}.")
+        finally:
+            search.rivals.close()
 
-    def _try_all(self, served: ServedModel, rivals: Rivals) -> bool:
-        """Tries a model's rivals, one after the other. Returns False if a contest ended early."""
+    def _try_all(self, served: ServedModel, search: _Search) -> None:
+        """Tries a model's rivals, one after the other. Ends the search if none is left."""
+        rivals = search.rivals
         while not self._is_over(served):
             rival = rivals.next(served.instance.model, lambda: self._is_over(served))
             is_settled = rival is None or self._try(served, rival, rivals)
             served.improvement = rivals.summary
-            if rival is None or not is_settled:
-                return is_settled
-        return False
+            if not is_settled:
+                search.batches = 0
+                return
+            if rival is None and not self._is_over(served):
+                self._finish(served)
+
+    def _finish(self, served: ServedModel) -> None:
+        """Ends the search of a model, and says what it has found."""
+        self.remove(served)
+        if served.improvement:
+            model = served.instance.model
+            name, engine = model.entry.name, model.execution_config.engine_text
+            self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
 
     def _try(self, served: ServedModel, rival: Rival, rivals: Rivals) -> bool:
         """Lets a rival take turns with the plan in force. Returns False if the contest ended early."""
+        if not self._plan_changer.may_replace_engine(served):  # the trial took a while
+            return False
         try:
             contest = LiveContest(
                 served, rival.model, self._plan_changer, self._changing, lambda: self._is_over(served)
@@ -169,12 +188,15 @@ class Improver:
         return self._ending.is_set() or served not in self._searches
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Waits until no other node of this machine improves a model, and keeps others waiting during the block."""
+    def _alone(self, served: ServedModel) -> Iterator[None]:
+        """Waits until no other node of this machine improves a model, and keeps others waiting during the block.
+
+        If the search is over before, the block runs without waiting further.
+        """
         path: Path = cache_folder() / "improving.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
-            while not self._ending.is_set():
+            while not self._is_over(served):
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break

@@ -18,7 +18,7 @@ from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
 
 WAIT_S = 0.2  # how often a contest without frames checks whether it should end
-MAX_TURN_S = 60.0  # a turn that gets too few frames for so long ends the contest, since other nodes wait for its end
+MAX_TURN_S = 20.0  # a turn that gets too few frames for so long ends the contest, since other nodes wait for its end
 
 
 class LiveContest:
@@ -52,7 +52,8 @@ class LiveContest:
         self._is_over = is_over
         self._turns = Turns()
         self._batches: SimpleQueue[tuple[bool, float, float]] = SimpleQueue()
-        self._plans = {False: served.plan, True: plan_changer.rival_plan(served, rival)}
+        with changing:  # otherwise the model could be closed meanwhile
+            self._plans = {False: served.plan, True: plan_changer.rival_plan(served, rival)}
 
     def run(self) -> Verdict | None:
         """Gives both plans turns. Puts the winner in force, or the plan from before if nobody won.
@@ -73,6 +74,7 @@ class LiveContest:
             self._served.observers = tuple(each for each in self._served.observers if each != self._observe)
             self._served.is_contested = False
             self._end(rival_wins=verdict is not None and verdict.rival_wins)
+            self._plan_changer.build_stacks()  # models that came meanwhile may share one with the winner
         return verdict
 
     def _take_turn(self) -> bool:
@@ -85,16 +87,20 @@ class LiveContest:
             try:
                 of_rival, image_s, now = self._batches.get(timeout=WAIT_S)
             except Empty:
+                if not self._plan_changer.knows_costs:
+                    end = time.monotonic() + MAX_TURN_S
                 continue
             if self._turns.note(image_s, of_rival=of_rival, now=now):
                 return True
         return False
 
     def _check_rival(self) -> None:
-        """Raises ConfigurationError if the rival, whose turn it is, has lost a batch or cannot be measured."""
-        failure = self._served.instance.failure
-        if self._turns.rival_runs and (failure or self._served.failed):
-            raise ConfigurationError(f"It fails while frames flow{failure and f' ({failure})'}.")
+        """Raises ConfigurationError if a batch of the rival was lost, or its costs cannot be measured."""
+        reason = self._served.instance.losers.get(self._rival)
+        if reason is not None:
+            raise ConfigurationError(f"It fails while frames flow ({reason.rstrip('.')}).")
+        if self._served.failed and self._turns.rival_runs:
+            raise ConfigurationError("It fails while its costs are measured.")
 
     def _observe(self, batch: Batch) -> None:
         """Notes a batch that a head gave back (lock held).

@@ -56,3 +56,7 @@ class Rivals(Protocol):
     def interrupt(self) -> None:
         """Ends a trial of ``next`` that is under way, from any thread."""
         ...
+
+    def close(self) -> None:
+        """Frees what trials needed. ``next`` may be called again later."""
+        ...

@@ -131,6 +131,31 @@ def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:
     assert table.next_to_measure() == (("one", 1),)
 
 
+def test_a_failure_is_one_plans_of_one_model(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a", max_batch_size=1)
+    for name in ("one", "two"):
+        table.add_model(name, MODELS["one"], "x")  # both have the same network
+    table.add_failed((("one", 1),))
+    assert table.has_failed("one")
+    assert not table.has_failed("two")
+    table.add_model("one", MODELS["one"], "another engine")
+    assert not table.has_failed("one")
+    table.add_model("one", MODELS["one"], "x")
+    assert table.has_failed("one")
+
+
+def test_plans_in_turns_have_one_time_for_fused_models(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a", max_batch_size=1)
+    for index in range(10):
+        table.add_model(f"m{index}", MODELS["one"], f"variant {index}")
+    measure_all(table, 0.05)
+    table.add_model("m0", MODELS["one"], "a rival")
+    assert len(measure_all(table, 0.05)) > 2
+    for variant in ("variant 0", "a rival"):
+        table.add_model("m0", MODELS["one"], variant)
+        assert measure_all(table, 0.05) == []
+
+
 def test_every_recorded_size_is_measured(tmp_path: Path) -> None:
     table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=11, graphs=True)
     table.add_model("one", MODELS["one"], "x")

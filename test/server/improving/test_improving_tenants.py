@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from brightness_models import LONG_S, BrightModel
+from brightness_models import BAD, LONG_S, BrightModel
 from proposed_rivals import Proposed
 from tenant_server import SETTINGS, A, C, Running, until
 from torch import Tensor
@@ -35,8 +35,8 @@ class Timed(BrightModel):
         fails_from: it fails from this run on.
     """
 
-    def __init__(self, name: str, seconds: float, *, idle: int = 1) -> None:
-        super().__init__(name, idle=idle)
+    def __init__(self, name: str, seconds: float, *, idle: int = 1, backbone_fails: bool = False) -> None:
+        super().__init__(name, idle=idle, backbone_fails=backbone_fails)
         self.runs = 0
         self.fails_from = math.inf
         self._seconds = seconds
@@ -153,6 +153,18 @@ def test_costs_of_a_rival_are_measured_before_its_turns_count(improve: Improve) 
     assert running.pipeline.view.costs.whole.batch_s("one", 1) < SLOW_S
 
 
+def test_a_rival_that_loses_single_batches_is_taken_back(improve: Improve) -> None:
+    model, rival = Timed("one", SLOW_S), Timed("one", FAST_S, idle=2, backbone_fails=True)
+    rivals = Proposed(rival)
+    running = improve(A, models={"one": model}, rivals={"one": rivals})
+    running.cameras = ("a",)
+    until(lambda: running.pipeline.view.model_of("a").plan.model is rival)
+    running.send("a", BAD)
+    until(lambda: rivals.is_done)
+    assert rivals.refusals == ["It fails while frames flow (the backbone of one fails)."]
+    assert running.pipeline.view.model_of("a").plan.model is model
+
+
 @pytest.mark.parametrize("count", [0, 3, 30], ids="after {} runs".format)
 def test_a_rival_that_fails_while_frames_flow_is_taken_back(improve: Improve, count: int) -> None:
     """It fails on live frames, or on the blank images with which its costs are measured."""
@@ -164,7 +176,7 @@ def test_a_rival_that_fails_while_frames_flow_is_taken_back(improve: Improve, co
     late.fails_from = late.runs + count
     until(lambda: rivals.is_done)
     (refusal,) = rivals.refusals
-    assert refusal.startswith("It fails while frames flow")
+    assert refusal in ("It fails while frames flow (It fails late).", "It fails while its costs are measured.")
     assert running.pipeline.view.model_of("a").plan.model is model
     running.errors.clear()
     before = running.counts("a").published
@@ -181,6 +193,9 @@ def test_a_removed_tenant_ends_its_contest(improve: Improve) -> None:
     assert running.set(C) == {}
     until(lambda: running.said == [("two", "two runs on torch from now on: tried.")])
     assert not rivals["one"].verdicts
+    assert rivals["one"].closed > 0
+    running.measured()
+    assert running.pipeline.view.costs.whole.alone_s.keys() == {"two"}, "costs of the removed model do not come back"
 
 
 def test_a_camera_that_pauses_ends_a_contest_until_it_sends_again(
