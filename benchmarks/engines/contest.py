@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -185,7 +186,7 @@ class EnginesAlone:
             feed=ImageFeed(draw_images(model.entry, 2 * BATCH_SIZE), BATCH_SIZE),
             limits=Limits(),
             ahead=2,
-            lanes=True,
+            lane_limit=math.inf,
         )
         images = _noise(model, BATCH_SIZE)
         self._throughputs = throughputs_of(

@@ -75,6 +75,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             model="mobilenet_v2",
             weights="none",
             improve="before_start",
+            objective="throughput",
             score_threshold=0.0,
             max_detections=5,
             source="none",

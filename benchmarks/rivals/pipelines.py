@@ -92,7 +92,7 @@ class SplitPipeline:
         limits: the limits that decide which detections are kept.
         ahead: how many further batches are in flight when the result of a batch comes.
         weights: the weights for a head in a process of its own; None for a head in this process.
-        lanes: whether a CPU may compute two batches at the same time, each on half of the cores.
+        lane_limit: how many times as long a batch may take if two are computed side by side; see ``StageSettings``.
 
     Attributes:
         feed: gives the pipeline its batches.
@@ -110,7 +110,7 @@ class SplitPipeline:
         limits: Limits,
         ahead: int,
         weights: Weights | None = None,
-        lanes: bool = False,
+        lane_limit: float = 1.0,
     ) -> None:
         self.feed = feed
         self.split_point = split_point
@@ -121,7 +121,7 @@ class SplitPipeline:
             batch_size=feed.batch_size,
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
-            lanes=lanes,
+            lane_limit=lane_limit,
         )
         watch = self._batches.append
         self._pipeline: LocalPipeline | TwoProcessPipeline = (

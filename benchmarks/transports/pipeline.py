@@ -68,6 +68,7 @@ def start(processes: Processes, name: str, trace: str) -> list[int]:
     model = {"model": "shapes", "weights": "none"}
     images = {
         "improve": "before_start",
+        "objective": "throughput",
         "image_reliability": "reliable",
         "image_depth": DEPTH,
         "batch_timeout_ms": FULL_BATCHES_MS,

@@ -19,7 +19,7 @@ from split_infer_ros.models.named_weights import NamedWeights
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
-from split_infer_ros.split.planner import Objective, plan
+from split_infer_ros.split.planner import Goal, Objective, plan
 from split_infer_ros.split.profile import Profile, ProfilePoint
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 
@@ -38,8 +38,9 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--objective",
         choices=[each.value for each in Objective],
-        default=Objective.THROUGHPUT.value,
-        help="highest throughput or lowest latency; default: throughput",
+        default=Goal().objective.value,
+        help="highest throughput, lowest latency, or the highest throughput for at most 1.25 times the lowest latency; "
+        "default: balanced",
     )
     parser.add_argument(
         "--latency-bound-ms",

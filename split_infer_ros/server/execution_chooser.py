@@ -96,8 +96,9 @@ class ExecutionChooser:
         if not decision.batches:
             return Choice(wake_at=wake_at)
         for each in decision.batches:
-            pays = self._lane_scheduler.lanes_pay(each.model)
-            self._models[each.model].lanes.note_batch(now, misses_lane=execution.misses_lane, lanes_pay=pays)
+            model = self._models[each.model]
+            pays = self._lane_scheduler.lanes_pay(each.model, model.plan.settings.lane_limit)
+            model.lanes.note_batch(now, misses_lane=execution.misses_lane, lanes_pay=pays)
         batches = [self._start_batch(batch, now) for batch in decision.batches]
         if len(batches) > 1:
             fusion = FusionKind.STACKED if decision.stack in stacks else FusionKind.FUSED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from split_infer_ros.errors import Notice
 from split_infer_ros.runtime.shortage import summarize_error
@@ -24,7 +24,8 @@ class LaneUse:
 
     For lanes, an engine may compile a network a second time. That takes time, and nearly as much memory again. So no
     lanes are prepared if a camera is slower than the model. While lanes are prepared, batches run on all cores. If
-    lanes are slower than all cores together, or cannot be prepared, they are given up for the engine that runs.
+    lanes do not pay, or cannot be prepared, they are given up for the engine that runs, until the settings allow them
+    more time.
 
     Args:
         instance: the model's instance.
@@ -53,7 +54,7 @@ class LaneUse:
         self._on_error = on_error
         self._tries = tries
         self._are_in_use = self._is_preparing = False
-        self._given_up: WeakSet[SplitModel] = WeakSet()
+        self._given_up: WeakKeyDictionary[SplitModel, float] = WeakKeyDictionary()  # with the limit then
         self._missed, self._missed_since = 0, 0.0
 
     @property
@@ -67,7 +68,7 @@ class LaneUse:
         Args:
             now: the time, in seconds of the steady clock.
             misses_lane: whether the batch would run on a lane if its plan had lanes.
-            lanes_pay: False if the model's batches have shown that all cores together serve more batches than lanes.
+            lanes_pay: False if the model's batches have shown that lanes do not pay.
         """
         plan = self._instance.plan
         if self._tries and not lanes_pay:
@@ -91,11 +92,12 @@ class LaneUse:
         return plan
 
     def _can_have(self, plan: Plan) -> bool:
-        return plan.may_use_lanes and plan.model not in self._given_up and self._warm_up.can_use_lanes(plan)
+        is_untried = plan.settings.lane_limit > self._given_up.get(plan.model, 0.0)
+        return plan.may_use_lanes and is_untried and self._warm_up.can_use_lanes(plan)
 
     def _give_up(self, plan: Plan) -> None:
         self._are_in_use = False
-        self._given_up.add(plan.model)
+        self._given_up[plan.model] = plan.settings.lane_limit
 
     def _prepare(self, plan: Plan) -> None:
         is_prepared = self._prepared(plan)

@@ -25,7 +25,7 @@ from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
-IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lanes")  # settings that can change in the same memory
+IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lane_limit")  # settings that can change in the same memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ class Plan:
 
         Streamed weights are read for one batch at a time.
         """
-        return self.settings.lanes and self.streamed is None
+        return self.settings.lane_limit > 1.0 and self.streamed is None
 
     @property
     def weights(self) -> WeightsReport | None:

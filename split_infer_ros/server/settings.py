@@ -29,8 +29,8 @@ class StageSettings(WeightsSettings):
     Names end with the unit. Infinite bytes mean no limit.
 
     Attributes:
-        lanes: whether a CPU may compute two batches side by side while batches come fast. More batches are then served
-            a second, but each takes longer.
+        lane_limit: how many times as long a batch may take if a CPU computes two batches side by side, while they come
+            fast. More batches are then served a second, but each takes longer. With 1, they are not computed so.
 
     Raises:
         ConfigurationError: a value is not accepted.
@@ -85,4 +85,4 @@ class StageSettings(WeightsSettings):
         True,
         "On a GPU: whether the backbone runs as a CUDA graph, which is recorded for each batch size before serving.",
     )
-    lanes: bool = False
+    lane_limit: float = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
@@ -64,7 +65,7 @@ class SharedSettings(StageSettings):
     pool_slots: int = like(
         StageSettings, "pool_slots", default=2, description="The most batches in flight of each model."
     )
-    lanes: bool = True
+    lane_limit: float = math.inf
     goal: Goal = field(default_factory=Goal)
     cuda_graphs: bool = like(
         StageSettings,

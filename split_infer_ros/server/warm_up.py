@@ -14,6 +14,8 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.split.model import SplitModel
 
+# A batch takes nearly twice as long on one core as on two. So a lower limit is not worth a trial, which takes memory.
+MIN_LIMIT_ON_ONE_CORE = 1.4
 NUM_LANES = 2  # lanes of a server that measures no costs; with more, each batch would take longer for little gain
 
 
@@ -32,7 +34,9 @@ class WarmUp:
 
     def can_use_lanes(self, plan: Plan) -> bool:
         """Returns whether two batches of the plan may be computed side by side."""
-        return count_lanes(plan.model, self._num_threads, self._num_lanes) > 1
+        num_lanes = count_lanes(plan.model, self._num_threads, self._num_lanes)
+        is_one_core = max_threads() // num_lanes <= 1
+        return num_lanes > 1 and (not is_one_core or plan.settings.lane_limit > MIN_LIMIT_ON_ONE_CORE)
 
     def prepares_lanes(self, plan: Plan) -> bool:
         """Returns whether lanes need preparation. For torch, ``run`` has prepared everything already."""

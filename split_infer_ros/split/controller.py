@@ -186,19 +186,17 @@ class SplitController:
     def _better_than(self, point: ProfilePoint) -> SplitChoice | None:
         """Returns the best choice if it is better than the running one by the margin."""
         profile = self._present_profile(point)
-        running = predict(profile, self._present_point(point), self._bound_s)
+        lowest_s = plan(profile, Objective.LATENCY).latency_s
+        allowed_s = min(self._bound_s, self._objective.latency_limit * lowest_s)
+        running = predict(profile, self._present_point(point), allowed_s)
         # A choice just within the bound would be just outside it next time.
-        bound_s = self._bound_s / (1 + self._margin)
-        best = plan(profile, self._objective, bound_s)
+        best = plan(profile, self._objective, allowed_s / (1 + self._margin))
         if running.within_bound and not best.within_bound:
             return None
         if best.within_bound and not running.within_bound:
             return best
-        if self._objective is Objective.THROUGHPUT and running.within_bound:
-            gain = best.throughput / running.throughput
-        else:
-            gain = running.latency_s / best.latency_s
-        return best if gain >= 1 + self._margin else None
+        faster, sooner = best.throughput / running.throughput, running.latency_s / best.latency_s
+        return best if (faster if running.within_bound else sooner) >= 1 + self._margin else None
 
     def _present_profile(self, running: ProfilePoint) -> Profile:
         """Returns the profile as it would be measured now, with the running point and all points that may be chosen."""

@@ -18,11 +18,21 @@ class Objective(enum.Enum):
     """What the planner optimises.
 
     - ``THROUGHPUT``: the most images a second among the split points whose latency is within the bound.
+    - ``BALANCED``: the same among those whose latency is also near the lowest one; see ``latency_limit``.
     - ``LATENCY``: the lowest latency.
     """
 
     THROUGHPUT = "throughput"
+    BALANCED = "balanced"
     LATENCY = "latency"
+
+    @property
+    def latency_limit(self) -> float:
+        """How many times the lowest latency is allowed, so that more images are processed a second."""
+        return _LATENCY_LIMITS[self]
+
+
+_LATENCY_LIMITS = {Objective.THROUGHPUT: math.inf, Objective.BALANCED: 1.25, Objective.LATENCY: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +44,11 @@ class Goal:
     """
 
     objective: Objective = setting(
-        Objective.THROUGHPUT,
-        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches at "
-        "the same time while frames come nearly as fast as it can process them one by one, or faster. This serves more "
-        "frames, but each one takes longer.",
+        Objective.BALANCED,
+        "What split_point auto optimises: throughput, latency, or balanced (the most images a second for at most 1.25 "
+        "times the lowest latency). With throughput, a CPU also computes two batches at the same time while frames "
+        "come nearly as fast as it can process them one by one, or faster. This serves more frames, but each one takes "
+        "longer. With balanced, it does so only if each one takes at most 1.25 times as long.",
     )
     latency_bound_s: float = setting(
         math.inf,
@@ -77,7 +88,9 @@ def plan(
     latency_bound_s: float = math.inf,
     batch_sizes: Collection[int] | None = None,
 ) -> SplitChoice:
-    """Returns the best choice among the points of a profile.
+    """Returns the choice of the most images a second among the points whose latency is allowed.
+
+    If no latency is within the bound, the lowest one is allowed.
 
     Args:
         profile: the profile of a model on this machine.
@@ -98,9 +111,9 @@ def plan(
             f"{profile.model} was not measured at batch size {', '.join(map(str, batch_sizes or ('any',)))}, "
             f"only at {', '.join(map(str, profile.batch_sizes)) or 'none'}."
         )
-    fitting = [choice for choice in choices if choice.within_bound]
-    if objective is Objective.LATENCY or not fitting:
-        return min(choices, key=lambda choice: (choice.latency_s, -choice.throughput))
+    lowest_s = min(choice.latency_s for choice in choices)
+    allowed_s = max(lowest_s, min(latency_bound_s, objective.latency_limit * lowest_s))
+    fitting = [choice for choice in choices if choice.latency_s <= allowed_s]
     return max(fitting, key=lambda choice: (choice.throughput, -choice.latency_s))
 
 

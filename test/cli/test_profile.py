@@ -14,7 +14,7 @@ def test_the_table_is_printed_and_the_profile_stored(
     assert run("profile", *arguments) == 0
     first = capsys.readouterr()
     assert "shapes on cpu" in first.out
-    assert "For throughput: split_point " in first.out
+    assert "For balanced: split_point " in first.out
     assert "each stage alone" in first.err
     assert run("profile", *arguments, "--objective", "latency", "--latency-bound-ms", "0.001") == 0
     again = capsys.readouterr()

@@ -45,7 +45,7 @@ def test_first_start_measures_and_takes_the_best(
         model = pipeline.backbone.model
         profile = profile_model(Profiler(model), [2], Database(database), may_measure=False)
         report = reports.wait_for(1)[0]
-        best = plan(profile)
+        best = plan(profile, Objective.BALANCED)
         assert (report.split_point, report.batch_size) == (best.split_point, 2)
         assert pipeline.client.get("backbone", "split_point") == "auto"
 

@@ -223,7 +223,7 @@ REFUSED = [
     ("backbone", "split_point", "auto", ["not measured", "batch size 1", "the command profile"]),
     ("backbone", "memory_policy", "fast", ["memory_policy", "fast", "device, managed, pinned, auto"]),
     ("backbone", "memory_budget_mb", 0.01, ["Features and staging take", "memory_budget_mb of 0.0", "would fit"]),
-    ("backbone", "objective", "speed", ["objective", "speed", "throughput, latency"]),
+    ("backbone", "objective", "speed", ["objective", "speed", "throughput, balanced, latency"]),
     ("backbone", "latency_bound_ms", -1.0, ["latency_bound_ms", "-1", "60000"]),
     ("backbone", "split_point", 3, ["split_point", "3", "a text"]),
     ("backbone", "model", "resnet18", ["model", "read-only"]),

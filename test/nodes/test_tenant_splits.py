@@ -62,7 +62,7 @@ def test_first_start_measures_and_takes_the_best(
         assert profiles_in(database)
         profile = profile_model(Profiler(model), [1, BATCH_SIZE], Database(database), may_measure=False)
         best = {kind: plan(profile, kind, batch_sizes=[BATCH_SIZE]).split_point for kind in Objective}
-        assert split_point_of(pipeline) == best[Objective.THROUGHPUT]
+        assert split_point_of(pipeline) == best[Objective.BALANCED]
         reports = client.subscribe(PipelineReport, "report")
         reports.wait_for_one(lambda report: report.split_point == split_point_of(pipeline), "a report that says so")
         assert client.get("tenants", "split_point") == "auto"
@@ -77,7 +77,7 @@ def test_first_start_measures_and_takes_the_best(
         assert split_point_of(pipeline) == "neck"
         assert client.set_all("tenants", split_point="auto", max_batch_size=BATCH_SIZE, latency_bound_ms=1e-3) == ""
         assert split_point_of(pipeline) == best[Objective.LATENCY]
-        assert "takes one of: throughput, latency" in client.set("tenants", objective="speed")[0]
+        assert "takes one of: throughput, balanced, latency" in client.set("tenants", objective="speed")[0]
 
 
 def test_second_start_measures_nothing_and_split_follows_drift(

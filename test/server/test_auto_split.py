@@ -146,8 +146,10 @@ def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: s
 
 
 def test_the_planner_fills_in_open_settings(harness: Harness) -> None:
-    settings = harness.split.begin(replace(OPEN, pool_slots=7), Goal())
+    settings = harness.split.begin(replace(OPEN, pool_slots=7), Goal(Objective.THROUGHPUT))
     assert (settings.split_point, settings.batch_size, settings.pool_slots) == ("middle", max(BATCH_SIZES["cpu"]), 7)
+    settings = harness.split.begin(OPEN, Goal())
+    assert (settings.split_point, settings.batch_size) == ("middle", 1)
     settings = harness.split.begin(OPEN, Goal(Objective.LATENCY))
     assert (settings.split_point, settings.batch_size) == ("late", 1)
     settings = harness.split.begin(replace(OPEN, batch_size=3), Goal(latency_bound_s=0.1))
@@ -166,11 +168,11 @@ def test_a_bound_that_no_split_point_keeps_is_reported(harness: Harness) -> None
 def test_nothing_is_measured_while_frames_flow(harness: Harness) -> None:
     harness.split.begin(StageSettings(), Goal())
     with pytest.raises(ConfigurationError, match="not measured"):
-        harness.split.configure(OPEN, Goal())
+        harness.split.configure(OPEN, Goal(Objective.THROUGHPUT))
     assert harness.requests == [(BATCH_SIZES["cpu"], False)]
     assert harness.applied == []
     harness.measured = set(BATCH_SIZES["cpu"])
-    harness.split.configure(OPEN, Goal())
+    harness.split.configure(OPEN, Goal(Objective.THROUGHPUT))
     assert [(settings.split_point, settings.batch_size) for settings in harness.applied] == [("middle", 8)]
 
 

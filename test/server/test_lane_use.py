@@ -20,9 +20,9 @@ class Network:
 NETWORK: Any = Network()
 
 
-def plan_of(lanes: bool = True) -> Plan:
+def plan_of(lane_limit: float = 1.25) -> Plan:
     given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
-    settings, pool = StageSettings(lanes=lanes), cast(Any, object())
+    settings, pool = StageSettings(lane_limit=lane_limit), cast(Any, object())
     return Plan(
         model=NETWORK, settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given
     )
@@ -116,7 +116,7 @@ def test_lanes_are_not_prepared_for_a_few_batches(begin: Any) -> None:
 
 def test_lanes_are_not_prepared_where_settings_have_none() -> None:
     model = Model()
-    model.use(plan_of(lanes=False))
+    model.use(plan_of(lane_limit=1.0))
     model.begin(3 * MISSED)
     assert model.prepared == []
 
@@ -171,3 +171,15 @@ def test_tenants_have_lanes_at_once_where_nothing_is_to_be_prepared() -> None:
     model = Model(tries=False, prepares_lanes=False)
     model.use(model.lanes.follow(model.plan))
     assert model.lanes.may_be_used
+
+
+def test_lanes_are_tried_again_if_they_may_take_longer() -> None:
+    model = with_lanes()
+    model.begin(1, lanes_pay=False)
+    assert not model.lanes.may_be_used
+    model.use(plan_of(lane_limit=1.1))
+    model.begin(3 * MISSED)
+    assert not model.lanes.may_be_used
+    model.use(plan_of(lane_limit=2.0))
+    model.begin(MISSED)
+    until(lambda: model.lanes.may_be_used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -55,14 +56,14 @@ def on_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "count_lanes", lambda model, num_threads, num_lanes: NUM_LANES)
     monkeypatch.setattr(lane_use, "MISSED", 1)
     monkeypatch.setattr(lane_use, "MISSED_S", 0.0)
-    monkeypatch.setattr(LaneScheduler, "lanes_pay", lambda scheduler, model: True)
+    monkeypatch.setattr(LaneScheduler, "lanes_pay", lambda scheduler, model, limit: True)
     monkeypatch.setattr(LaneRule, "wants_lanes", lambda rule, now, is_idle: True)
 
 
 @pytest.mark.usefixtures("on_lanes")
 @pytest.mark.parametrize("fails", [set(), {0, 7, 8, 31}], ids=["none fails", "some fail"])
 def test_batches_side_by_side_keep_their_order(start: Start, monkeypatch: pytest.MonkeyPatch, fails: set[int]) -> None:
-    pipeline = start(drop_policy=DropPolicy.BLOCK, lanes=True)
+    pipeline = start(drop_policy=DropPolicy.BLOCK, lane_limit=math.inf)
     slow = SlowPlan(fails)
     monkeypatch.setattr(Plan, "run", lambda plan, *args, **options: slow.run(plan, *args, **options))
     for value in range(COUNT):
@@ -80,7 +81,7 @@ def test_batches_side_by_side_keep_their_order(start: Start, monkeypatch: pytest
 
 @pytest.mark.usefixtures("on_lanes")
 def test_stop_finishes_what_lanes_compute(start: Start) -> None:
-    pipeline = start(drop_policy=DropPolicy.BLOCK, lanes=True)
+    pipeline = start(drop_policy=DropPolicy.BLOCK, lane_limit=math.inf)
     for value in range(5):
         assert pipeline.backbone.intake.wait_for_room(LONG_S)
         pipeline.send(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
 
 ENGINES = (Engine.ONNXRUNTIME, Engine.OPENVINO)
 PICTURES = np.random.default_rng(1).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8)
-SETTINGS = StageSettings(drop_policy=DropPolicy.BLOCK, lanes=True, batch_timeout_s=0.001)
+SETTINGS = StageSettings(drop_policy=DropPolicy.BLOCK, lane_limit=math.inf, batch_timeout_s=0.001)
 NUM_LANES = 2
 
 

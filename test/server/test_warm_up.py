@@ -13,7 +13,9 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 from split_infer_ros.server import warm_up
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.warm_up import NUM_LANES, WarmUp
+from split_infer_ros.split.planner import Objective
 
 NUM_CORES = 4
 MEET_S = 10.0
@@ -32,6 +34,7 @@ class WatchedPlan:
     """
 
     def __init__(self, engine: Engine) -> None:
+        self.settings = StageSettings(lane_limit=Objective.BALANCED.latency_limit)
         self.model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine), device=CPU)
         self.in_slots: list[tuple[int, int]] = []
         self.beside: list[tuple[int, int]] = []
@@ -61,6 +64,15 @@ def test_lanes_run_blank_batches_at_the_same_time_and_without_slots(monkeypatch:
     assert warmer.can_use_lanes(plan)
     warmer.run_on_lanes(plan)
     assert (plan.in_slots, plan.beside) == ([], [(NUM_CORES // NUM_LANES, NUM_LANES)] * NUM_LANES)
+
+
+def test_a_lane_of_one_core_is_too_slow_to_be_tried_for_the_default_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = made(monkeypatch, Engine.OPENVINO)
+    monkeypatch.setattr(warm_up, "max_threads", lambda: NUM_LANES)
+    warmer = WarmUp(NUM_LANES, NUM_LANES)
+    assert not warmer.can_use_lanes(plan)
+    plan.settings = StageSettings(lane_limit=Objective.THROUGHPUT.latency_limit)
+    assert warmer.can_use_lanes(plan)
 
 
 def test_torch_has_nothing_to_prepare(monkeypatch: pytest.MonkeyPatch) -> None:

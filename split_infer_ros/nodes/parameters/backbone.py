@@ -13,7 +13,7 @@ from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.setting import like, setting
-from split_infer_ros.split.planner import Goal, Objective
+from split_infer_ros.split.planner import Goal
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
 
     @property
     def settings(self) -> StageSettings:
-        """The stage's settings, with lanes if the objective is throughput.
+        """The stage's settings, with the lanes that the objective allows.
 
         The split point may be ``default`` or ``auto``, and the batch size 0. Tuning or ``AutoSplit`` then decides.
         """
-        return replace(self.stage, lanes=self.goal.objective is Objective.THROUGHPUT)
+        return replace(self.stage, lane_limit=self.goal.objective.latency_limit)

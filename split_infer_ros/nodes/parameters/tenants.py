@@ -53,7 +53,11 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
         weights_budget_bytes={"read_only": True},
     )
     goal: Goal = part(
-        Goal(), objective={"description": "What split_point auto optimises for each model: throughput or latency."}
+        Goal(),
+        objective={
+            "description": "What split_point auto optimises for each model: throughput, latency, or balanced (the most "
+            "images a second for at most 1.25 times the lowest latency)."
+        },
     )
     transport: str = like(
         BackboneParameters,

@@ -1,4 +1,4 @@
-"""Decides from running executions when to use lanes, and whether lanes serve more than all cores together.
+"""Decides from running executions when to use lanes, and whether a model's lanes pay.
 
 This serves while costs of executions are not known. Both classes are pure policies: callers pass the times.
 """
@@ -105,21 +105,22 @@ class LaneRule:
 class LaneTrial:
     """Compares one model's executions side by side on lanes with its executions on all cores.
 
-    Let the limit be ``num_lanes`` times the time of the fastest execution on all cores. One execution on a lane that
-    takes less than the limit shows that lanes serve more. Otherwise, ``TRIALS`` executions on lanes decide: lanes serve
-    more if the fastest of them took less than ``TRIAL_LIMIT`` times the limit. Only executions of the same
-    number of images are compared.
+    One execution on a lane that takes less than ``limit`` times the time of the fastest one on all cores shows that
+    lanes pay. Otherwise, ``TRIALS`` executions on lanes decide: lanes pay if the fastest of them took less than
+    ``TRIAL_LIMIT`` times as much. Only executions of the same number of images are compared.
 
     Args:
-        num_lanes: how many executions are computed side by side.
+        limit: how many times as long an execution may take on a lane. With the number of lanes, lanes that pay serve
+            more. With less, each image also waits less.
 
     Attributes:
-        lanes_pay: whether lanes serve more; None while that is not known.
+        limit: the argument.
+        lanes_pay: whether lanes pay; None while that is not known.
     """
 
-    def __init__(self, num_lanes: int) -> None:
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
         self.lanes_pay: bool | None = None
-        self._num_lanes = num_lanes
         self._whole_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
         self._lane_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
 
@@ -137,7 +138,7 @@ class LaneTrial:
         whole_s, lane_s = self._whole_s[num_images], self._lane_s[num_images]
         if not whole_s or not lane_s:
             return
-        fastest_s, limit_s = min(lane_s), self._num_lanes * min(whole_s)
+        fastest_s, limit_s = min(lane_s), self.limit * min(whole_s)
         if fastest_s < limit_s:
             self.lanes_pay = True
         elif len(lane_s) == TRIALS:

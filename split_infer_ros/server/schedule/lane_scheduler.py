@@ -154,8 +154,16 @@ class LaneScheduler:
         if execution.lane is not None:
             self._free_lanes.append(execution.lane)
 
-    def lanes_pay(self, model: str) -> bool:
-        """Returns False if executions have shown that all cores serve a model's requests faster than lanes."""
+    def lanes_pay(self, model: str, limit: float = math.inf) -> bool:
+        """Returns False if executions have shown that lanes do not pay for a model; see ``LaneTrial``.
+
+        Args:
+            model: the name of the model.
+            limit: how many times as long as on all cores an execution may take on a lane.
+        """
+        limit = min(limit, self._num_lanes)
+        if self._trials[model].limit != limit:
+            self._trials[model] = LaneTrial(limit)
         return self._trials[model].lanes_pay is not False
 
     def forget(self, model: str) -> None:

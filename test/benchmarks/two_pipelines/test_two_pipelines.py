@@ -14,11 +14,11 @@ from benchmarks.common.turns import Contest
 from benchmarks.two_pipelines import __main__ as two_pipelines
 
 
-def contest(**of_defaults: float) -> Contest:
-    """Returns a contest in which all settings are alike. ``of_defaults`` has other figures of the defaults."""
+def contest(**of_throughput: float) -> Contest:
+    """Returns a contest in which all settings are alike. ``of_throughput`` has other figures of that objective."""
     found = Contest("two pipelines", lambda turn: {})
     for rival in two_pipelines.RIVALS:
-        figures = {"hz": 10.0, "p50": 0.1, "p99": 0.2} | (of_defaults if rival == two_pipelines.DEFAULTS else {})
+        figures = {"hz": 10.0, "p50": 0.1, "p99": 0.2} | (of_throughput if rival == two_pipelines.THROUGHPUT else {})
         found.figures |= {f"{rival} {name}": [value] * 12 for name, value in figures.items()}
     return found
 

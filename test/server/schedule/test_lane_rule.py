@@ -14,7 +14,7 @@ from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.lane_rule import MAX_PAUSE_S, PAUSE_S, TRIAL_LIMIT, TRIALS, LaneTrial
 from split_infer_ros.server.schedule.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.server.schedule.request import Request
-from split_infer_ros.server.schedule.scheduler import Rules
+from split_infer_ros.server.schedule.scheduler import Decision, RequestBatch, Rules
 
 WHOLE_S, LANE_S = 0.020, 0.032  # an execution alone on all cores, and beside another one on half of them
 NUM_LANES = 2
@@ -212,8 +212,10 @@ def test_no_two_batches_share_a_lane_and_none_runs_beside_one_on_all_cores(pause
             assert first != second
 
 
-def trial(whole_s: Iterable[float], lane_s: Iterable[float], num_images: int = 1) -> LaneTrial:
-    found = LaneTrial(NUM_LANES)
+def trial(
+    whole_s: Iterable[float], lane_s: Iterable[float], num_images: int = 1, limit: float = NUM_LANES
+) -> LaneTrial:
+    found = LaneTrial(limit)
     for seconds in whole_s:
         found.note(seconds, num_images=1, on_lane=False)
     for seconds in lane_s:
@@ -232,6 +234,27 @@ def test_few_slow_executions_show_nothing() -> None:
 @pytest.mark.parametrize(("times", "pays"), [(0.99 * TRIAL_LIMIT, True), (1.01 * TRIAL_LIMIT, False)])
 def test_lanes_may_be_a_little_slower(times: float, pays: bool) -> None:
     assert trial([ALL_CORES_S], [times * EVEN_S] * TRIALS).lanes_pay is pays
+
+
+@pytest.mark.parametrize(("times", "pays"), [(1.2, True), (1.3, None), (1.25 * 1.01 * TRIAL_LIMIT, False)])
+def test_lanes_that_serve_more_do_not_pay_if_each_image_waits_too_long(times: float, pays: bool | None) -> None:
+    count = TRIALS if pays is False else 1
+    assert trial([ALL_CORES_S], [times * ALL_CORES_S] * count, limit=1.25).lanes_pay is pays
+
+
+def test_another_limit_begins_another_trial() -> None:
+    scheduler = LaneScheduler(NUM_LANES)
+    decision = Decision((RequestBatch("m", (Request(0, "", "m", arrival_s=0.0),)),))
+    assert scheduler.lanes_pay("m", 1.25)
+    for begin in range(TRIALS):
+        for now, lanes, seconds in (begin, (None,), ALL_CORES_S), (begin + 0.5, (0, 1), 1.6 * ALL_CORES_S):
+            executions = [ScheduledExecution(decision, lane) for lane in lanes]
+            for each in executions:
+                scheduler.begin(each, now)
+            for each in executions:
+                scheduler.end(each, now + seconds)
+    assert not scheduler.lanes_pay("m", 1.25)
+    assert scheduler.lanes_pay("m")
 
 
 def test_a_disturbed_execution_on_all_cores_does_not_count() -> None:
