@@ -39,7 +39,7 @@ def make_parser() -> CommandParser:
         "--objective",
         choices=[each.value for each in Objective],
         default=Goal().objective.value,
-        help="highest throughput, lowest latency, or the highest throughput for at most 1.25 times the lowest latency; "
+        help="highest throughput, lowest latency, or the highest throughput for at most 1.2 times the lowest latency; "
         "default: balanced",
     )
     parser.add_argument(

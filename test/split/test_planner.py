@@ -117,8 +117,8 @@ def test_no_measured_point_beats_the_plan(rows, objective, bound_s, rate):
         assert found.latency_s == lowest_s
     else:
         if objective is Objective.BALANCED:
-            assert found.latency_s <= 1.25 * lowest_s
-            fitting = [point for point in fitting if measured.latency_s(point) <= 1.25 * lowest_s]
+            assert found.latency_s <= 1.2 * lowest_s
+            fitting = [point for point in fitting if measured.latency_s(point) <= 1.2 * lowest_s]
         assert all(measured.throughput(point) <= found.throughput for point in fitting)
 
 

@@ -56,7 +56,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
         Goal(),
         objective={
             "description": "What split_point auto optimises for each model: throughput, latency, or balanced (the most "
-            "images a second for at most 1.25 times the lowest latency)."
+            "images a second for at most 1.2 times the lowest latency)."
         },
     )
     transport: str = like(
