@@ -33,7 +33,7 @@ class Objective(enum.Enum):
 
 
 # Let two batches be computed at a time, and each take s times as long as alone. The newest result is then on average
-# 1.25 s old (s, and half the time until the next), instead of 1.5. So s below 1.2 makes results newer, and more of them.
+# 1.25 s old (s, and half the time until the next), instead of 1.5. So s below 1.2 makes results newer.
 _LATENCY_LIMITS = {Objective.THROUGHPUT: math.inf, Objective.BALANCED: 1.2, Objective.LATENCY: 1.0}
 
 
