@@ -11,7 +11,7 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_engines
 from split_infer_ros.autotuning.engine_contest import EngineContest
 from split_infer_ros.autotuning.model_features import model_features
-from split_infer_ros.autotuning.spaces import network_space
+from split_infer_ros.autotuning.spaces import SPLIT_POINT, network_space
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess, TrialRunner
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -91,7 +91,7 @@ class EngineRivals:
         """What was tried, what it gained, what is left and what it cost, in words."""
         return "; ".join(self._found)
 
-    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
         """Returns the next engine that may be faster; see ``Rivals.next``.
 
         An engine that was measured meanwhile, for another model of this network or by another node, needs no trial.
@@ -110,7 +110,7 @@ class EngineRivals:
                 break
             config: Config = {**space.default, "engine": name}
             configs = {present: {**space.default, "engine": present}, name: config}
-            records = self._tried(configs, task, key, model)
+            records = self._tried(configs, task, key, model, split_point)
             if is_over():
                 break
             rival = self._judged(name, records)
@@ -160,12 +160,12 @@ class EngineRivals:
         return self._rival(config)
 
     def _tried(
-        self, configs: Mapping[str, Config], task: Mapping[str, Any], key: Key, model: SplitModel
+        self, configs: Mapping[str, Config], task: Mapping[str, Any], key: Key, model: SplitModel, split_point: str
     ) -> list[Record]:
         """Returns what a trial shows about two engines, in turns."""
         if self._runner is None:
             self._runner = self._open_runner(self._spec)
-        about = {"batch_size": self._batch_size}
+        about = {"batch_size": self._batch_size, SPLIT_POINT: split_point}
         contest = EngineContest(self._runner, key, task, about, model_features(model), time.monotonic)
         return contest.records(configs, time.monotonic() + MAX_TRIAL_S)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from split_infer_ros.autotuning.lane_run import WARM_UP, LaneRun
 from split_infer_ros.autotuning.result_check import ResultCheck
-from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, TURNS, UNIFORM
+from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, SPLIT_POINT, TURNS, UNIFORM
 from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor, copy_into, torch_dtype
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.images.encodings import Pixels
@@ -40,6 +40,7 @@ from split_infer_ros.split.network import Network
 from split_infer_ros.split.quantised_network import place
 from split_infer_ros.split.result_agreement import ResultDifference
 from split_infer_ros.split.sandbox.inspection import inspect_files
+from split_infer_ros.split.split_points import OUTPUT
 
 BATCH_TIMEOUT_S = 60.0
 LONG_WARM_UP_S = 1.0  # after a warm-up of this length, no further calls are needed
@@ -73,7 +74,8 @@ class Trials:
                 one with ``segments``. For rivals it is empty.
             about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
                 the network with which it takes turns. The pipeline needs ``form``, the configuration of its network.
-                Rivals need ``rivals``, the configurations of the network that take turns, by name.
+                Rivals need ``rivals``, those of the network that take turns, by name. A rival may have ``split_point``:
+                a backbone that ends there is exported, too, so that a node need not do it.
             seconds: an uncertain measurement is not repeated after this many seconds.
 
         Returns:
@@ -94,13 +96,8 @@ class Trials:
             ConfigurationError: the results differ too much from those of the model as built.
         """
         end = time.monotonic() + seconds
-        trials = {
-            SEGMENTS: self._segments,
-            NETWORK: self._network,
-            CHAIN: self._chain,
-            RIVAL: self._rival,
-            RIVALS: self._take_turns,
-        }
+        trials = {SEGMENTS: self._segments, NETWORK: self._network, CHAIN: self._chain, RIVAL: self._rival}
+        trials[RIVALS] = self._take_turns
         with ThreadPoolExecutor(1) as executor:  # when its thread ends, torch's helper threads end too
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
@@ -143,6 +140,8 @@ class Trials:
         batch_size = about["batch_size"]
         with inference_mode(), self._stream.work("trial"):
             run, found = self._checked(config, batch_size)
+            if about.get(SPLIT_POINT, OUTPUT) != OUTPUT and not isinstance(self._as_built, OnnxGraph):
+                make_backbone(self.model(ExecutionConfig.from_json(config)), about[SPLIT_POINT])
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
                 self._rivals[frozen(config), batch_size] = run
             return {"costs": run.per_batch(timed(run)), **_facts(found)}
@@ -186,7 +185,7 @@ class Trials:
         num_lanes = count_lanes(model, num_threads) if batch_size > 1 else 1
         set_up = partial(execution_config.engine.use_threads, max(1, num_threads // num_lanes), num_lanes)
         set_up()
-        network = make_backbone(model, "output")
+        network = make_backbone(model, OUTPUT)
 
         def compute(images: Values) -> Sequence[Values]:
             set_up()  # a rival may have set other threads in its turn

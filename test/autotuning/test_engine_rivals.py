@@ -86,7 +86,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def proposed(rivals: EngineRivals, model: SplitModel) -> Rival | None:
-    return rivals.next(model, lambda: False)
+    return rivals.next(model, "output", lambda: False)
 
 
 def costs_of(database: Database) -> dict[str, Sequence[float]]:
@@ -192,7 +192,7 @@ def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Data
 def test_trials_end_when_their_time_is_spent_or_the_node_stops(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
     rivals = EngineRivals(SPEC, database, open_runner=trials.open)
-    assert rivals.next(model, lambda: True) is None
+    assert rivals.next(model, "output", lambda: True) is None
     assert trials.asked == []
     assert proposed(rivals, model) is not None
     trials.processor_s = MAX_PROCESSOR_S + 1

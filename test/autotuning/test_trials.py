@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements import turns
+from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.result_agreement import ResultDifference
 
@@ -144,6 +146,18 @@ def test_formats_are_read_from_strides(shapes: list[tuple[int, ...]], memory_for
         MemoryFormat.ANY if memory_format is MemoryFormat.ANY else MemoryFormat.CHANNELS_LAST
     )
     assert segment_trials.found_format((torch.zeros(2, 3, 4, 4).transpose(2, 3),)) is MemoryFormat.MIXED
+
+
+@pytest.mark.parametrize("split_point", ["neck", "output"])
+def test_a_rivals_backbone_is_exported_in_the_trial_and_not_by_the_node(
+    monkeypatch: pytest.MonkeyPatch, split_point: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    spec, config = ModelSpec("shapes", "none", "cpu", on_torch=True), {**DEFAULT, "engine": "onnxruntime"}
+    found = Trials(spec).run(RIVAL, config, {**ABOUT, "split_point": split_point}, 60.0)
+    assert found["costs"]
+    monkeypatch.setattr(torch.onnx, "export", None)
+    load_model(replace(spec, execution_config=ExecutionConfig.from_json(config))).backbone(split_point)
 
 
 def test_rivals_take_turns(trials: Trials) -> None:

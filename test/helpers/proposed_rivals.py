@@ -28,7 +28,7 @@ class Proposed:
         self.is_done = False
         self._left = list(models)
 
-    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
         self.asked += 1
         if not self._left:
             self.is_done = True

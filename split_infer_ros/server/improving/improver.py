@@ -151,7 +151,7 @@ class Improver:
         """Tries a model's rivals, one after the other. Ends the search if none is left."""
         rivals = search.rivals
         while not self._is_over(served):
-            rival = rivals.next(served.instance.model, lambda: self._is_over(served))
+            rival = rivals.next(served.instance.model, served.plan.split_point.name, lambda: self._is_over(served))
             is_settled = rival is None or self._try(served, rival, rivals)
             served.improvement = rivals.summary
             if not is_settled:

@@ -34,13 +34,14 @@ class Rivals(Protocol):
         """
         ...
 
-    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
         """Returns the next rival of a model that serves frames; None if nothing is left to try.
 
         The call may take minutes, because rivals are first tried in a process of their own.
 
         Args:
             model: the model that serves.
+            split_point: where it is split.
             is_over: says whether the call should return None soon.
         """
         ...

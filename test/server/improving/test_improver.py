@@ -37,7 +37,7 @@ def rival(**config: Any) -> SplitModel:
 class Broken(Proposed):
     """Cannot propose anything."""
 
-    def next(self, model: SplitModel, is_over: Callable[[], bool]) -> Rival | None:
+    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
         raise OSError("no process can be started")
 
 
