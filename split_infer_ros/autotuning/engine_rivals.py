@@ -30,6 +30,7 @@ from split_infer_ros.telemetry.machine import num_cores
 
 MAX_PROCESSOR_S = 120.0  # the most processor time for the trials of a model
 MAX_TRIAL_S = 600.0  # a trial waits while frames take all cores
+NO_FASTER = 0.999  # the highest gain of an engine that was taken back; rounding must not make it the fastest
 MAX_TRIES = 3  # a contest that others ended is repeated, but not for ever
 
 
@@ -121,10 +122,14 @@ class EngineRivals:
         return None
 
     def settle(self, verdict: Verdict) -> None:
-        """Records what turns on live frames have shown about the latest engine, if it comes from a trial."""
+        """Records what turns on live frames have shown about the latest engine, if it comes from a trial.
+
+        An engine that was taken back is recorded as no faster, because later starts take the fastest one.
+        """
         if self._records:
             before, rival = self._records
-            faster = before.median_s / (verdict.gain * rival.median_s)
+            gain = verdict.gain if verdict.rival_wins else min(NO_FASTER, verdict.gain)
+            faster = before.median_s / (gain * rival.median_s)
             self._keep([before, replace(rival, costs=tuple(cost * faster for cost in rival.costs))])
         self._note(self._latest, f"{self._latest} is {verdict} on live frames")
 

@@ -130,8 +130,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
     The model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
     only with the tuned split point and batch size. Engines are compared for single images. With split point ``auto``,
     none is tried while the model serves, because the profile is one engine's. The function takes a tenant and the
-    settings that all tenants share.
-    It raises ConfigurationError like ``open_model``.
+    settings that all tenants share. It raises ConfigurationError like ``open_model``.
 
     Args:
         database: holds the measurements.

@@ -141,6 +141,13 @@ def test_an_engine_that_was_measured_for_another_model_of_the_network_needs_no_t
     assert costs_of(database) == kept, "the times of a trial are not this model's"
 
 
+def test_an_engine_that_was_taken_back_is_not_taken_at_the_next_start(model: SplitModel, database: Database) -> None:
+    rivals = EngineRivals(SPEC, database, open_runner=Trials({"onnxruntime": 1.0, "openvino": 0.9}).open)
+    assert proposed(rivals, model) is not None
+    rivals.settle(Verdict(1.04, 0.98, 1.1))
+    assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
+
+
 def test_closed_trials_count_and_may_begin_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
     rivals = EngineRivals(SPEC, database, open_runner=trials.open)
