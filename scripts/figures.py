@@ -26,13 +26,15 @@ ENGINES = [f"engines_{part}_of_4_avx512_2_cores" for part in (1, 2, 3, 4)]
 SPLITTING = "unified_splitting_resnet18_h100"
 STARTS = {  # rows of a start, and the claims that they show, without the name of the node
     "start with a filled cache: seconds to the first detection": "first detection of the pipeline, times the",
-    "anonymous memory": "anonymous memory of the pipeline, times the",
-    "anonymous memory, camera too fast": "anonymous memory, camera too fast of the pipeline, times the",
+    "anonymous memory, camera slow": "anonymous memory of the pipeline, times the",
+    "anonymous memory, camera too fast, `objective: throughput`": (
+        "anonymous memory, camera too fast of the pipeline, times the"
+    ),
 }
 DETECTIONS = {  # rows against the better of both nodes
     "frames a second, camera too fast, against the better node": "frames/s, times those of the better",
-    "age of the detections then": "age p50, camera too fast, part of that of the better",
-    "frames a second with `objective: throughput`": "frames/s with objective throughput, times those of the better",
+    "the same with `objective: throughput`": "frames/s with objective throughput, times those of the better",
+    "age of detections, camera too fast": "age p50, camera too fast, part of that of the better",
     "latency p50, one image at a time, against the better node": "latency p50, part of the better engine's node",
 }
 

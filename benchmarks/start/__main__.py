@@ -4,7 +4,8 @@ All rivals run the same ONNX file of the size of YOLOv8n, except one pipeline wi
 sends 640x480 images already before the start. Time is from the start of the process to the arrival of the first message
 of detections at an observer. Processor time is that of the process and its child processes up to then. Memory is
 measured after five seconds in which images come slowly, and again after five more in which the camera is too fast for
-the network: a second compiled model then serves two batches at once. Shared pages are added for each process. The
+the network. The pipelines that are not launched have `objective: throughput`, so a second compiled model then serves
+two batches at once. By default, there is none, and nothing else differs. Shared pages are added for each process. The
 rivals:
 
 - `pipeline_openvino`, `pipeline_onnxruntime`: this package in one process with that engine. Its cache holds the

@@ -133,13 +133,13 @@ class Starts:
     def _start(self, rival: str, processes: Processes, cache: Path) -> list[int]:
         """Starts the processes of a rival; returns their ids."""
         run = partial(processes.start, namespace=rival, environment={"XDG_CACHE_HOME": str(cache)})
-        model = {"model": self._model}
+        model, objective = {"model": self._model}, {"objective": "throughput"}
         if rival in ARGUMENTS:
             return [run(command(rival, self._model), name=rival)]
         if rival == TWO_PROCESSES:
             transport = {"transport": "shared_memory"}
             head = run([*OURS, "head"], **model, **transport)
-            return [head, run([*OURS, "backbone"], **model, **transport, engine=OPENVINO)]
+            return [head, run([*OURS, "backbone"], **model, **transport, **objective, engine=OPENVINO)]
         if rival == LAUNCHED:
             words = {**model, "engine": OPENVINO, "source": "none", "namespace": rival, "log_level": "warn"}
             arguments = [f"{name}:={word}" for name, word in words.items()]
@@ -149,7 +149,7 @@ class Starts:
             model = {"model": "shapes", "engine": "torch"}
         elif rival != FIRST:
             model["engine"] = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
-        return [run([*OURS, "pipeline"], **model, source="none")]
+        return [run([*OURS, "pipeline"], **model, **objective, source="none")]
 
     def _receive(self, rival: str, _: bytes) -> None:
         self._detected.setdefault(rival, time.monotonic())

@@ -15,10 +15,9 @@ def family_of(processes: Iterable[int]) -> set[int]:
     """Returns the ids of processes and of all their running child processes, children of children included."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int(_fields(int(folder.name))[1])
-        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
-            continue
+        fields = _fields(int(folder.name))
+        if fields:
+            parents[int(folder.name)] = int(fields[1])
     family = set(processes)
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
@@ -30,7 +29,7 @@ def processor_seconds(processes: Iterable[int]) -> float:
 
     The time of children that have ended is included. Clock ticks, usually of 10 ms, limit the precision.
     """
-    return sum(sum(map(int, _fields(process)[11:15])) for process in processes) * TICK_S
+    return sum(sum(map(int, fields[11:15])) for process in processes if (fields := _fields(process))) * TICK_S
 
 
 def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
@@ -40,7 +39,9 @@ def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
     """
     resident = anonymous = 0
     for process in processes:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        lines = _read(process, "smaps_rollup").splitlines()
+        if not lines:
+            continue
         sizes = {name: size.split()[0] for name, _, size in (line.partition(":") for line in lines[1:])}
         resident += int(sizes["Rss"]) << 10
         anonymous += int(sizes["Anonymous"]) << 10
@@ -48,5 +49,13 @@ def memory_mb(processes: Iterable[int]) -> tuple[float, float]:
 
 
 def _fields(process: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat behind the process's name."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    """Returns the fields of /proc/PID/stat behind the process's name; none if the process has just ended."""
+    return _read(process, "stat").rpartition(")")[2].split()
+
+
+def _read(process: int, name: str) -> str:
+    """Returns the text of a file of a process; empty if the process has just ended."""
+    try:
+        return Path(f"/proc/{process}/{name}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_engines
@@ -102,7 +103,6 @@ class EngineRivals:
             return known
         present, precision = model.execution_config.engine_text, model.precision
         engines = engines_for(model, precision)
-        task, key = network_task(model, self._batch_size), Key.here(str(model.device))
         measured = measured_engines(model, self._database, precision, self._batch_size)
         left = [name for name in engines if name not in {present, *measured, *self._settled}]
         space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
@@ -111,7 +111,7 @@ class EngineRivals:
                 break
             config: Config = {**space.default, "engine": name}
             configs = {present: {**space.default, "engine": present}, name: config}
-            records = self._tried(configs, task, key, model, split_point)
+            records = self._tried(configs, model, split_point, is_over)
             if is_over():
                 break
             rival = self._judged(name, records)
@@ -124,7 +124,7 @@ class EngineRivals:
     def settle(self, verdict: Verdict) -> None:
         """Records what turns on live frames have shown about the latest engine, if it comes from a trial.
 
-        An engine that was taken back is recorded as no faster, because later starts take the fastest one.
+        One that was taken back is recorded as no faster, because later starts take the fastest engine.
         """
         if self._records:
             before, rival = self._records
@@ -165,13 +165,18 @@ class EngineRivals:
         return self._rival(config)
 
     def _tried(
-        self, configs: Mapping[str, Config], task: Mapping[str, Any], key: Key, model: SplitModel, split_point: str
+        self, configs: Mapping[str, Config], model: SplitModel, split_point: str, is_over: Callable[[], bool]
     ) -> list[Record]:
         """Returns what a trial shows about two engines, in turns."""
+
+        def now() -> float:
+            return math.inf if is_over() else time.monotonic()  # no further trial begins once the search is over
+
         if self._runner is None:
             self._runner = self._open_runner(self._spec)
+        task, key = network_task(model, self._batch_size), Key.here(str(model.device))
         about = {"batch_size": self._batch_size, SPLIT_POINT: split_point}
-        contest = EngineContest(self._runner, key, task, about, model_features(model), time.monotonic)
+        contest = EngineContest(self._runner, key, task, about, model_features(model), now)
         return contest.records(configs, time.monotonic() + MAX_TRIAL_S)
 
     def _judged(self, name: str, records: list[Record]) -> Rival | None:

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +19,7 @@ from split_infer_ros.autotuning.result_check import ResultCheck
 from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, SPLIT_POINT, TURNS, UNIFORM
 from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor, copy_into, torch_dtype
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
@@ -74,7 +76,7 @@ class Trials:
                 one with ``segments``. For rivals it is empty.
             about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
                 the network with which it takes turns. The pipeline needs ``form``, the configuration of its network.
-                Rivals need ``rivals``, those of the network that take turns, by name. A rival may have ``split_point``:
+                Rivals need ``rivals``, configurations that take turns, by name. A rival may have ``split_point``:
                 a backbone that ends there is exported, too, so that a node need not do it.
             seconds: an uncertain measurement is not repeated after this many seconds.
 
@@ -89,8 +91,7 @@ class Trials:
             - For a chain, ``costs`` and ``uniform``: the seconds per batch of the chain and of the uniform
               configuration in each turn. The chain also has ``difference`` and ``differs``.
             - For a rival, ``costs`` of a few batches, ``difference`` and ``differs``.
-            - For rivals, ``turns``: the seconds per batch of each rival in each turn. Rivals with weights that are too
-              large to be kept several times are missing there.
+            - For rivals, ``turns``: the seconds per batch of each rival in each turn, unless its weights are too large.
 
         Raises:
             ConfigurationError: the results differ too much from those of the model as built.
@@ -141,7 +142,8 @@ class Trials:
         with inference_mode(), self._stream.work("trial"):
             run, found = self._checked(config, batch_size)
             if about.get(SPLIT_POINT, OUTPUT) != OUTPUT and not isinstance(self._as_built, OnnxGraph):
-                make_backbone(self.model(ExecutionConfig.from_json(config)), about[SPLIT_POINT])
+                with suppress(ConfigurationError):  # it says nothing about other split points; the node sees it, too
+                    make_backbone(self.model(ExecutionConfig.from_json(config)), about[SPLIT_POINT])
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
                 self._rivals[frozen(config), batch_size] = run
             return {"costs": run.per_batch(timed(run)), **_facts(found)}

@@ -104,7 +104,8 @@ class LaneUse:
         with self._changed:
             self._is_preparing = False
             current = self._instance.plan
-            if is_prepared and current.pool is plan.pool:  # otherwise a newer plan is in force, which asks for its own
+            is_same = current.pool is plan.pool and current.model is plan.model
+            if is_prepared and is_same:  # otherwise another plan is in force, which asks for its own lanes
                 self._are_in_use = True
                 self._instance.use(replace(current, has_lanes=True))
                 self._ready()

@@ -52,7 +52,7 @@ class ModelInstance:
         connection: the open connection to the head.
         in_flight: the batches in flight, by lease.
         failure: why the last batch was lost; empty again once a later batch was handed over to a head.
-        losers: why the last lost batch was lost, for the model and each rival that lost one.
+        failure_by_model: why a batch was last lost, for each model that lost one: the model itself, or a rival.
         device_lost: set by whoever notices the loss of the device. From then on, batches fail as ``device_lost``.
     """
 
@@ -74,7 +74,7 @@ class ModelInstance:
         self.advisor = advisor
         self.in_flight: dict[Lease, Batch] = {}
         self.failure = ""
-        self.losers: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()
+        self.failure_by_model: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()
         self.device_lost = False
         self._changed = changed
         self._report = guarded(on_error)
@@ -196,7 +196,7 @@ class ModelInstance:
 
     def fail(self, batch: Batch, error: Exception) -> None:
         """Reports why a batch could not be computed or handed over, and drops it unless a head has it already."""
-        self.failure = self.losers[batch.plan.model] = str(error)
+        self.failure = self.failure_by_model[batch.plan.model] = str(error)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
         self._report(error)  # first, so that whoever waits for the frames knows the cause once they are dropped

@@ -116,7 +116,7 @@ class PlanChanger:
 
     @property
     def knows_costs(self) -> bool:
-        """Whether the costs of the present plans are known, or the server measures none (lock held)."""
+        """Whether the costs of the present plans are known, or the server measures none."""
         return self._models.are_measured
 
     def may_replace_engine(self, served: ServedModel) -> bool:

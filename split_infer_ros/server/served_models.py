@@ -97,16 +97,19 @@ class ServedModels:
 
         Stacks with this model that end at another split point than its plan are released.
         """
-        plan = model.plan
         self._lanes.forget(model.key)
         self.measurer.forget(model.key)
+        self._note_costs(model)
+
+    def _note_costs(self, model: ServedModel) -> None:
+        plan = model.plan
         self._table.add_model(model.key, plan.model, plan.cost_key, plan.pixels, has_lanes=plan.has_lanes)
         self.use_stacks(list(self.stacks.values()))
 
     def note_lanes(self, model: ServedModel) -> None:
-        """Notes that batches of a model may have a lane from now on."""
+        """Notes that batches of a model may have a lane from now on. What executions on all cores took is kept."""
         if self.by_key.get(model.key) is model:
-            self.note_plan(model)
+            self._note_costs(model)
             self.renew()
 
     def remove(self, model: ServedModel) -> None:

@@ -32,8 +32,9 @@ class Objective(enum.Enum):
         return _LATENCY_LIMITS[self]
 
 
-# Let two batches be computed at a time, and each take s times as long as alone. The newest result is then on average
-# 1.25 s old (s, and half the time until the next), instead of 1.5. So s below 1.2 makes results newer.
+# The age of the newest result is on average the time of a batch, and half the time until the next result. That is 1.5
+# times the time of a batch. If two are computed at once, and take s times as long, it is 1.25 times s of that time. So
+# up to s = 1.2, results do not get older.
 _LATENCY_LIMITS = {Objective.THROUGHPUT: math.inf, Objective.BALANCED: 1.2, Objective.LATENCY: 1.0}
 
 

@@ -11,6 +11,7 @@ from tenant_server import until
 from split_infer_ros.server.lane_use import MISSED, MISSED_S, LaneUse
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.planner import Objective
 
 
 class Network:
@@ -20,7 +21,7 @@ class Network:
 NETWORK: Any = Network()
 
 
-def plan_of(lane_limit: float = 1.25) -> Plan:
+def plan_of(lane_limit: float = Objective.BALANCED.latency_limit) -> Plan:
     given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
     settings, pool = StageSettings(lane_limit=lane_limit), cast(Any, object())
     return Plan(

@@ -52,7 +52,7 @@ class LiveContest:
         self._is_over = is_over
         self._turns = Turns()
         self._batches: SimpleQueue[tuple[bool, float, float]] = SimpleQueue()
-        with changing:  # otherwise the model could be closed meanwhile
+        with changing:  # otherwise the model could be closed meanwhile; changes of settings wait until it is compiled
             self._plans = {False: served.plan, True: plan_changer.rival_plan(served, rival)}
 
     def run(self) -> Verdict | None:
@@ -96,7 +96,7 @@ class LiveContest:
 
     def _check_rival(self) -> None:
         """Raises ConfigurationError if a batch of the rival was lost, or its costs cannot be measured."""
-        reason = self._served.instance.losers.get(self._rival)
+        reason = self._served.instance.failure_by_model.get(self._rival)
         if reason is not None:
             raise ConfigurationError(f"It fails while frames flow ({reason.rstrip('.')}).")
         if self._served.failed and self._turns.rival_runs:

@@ -6,7 +6,9 @@ This serves while costs of executions are not known. Both classes are pure polic
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 BUSY, CALM = 0.85, 0.7  # lanes are used above the first utilisation of all cores, until it falls below the second
 WEIGHT = 0.25  # the weight of the newest sample in a moving average
@@ -15,8 +17,8 @@ MAX_INTERVAL = 2.0  # longer pauses count as this many times an execution's time
 CONTENDED = 0.6  # if lanes get less than this share of their cores' time, other processes use a core and more
 MEMORY_S = 0.3  # the seconds over which this share is averaged
 PAUSE_S, MAX_PAUSE_S = 2.0, 32.0  # the first and the longest time for which lanes are then not used
-TRIALS = 16  # how many of the last executions of each kind and size are compared
-TRIAL_LIMIT = 1.1  # lanes may take this many times as long as all cores: others may have used a core just then
+TRIALS, MIN_WHOLE = 16, 3  # the most executions of each kind and size that are compared, and the fewest on all cores
+TRIAL_LIMIT = 1.1  # so many times the limit is accepted where lanes need only serve more: others may have used a core
 
 
 class LaneRule:
@@ -105,24 +107,17 @@ class LaneRule:
 class LaneTrial:
     """Compares one model's executions side by side on lanes with its executions on all cores.
 
-    One execution on a lane that takes less than ``limit`` times the time of the fastest one on all cores shows that
-    lanes pay. Otherwise, ``TRIALS`` executions on lanes decide: lanes pay if the fastest of them took less than
-    ``TRIAL_LIMIT`` times as much. Only executions of the same number of images are compared.
+    Only executions of the same number of images are compared. The last ``TRIALS`` of each kind count.
 
     Args:
-        limit: how many times as long an execution may take on a lane. With the number of lanes, lanes that pay serve
-            more. With less, each image also waits less.
-
-    Attributes:
-        limit: the argument.
-        lanes_pay: whether lanes pay; None while that is not known.
+        num_lanes: how many executions are computed side by side.
     """
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.lanes_pay: bool | None = None
+    def __init__(self, num_lanes: int) -> None:
+        self._num_lanes = num_lanes
         self._whole_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
         self._lane_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TRIALS))
+        self._verdicts: dict[float, bool] = {}  # by limit
 
     def note(self, seconds: float, *, num_images: int, on_lane: bool) -> None:
         """Notes an execution.
@@ -132,17 +127,38 @@ class LaneTrial:
             num_images: number of images in its batch.
             on_lane: whether it ran on a lane, with all other lanes at work; otherwise it had all cores.
         """
-        if self.lanes_pay is not None:
-            return
         (self._lane_s if on_lane else self._whole_s)[num_images].append(seconds)
-        whole_s, lane_s = self._whole_s[num_images], self._lane_s[num_images]
-        if not whole_s or not lane_s:
-            return
-        fastest_s, limit_s = min(lane_s), self.limit * min(whole_s)
+
+    def needs_all_cores(self, num_images: int) -> bool:
+        """Returns whether too few executions of so many images had all cores for a comparison."""
+        return len(self._whole_s[num_images]) < MIN_WHOLE
+
+    def lanes_pay(self, limit: float) -> bool | None:
+        """Returns whether lanes pay; None while that is not known. What was known once stays.
+
+        With the number of lanes as the limit, lanes pay if they serve more. One execution that shows it is enough.
+        Otherwise, ``TRIALS`` executions decide: the fastest of them may take ``TRIAL_LIMIT`` times the limit.
+
+        With a lower limit, each image must also wait less. So the medians of ``TRIALS`` executions decide.
+
+        Args:
+            limit: how many times as long as on all cores an execution may take on a lane, up to the number of lanes.
+        """
+        for num_images, lane_s in self._lane_s.items():
+            if limit not in self._verdicts and not self.needs_all_cores(num_images):
+                verdict = self._judged(limit, self._whole_s[num_images], lane_s)
+                if verdict is not None:
+                    self._verdicts[limit] = verdict
+        return self._verdicts.get(limit)
+
+    def _judged(self, limit: float, whole_s: Sequence[float], lane_s: Sequence[float]) -> bool | None:
+        is_over = len(lane_s) == TRIALS
+        if limit < self._num_lanes:
+            return statistics.median(lane_s) <= limit * statistics.median(whole_s) if is_over else None
+        fastest_s, limit_s = min(lane_s), limit * min(whole_s)
         if fastest_s < limit_s:
-            self.lanes_pay = True
-        elif len(lane_s) == TRIALS:
-            self.lanes_pay = fastest_s < TRIAL_LIMIT * limit_s
+            return True
+        return fastest_s < TRIAL_LIMIT * limit_s if is_over else None
 
 
 def _average(before: float, sample: float) -> float:

@@ -116,9 +116,10 @@ class LaneScheduler:
         has_room = bool(self._free_lanes) if lanes_run else len(self._running) < self._depth
         if not has_room or not len(queue):
             return ScheduledExecution()
-        wants_lane = not self._needs_all_cores(queue[: rules.window], modes, now)
+        window = queue[: rules.window]
+        wants_lane = not self._needs_all_cores(window, modes, now)
         misses_lane = wants_lane and on_lanes is not None and queue[0].model not in on_lanes
-        if misses_lane or not wants_lane:
+        if misses_lane or not wants_lane or self._lacks_comparison(window, modes):
             if lanes_run:
                 return ScheduledExecution()
             return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes, misses_lane)
@@ -161,10 +162,7 @@ class LaneScheduler:
             model: the name of the model.
             limit: how many times as long as on all cores an execution may take on a lane.
         """
-        limit = min(limit, self._num_lanes)
-        if self._trials[model].limit != limit:
-            self._trials[model] = LaneTrial(limit)
-        return self._trials[model].lanes_pay is not False
+        return self._trials[model].lanes_pay(min(limit, self._num_lanes)) is not False
 
     def forget(self, model: str) -> None:
         """Forgets what executions of a model have shown. Call it when the model's plan changes."""
@@ -179,6 +177,12 @@ class LaneScheduler:
         self._full_s += seconds
         if processor_s is not None and before[1] is not None:
             self._rule.note_share((processor_s - before[1]) / (seconds * self._num_lanes), seconds, now)
+
+    def _lacks_comparison(self, window: Sequence[Request], modes: ExecutionModes) -> bool:
+        """Returns whether executions on all cores must first show what lanes are compared with."""
+        model = window[0].model
+        num_images = sum(request.model == model for request in window)
+        return not modes.knows(model) and self._trials[model].needs_all_cores(num_images)
 
     def _needs_all_cores(self, window: Sequence[Request], modes: ExecutionModes, now: float) -> bool:
         if not self._free_lanes:
