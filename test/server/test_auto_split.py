@@ -26,6 +26,7 @@ BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030}
 HEAD = {"early": 0.040, "middle": 0.018, "late": 0.001}
 BATCH_S = 0.001  # what a batch costs besides its images
 OPEN = StageSettings(split_point=AUTO, batch_size=0)
+THROUGHPUT = Goal(Objective.THROUGHPUT)
 
 
 def profile(sizes: Sequence[int]) -> Profile:
@@ -141,24 +142,24 @@ def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: s
     harness = Harness()
     requested = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
     name = "early" if split_point == "default" else split_point  # what tuning found
-    assert harness.split.begin(requested, Goal()) == replace(requested, split_point=name, batch_size=size or 1)
+    assert harness.split.begin(requested, THROUGHPUT) == replace(requested, split_point=name, batch_size=size or 1)
     assert harness.requests == []
 
 
 def test_the_planner_fills_in_open_settings(harness: Harness) -> None:
-    settings = harness.split.begin(replace(OPEN, pool_slots=7), Goal(Objective.THROUGHPUT))
+    settings = harness.split.begin(replace(OPEN, pool_slots=7), THROUGHPUT)
     assert (settings.split_point, settings.batch_size, settings.pool_slots) == ("middle", max(BATCH_SIZES["cpu"]), 7)
     settings = harness.split.begin(OPEN, Goal())
-    assert (settings.split_point, settings.batch_size) == ("middle", 1)
+    assert (settings.split_point, settings.batch_size) == ("late", 1)
     settings = harness.split.begin(OPEN, Goal(Objective.LATENCY))
     assert (settings.split_point, settings.batch_size) == ("late", 1)
-    settings = harness.split.begin(replace(OPEN, batch_size=3), Goal(latency_bound_s=0.1))
+    settings = harness.split.begin(replace(OPEN, batch_size=3), Goal(Objective.THROUGHPUT, latency_bound_s=0.1))
     assert (settings.split_point, settings.batch_size) == ("late", 3)
     assert harness.messages == []
 
 
 def test_a_bound_that_no_split_point_keeps_is_reported(harness: Harness) -> None:
-    settings = harness.split.begin(OPEN, Goal(latency_bound_s=0.005))
+    settings = harness.split.begin(OPEN, Goal(Objective.THROUGHPUT, latency_bound_s=0.005))
     assert (settings.split_point, settings.batch_size) == ("late", 1)
     assert harness.messages == [
         "No split point of m keeps within 5 ms on this machine; the one of the lowest latency is taken, 32.0 ms."
@@ -166,19 +167,19 @@ def test_a_bound_that_no_split_point_keeps_is_reported(harness: Harness) -> None
 
 
 def test_nothing_is_measured_while_frames_flow(harness: Harness) -> None:
-    harness.split.begin(StageSettings(), Goal())
+    harness.split.begin(StageSettings(), THROUGHPUT)
     with pytest.raises(ConfigurationError, match="not measured"):
-        harness.split.configure(OPEN, Goal(Objective.THROUGHPUT))
+        harness.split.configure(OPEN, THROUGHPUT)
     assert harness.requests == [(BATCH_SIZES["cpu"], False)]
     assert harness.applied == []
     harness.measured = set(BATCH_SIZES["cpu"])
-    harness.split.configure(OPEN, Goal(Objective.THROUGHPUT))
+    harness.split.configure(OPEN, THROUGHPUT)
     assert [(settings.split_point, settings.batch_size) for settings in harness.applied] == [("middle", 8)]
 
 
 def test_a_slower_head_moves_the_split_point_for_good(harness: Harness) -> None:
     requested = replace(OPEN, batch_size=4)
-    first = harness.split.begin(requested, Goal())
+    first = harness.split.begin(requested, THROUGHPUT)
     harness.split.start()
     harness.run(first, 10)
     settle(harness)
@@ -191,13 +192,13 @@ def test_a_slower_head_moves_the_split_point_for_good(harness: Harness) -> None:
         "The split point moves from middle at batch size 4 to late at 4: 33.1 images/s are expected, 136.9 ms."
     ]
     harness.run(moved, 20, head_slower=4)
-    harness.split.configure(replace(requested, pool_slots=9), Goal())
+    harness.split.configure(replace(requested, pool_slots=9), THROUGHPUT)
     settle(harness)
     assert harness.applied == [moved, replace(moved, pool_slots=9)]
 
 
 def test_a_new_goal_is_planned_again(harness: Harness) -> None:
-    harness.split.begin(OPEN, Goal())
+    harness.split.begin(OPEN, THROUGHPUT)
     harness.split.configure(OPEN, Goal(Objective.LATENCY))
     harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal(Objective.LATENCY))
     harness.split.configure(StageSettings(split_point="early", batch_size=0), Goal(Objective.LATENCY))
@@ -213,7 +214,7 @@ def test_a_new_goal_is_planned_again(harness: Harness) -> None:
     [lambda harness: harness.run(StageSettings(split_point="early", batch_size=4), 20, 4), lambda harness: None],
 )
 def test_partial_and_outdated_batches_are_ignored(harness: Harness, change: Callable[[Harness], Any]) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
     change(harness)
     harness.run(first, 20, head_slower=4, fill=3)
@@ -224,7 +225,7 @@ def test_partial_and_outdated_batches_are_ignored(harness: Harness, change: Call
 @pytest.mark.parametrize("fill", [1, 2, 3])
 def test_smaller_batches_move_it_if_their_size_is_profiled(fill: int) -> None:
     harness = Harness(more_sizes=(1,))
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     assert harness.requests == [((1, 4), True)]
     assert first.batch_size == 4
     harness.split.start()
@@ -239,7 +240,7 @@ def test_smaller_batches_move_it_if_their_size_is_profiled(fill: int) -> None:
 
 @pytest.mark.parametrize("fusion", [FusionKind.FUSED, FusionKind.STACKED])
 def test_batches_computed_with_others_are_ignored(harness: Harness, fusion: FusionKind) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
     harness.run(first, 20, head_slower=4, fusion=fusion)
     settle(harness)
@@ -247,7 +248,7 @@ def test_batches_computed_with_others_are_ignored(harness: Harness, fusion: Fusi
 
 
 def test_lanes_do_not_make_the_backbone_look_slow(harness: Harness) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
     harness.run(first, 20, num_lanes=4)
     settle(harness)
@@ -255,18 +256,18 @@ def test_lanes_do_not_make_the_backbone_look_slow(harness: Harness) -> None:
 
 
 def test_filled_in_settings_count_only_once_adopted(harness: Harness) -> None:
-    harness.split.begin(StageSettings(split_point="late"), Goal())
-    filled = harness.split.fill_in(OPEN, Goal(latency_bound_s=0.005), may_measure=True)
+    harness.split.begin(StageSettings(split_point="late"), THROUGHPUT)
+    filled = harness.split.fill_in(OPEN, Goal(Objective.THROUGHPUT, latency_bound_s=0.005), may_measure=True)
     assert harness.messages == harness.applied == []
-    harness.split.configure(StageSettings(split_point="late", pool_slots=2), Goal())
+    harness.split.configure(StageSettings(split_point="late", pool_slots=2), THROUGHPUT)
     harness.split.adopt(filled)
     assert len(harness.messages) == 1
-    again = harness.split.fill_in(OPEN, Goal(latency_bound_s=0.005))
+    again = harness.split.fill_in(OPEN, Goal(Objective.THROUGHPUT, latency_bound_s=0.005))
     assert (again.settings, again.note) == (filled.settings, "")
 
 
 def test_a_stage_that_was_forgotten_is_not_moved(harness: Harness) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
     harness.split.detach()
     harness.run(first, 20, head_slower=4)
@@ -275,7 +276,7 @@ def test_a_stage_that_was_forgotten_is_not_moved(harness: Harness) -> None:
 
 
 def test_a_refused_move_is_reported_once_and_not_retried(harness: Harness) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
     harness.refuses = True
     harness.run(first, 40, head_slower=4)
@@ -283,15 +284,15 @@ def test_a_refused_move_is_reported_once_and_not_retried(harness: Harness) -> No
     assert harness.messages == ["The split point stays at middle: The memory is full."]
     assert harness.applied == []
     harness.refuses = False
-    harness.split.configure(replace(OPEN, batch_size=4, pool_slots=2), Goal())
+    harness.split.configure(replace(OPEN, batch_size=4, pool_slots=2), THROUGHPUT)
     assert [settings.split_point for settings in harness.applied] == ["middle"]
 
 
 def test_refused_settings_change_nothing(harness: Harness) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.refuses = True
     with pytest.raises(ConfigurationError, match="memory is full"):
-        harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal())
+        harness.split.configure(StageSettings(split_point="early", batch_size=2), THROUGHPUT)
     harness.refuses = False
     harness.split.start()
     harness.run(first, 20, head_slower=4)
@@ -301,6 +302,6 @@ def test_refused_settings_change_nothing(harness: Harness) -> None:
 
 def test_settings_cannot_change_without_a_stage() -> None:
     split = AutoSplit("cpu", lambda sizes, _: profile(sizes), print, dwell_s=1.0)
-    split.begin(StageSettings(), Goal())
+    split.begin(StageSettings(), THROUGHPUT)
     with pytest.raises(ConfigurationError, match="no stage yet"):
-        split.configure(StageSettings(split_point="early"), Goal(latency_bound_s=math.inf))
+        split.configure(StageSettings(split_point="early"), Goal(Objective.THROUGHPUT, latency_bound_s=math.inf))

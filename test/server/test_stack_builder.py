@@ -30,7 +30,7 @@ def plain(idle: int = 1, config: ExecutionConfig | None = None) -> SplitModel:
 
 def served(model: SplitModel, split_point: str = "parts.0", streamed: object = None) -> Any:
     plan = SimpleNamespace(model=model, split_point=model.split_point(split_point), streamed=streamed)
-    return SimpleNamespace(plan=plan)
+    return SimpleNamespace(plan=plan, is_contested=False)
 
 
 class Models:
