@@ -50,13 +50,17 @@ class Opened:
         model: the model, loaded with its engine.
         best_known: the best records of the model on this machine.
         notes: sentences for the user: why the model runs in another precision, or with another engine.
-        rivals: the engines that may be tried while the model serves; None: none may be.
+        rivals: the engines that may be tried while the model serves; None: none may be. See ``rivals_at``.
     """
 
     model: SplitModel
     best_known: BestKnown
     notes: tuple[str, ...] = ()
     rivals: EngineRivals | None = None
+
+    def rivals_at(self, split_point: str) -> EngineRivals | None:
+        """Returns the rivals for the parameter ``split_point``; None for ``auto``, whose profile is one engine's."""
+        return None if split_point == AUTO_SPLIT else self.rivals
 
 
 def open_model(
@@ -164,7 +168,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             find_profile=profile_finder(opened.model, database, say),
             num_threads=best_known.backbone_threads(in_force),
             head_threads=best_known.num_threads[1],
-            rivals=None if stage.split_point == AUTO_SPLIT else opened.rivals,
+            rivals=opened.rivals_at(stage.split_point),
         )
 
     return open_tenant

@@ -92,7 +92,7 @@ class BackbonePipeline:
             watch=auto_split.observe,
             database=database,
             num_threads=num_threads,
-            rivals=None if values.stage.split_point == AUTO else opened.rivals,  # the profile is one engine's
+            rivals=opened.rivals_at(values.stage.split_point),
             say=say,
         )
         auto_split.attach(stage.configure)

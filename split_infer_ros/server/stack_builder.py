@@ -91,8 +91,8 @@ def groups_of(models: Mapping[str, ServedModel]) -> list[tuple[dict[str, SplitMo
 
     Models of one stack have the same architecture, split point, device and execution config. An architecture with more
     than ``MAX_MEMBERS`` models has several stacks. A model is in no stack if torch does not run it, if it is compiled,
-    if its weights are streamed, or while another engine takes turns with its own. A model that is served under several
-    keys is in a stack once.
+    or if its weights are streamed. It is in none either while another engine takes turns with its own. A model that is
+    served under several keys is in a stack once.
     """
     alike: dict[tuple[str, object], dict[str, Any]] = {}
     for key, served in models.items():

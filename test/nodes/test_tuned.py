@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from rclpy.context import Context
@@ -36,6 +38,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import Goal
 from split_infer_ros.telemetry.machine import num_cores
 
+TENANT = {"tenants": ["front"], "tenant.front.model": "shapes", "tenant.front.weights": "none"}
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
 
 
@@ -47,16 +50,25 @@ def found_for(model: SplitModel, precision: Precision) -> list[Record]:
     return [Record(key.target, key.versions_for(task), task, config, (1.0,)) for task, config in measured]
 
 
-def configure(context: Context, **values: Any) -> None:
-    """Configures a backbone's node and closes it."""
-    values = {"weights": "none", "device": "cpu", "engine": "torch", **values}
-    overrides = [Parameter(name, value=value) for name, value in values.items()]
-    node = BackboneNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
+Node = TypeVar("Node", BackboneNode, TenantsNode)
+
+
+@contextmanager
+def configured(kind: type[Node], context: Context, **values: Any) -> Iterator[Node]:
+    """Configures a node on the CPU, and closes it after the block."""
+    overrides = [Parameter(name, value=value) for name, value in {"device": "cpu", **values}.items()]
+    node = kind(context=context, use_global_arguments=False, parameter_overrides=overrides)
     try:
         node.trigger_configure()
-        assert node.stage.settings.split_point
+        yield node
     finally:
         node.close()
+
+
+def configure(context: Context, **values: Any) -> None:
+    """Configures a backbone's node and closes it."""
+    with configured(BackboneNode, context, **{"weights": "none", "engine": "torch", **values}) as node:
+        assert node.stage.settings.split_point
 
 
 @pytest.mark.parametrize("improve", [each.value for each in Improve])
@@ -99,20 +111,9 @@ def test_engines_of_tenants_are_compared_when_the_user_wants_it(
     if "split_point" in chosen:  # nothing is measured here
         asked = {"split_point": "neck", "batch_size": 1}
         monkeypatch.setattr(AutoSplit, "fill_in", lambda _, wanted, *__, **___: FilledIn(replace(wanted, **asked), ()))
-    tenant = {"tenants": ["front"], "tenant.front.model": "shapes", "tenant.front.weights": "none"}
-    values = {
-        **tenant,
-        "device": "cpu",
-        "tuning_database": str(tmp_path / "tuning.jsonl"),
-        "improve": improve,
-        **chosen,
-    }
-    overrides = [Parameter(name, value=value) for name, value in values.items()]
-    node = TenantsNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
-    try:
-        node.trigger_configure()
-    finally:
-        node.close()
+    values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "improve": improve, **chosen}
+    with configured(TenantsNode, context, **TENANT, **values):
+        pass
     is_open = "engine" not in chosen
     assert before_start == ([1] if is_open and improve == "before_start" else [])
     assert served == (["shapes with weights none"] if not chosen and improve == "background" else [])
@@ -196,19 +197,13 @@ def test_tenants_start_with_what_tuning_found(
 ) -> None:
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
-    tenant = {"tenants": ["front"], "tenant.front.model": "shapes", "tenant.front.weights": "none"}
-    values = {**tenant, "device": "cpu", "engine": "torch", "tuning_database": str(path), **values}
-    overrides = [Parameter(name, value=value) for name, value in values.items()]
-    node = TenantsNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
-    try:
-        node.trigger_configure()
+    values = {"engine": "torch", "tuning_database": str(path), **values}
+    with configured(TenantsNode, context, **TENANT, **values) as node:
         (served,) = node.pipeline.view.models.values()
         assert (served.plan.split_point.name, served.num_threads) == (split_point, num_threads)
         node.pipeline.configure(replace(node.pipeline.settings, split_point="input"))
         node.pipeline.configure(replace(node.pipeline.settings, split_point="default"))
         assert served.plan.split_point.name == "neck"
-    finally:
-        node.close()
 
 
 def test_tuned_cores_need_the_tuned_split_and_batch(

@@ -152,13 +152,15 @@ class Improver:
         rivals = search.rivals
         while not self._is_over(served):
             rival = rivals.next(served.instance.model, served.plan.split_point.name, lambda: self._is_over(served))
-            is_settled = rival is None or self._try(served, rival, rivals)
+            is_settled = rival is not None and self._try(served, rival, rivals)
             served.improvement = rivals.summary
+            if rival is None:
+                if not self._is_over(served):
+                    self._finish(served)
+                return
             if not is_settled:
                 search.batches = 0
                 return
-            if rival is None and not self._is_over(served):
-                self._finish(served)
 
     def _finish(self, served: ServedModel) -> None:
         """Ends the search of a model, and says what it has found."""
