@@ -52,13 +52,14 @@ def _randomise(model: nn.Module, images: Tensor, seed: int, is_inference: bool) 
                 nn.init.constant_(module.bias, NORM_BIAS)
                 module.momentum = None  # statistics are a plain mean over the images
                 module.train()
-        model(images)
+        outputs = model(images)
         model.eval()
-        _centre_logits(model, images)
+        if isinstance(outputs, Tensor):
+            _centre_logits(model, images)
 
 
 def _centre_logits(model: nn.Module, images: Tensor) -> None:
-    """Scales and shifts the layer that runs last, if the model's only output is its logits."""
+    """Scales and shifts the layer that runs last, if it has a bias: it gives the logits, the model's only output."""
     last: list[tuple[nn.Conv2d | nn.Linear, Tensor]] = []
 
     def record(layer: nn.Conv2d | nn.Linear, _: object, output: Tensor) -> None:
@@ -66,11 +67,11 @@ def _centre_logits(model: nn.Module, images: Tensor) -> None:
 
     layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
     hooks = [layer.register_forward_hook(record) for layer in layers]
-    outputs = model(images)
+    model(images)
     for hook in hooks:
         hook.remove()
     ((layer, logits),) = last
-    if not isinstance(outputs, Tensor) or layer.bias is None:
+    if layer.bias is None:
         return
     mean = logits.transpose(0, 1).flatten(1).mean(1)  # over images and, for a convolution, over positions
     scale = LOGIT_STD / (logits - mean.view(-1, *[1] * (logits.dim() - 2))).std()

@@ -62,7 +62,7 @@ def test_command_line_renames_nodes_and_topics(client: Client) -> None:
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_two_pipelines_of_one_name_cause_a_warning(client: Client, transport: str) -> None:
     """Each pipeline receives the other's images too. Both warn about it, and their ledgers stay closed."""
-    arguments = (*QUICK, "-p", f"transport:={transport}")
+    arguments = (*QUICK, "-p", f"transport:={transport}", "-p", "rate_hz:=3.0")  # both run for ten seconds
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:
         diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
         status = diagnostics.wait_for_one(

@@ -10,7 +10,6 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from simulated_gpu.allocator import Allocator
 from simulated_gpu.captures import Baked, Capture, PoolId, pool_ids
@@ -18,6 +17,7 @@ from simulated_gpu.clocks import Actor, Clock, join, place_of_call
 from simulated_gpu.findings import CudaError, Findings
 from simulated_gpu.memory_map import Region, extent
 from simulated_gpu.queues import Choose, Processor, Queue, Work
+from simulated_gpu.trees import leaves
 
 TOTAL = 1 << 30
 DEALT = 32  # streams that torch.cuda.Stream() deals in turn
@@ -158,7 +158,7 @@ class Gpu(Findings):
         """Returns whether any tensor in ``tree`` lies in memory that the device can reach."""
         return any(
             isinstance(each, Tensor) and _has_bytes(each) and self.memory.find(each.data_ptr()) is not None
-            for each in tree_leaves(tree)
+            for each in leaves(tree)
         )
 
     def launch(

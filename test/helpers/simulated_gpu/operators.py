@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from simulated_gpu import copies
 from simulated_gpu.tensors import GpuTensor
+from simulated_gpu.trees import leaves, mapped
 
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
@@ -61,7 +62,7 @@ def _kind(func: Any) -> _Kind:
 
 def dispatch(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs an operator of torch as on a machine with this GPU, and returns its result."""
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    tensors = [each for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
     on_gpu = any(isinstance(each, GpuTensor) for each in tensors)
     target = kwargs.get("device")
     to_gpu = target is not None and torch.device(target).type == "cuda"
@@ -104,14 +105,14 @@ def _on_host(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
                 return found
         if not kind.is_view:
             for index, each in [*enumerate(args), *kwargs.items()]:
-                for tensor in tree_flatten(each)[0]:
+                for tensor in leaves(each):
                     if isinstance(tensor, Tensor):
                         gpu.host_touches(tensor, index in kind.written)
     return func(*args, **kwargs)
 
 
 def _view(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    base = next(each for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor))
+    base = next(each for each in leaves((args, kwargs)) if isinstance(each, GpuTensor))
     with torch._C._DisableTorchDispatch():
         found = func(*_plain(args), **_plain(kwargs))
 
@@ -121,7 +122,7 @@ def _view(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
         # Some views of normal tensors are inference tensors, where that mode is on: those that change the type.
         return GpuTensor.make(gpu, each, base.keeper, base.is_inference() or each.is_inference())
 
-    return tree_map(wrap, found)
+    return mapped(wrap, found)
 
 
 def _make(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
@@ -151,11 +152,11 @@ def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
 def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
     """Gives an operator to the current stream. Its results exist at once, and are filled when the work is done."""
     args, kwargs = _snapshot(gpu, args), _snapshot(gpu, kwargs)
-    gpu.kernels.add((func, *(each.dtype for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor))))
+    gpu.kernels.add((func, *(each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor))))
     touched = []
     written: list[GpuTensor] = []
     for index, each in [*enumerate(args), *kwargs.items()]:
-        for tensor in tree_flatten(each)[0]:
+        for tensor in leaves(each):
             if isinstance(tensor, GpuTensor):
                 touched.append((tensor.plain, index in kind.written))
                 written += [tensor] if index in kind.written else []
@@ -169,7 +170,7 @@ def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
     if func.overloadpacket not in _EMPTY:
 
         def run() -> None:
-            found = [each for each in tree_flatten(func(*plain_args, **plain_kwargs))[0] if isinstance(each, Tensor)]
+            found = [each for each in leaves(func(*plain_args, **plain_kwargs)) if isinstance(each, Tensor)]
             for output, value in zip(outputs, found, strict=True):
                 output.copy_(value)
 
@@ -180,12 +181,12 @@ def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
 def _with_values(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs an operator whose result's size depends on values. torch waits for such an operator."""
     gpu.forbid(f"{func} waits for values")
-    touched = [(each.plain, False) for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor)]
+    touched = [(each.plain, False) for each in leaves((args, kwargs)) if isinstance(each, GpuTensor)]
     gpu.launch(gpu.current, lambda: None, touched)
     gpu.wait_for(gpu.current)
     with torch._C._DisableTorchDispatch():
         found = func(*_plain(args), **_plain(kwargs))
-    return tree_map(lambda each: copies.from_values(gpu, each) if isinstance(each, Tensor) else each, found)
+    return mapped(lambda each: copies.from_values(gpu, each) if isinstance(each, Tensor) else each, found)
 
 
 def _needs_values(kind: _Kind, func: Any, args: Any) -> bool:
@@ -200,7 +201,7 @@ def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
         if not isinstance(args[0], GpuTensor):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         return
-    for each in tree_flatten((args, kwargs))[0]:
+    for each in leaves((args, kwargs)):
         if isinstance(each, Tensor) and not isinstance(each, GpuTensor) and each.dim() and each.device.type == "cpu":
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
@@ -217,7 +218,7 @@ def _snapshot(gpu: Gpu, tree: Any) -> Any:
             return each.clone()
         return each
 
-    return tree_map(read, tree)
+    return mapped(read, tree)
 
 
 def _plain(tree: Any) -> Any:
@@ -226,7 +227,7 @@ def _plain(tree: Any) -> Any:
             return each.plain
         return torch.device("cpu") if isinstance(each, torch.device) and each.type == "cuda" else each
 
-    return tree_map(plain, tree)
+    return mapped(plain, tree)
 
 
 def _meta(tree: Any) -> Any:
@@ -237,4 +238,4 @@ def _meta(tree: Any) -> Any:
             return None
         return torch.device("meta") if isinstance(each, torch.device) else each
 
-    return tree_map(meta, tree)
+    return mapped(meta, tree)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from simulated_gpu.trees import leaves
+
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
 
@@ -86,7 +88,7 @@ class GpuTensor(Tensor):
 
 
 def _gpu_of(args: Any, kwargs: Any) -> Gpu:
-    for each in torch.utils._pytree.tree_leaves((args, kwargs)):
+    for each in leaves((args, kwargs)):
         if isinstance(each, GpuTensor):
             return each.gpu
     raise AssertionError("no tensor of the simulated GPU")
