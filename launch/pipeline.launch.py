@@ -51,7 +51,7 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
         "What executes the model: auto, torch, onnxruntime, openvino, onnxruntime:PROVIDER or openvino:DEVICE.",
         None,
     ),
-    "precision": ("The precision in which the model computes, such as fp32, fp16, bf16 or int8.", None),
+    "precision": ("The precision in which the model computes, such as auto, fp32, fp16, bf16 or int8.", None),
     "split_point": ("The block after which the model is split; auto: the one that measures best.", None),
     "batch_size": ("Frames in a batch, 1 to 256; 0: one, or what tuning found.", None),
     "memory_policy": ("Where features are stored.", ["auto", "device", "managed", "pinned"]),

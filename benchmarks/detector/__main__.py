@@ -95,7 +95,7 @@ def start(processes: Processes, rivals: Sequence[str], trace: Path, model: Path)
         model: the ONNX file.
     """
     pipeline = ["-m", "split_infer_ros", "pipeline"]
-    given = {"model": str(model), "improve": "before_start", "source": "none"}
+    given = {"model": str(model), "improve": "before_start", "precision": "fp32", "source": "none"}
     process_ids = {PIPELINE: [processes.start(pipeline, PIPELINE, **given, trace=str(trace))]}
     with Observer() as observer:
         observer.wait_for_subscriber(f"/{PIPELINE}/image")  # the next one finds what this one has compared

@@ -96,6 +96,7 @@ class Searches:
             environment={"XDG_CACHE_HOME": str(cache)},
             model=self._model,
             improve=rival,
+            precision="fp32",
             source="none",
         )
         self._feed.rate(f"/{rival}/image", rate_hz)

@@ -75,6 +75,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             model="mobilenet_v2",
             weights="none",
             improve="before_start",
+            precision="fp32",
             objective="throughput",
             score_threshold=0.0,
             max_detections=5,

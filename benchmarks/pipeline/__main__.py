@@ -79,7 +79,7 @@ def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> 
         with_camera: whether this pipeline takes part.
     """
     model = {"model": "mobilenet_v2", "weights": "none", "score_threshold": 0.0, "max_detections": 5}
-    model |= {"improve": "before_start", "objective": "throughput"}
+    model |= {"improve": "before_start", "precision": "fp32", "objective": "throughput"}
     pipeline = ["-m", "split_infer_ros", "pipeline"]
     process_ids = {
         PIPELINE: [processes.start(pipeline, PIPELINE, **model, source="none", trace=str(trace))],

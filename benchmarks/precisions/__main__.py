@@ -30,11 +30,12 @@ from benchmarks.common.precision_contest import PrecisionRivals
 from benchmarks.common.report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from benchmarks.common.turns import take_turns
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.models.agreement import MAP
 from split_infer_ros.models.average_precision import Truth, mean_average_precision
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.calibrate import check_packages
-from split_infer_ros.quantisation.quality import MAP, detect
+from split_infer_ros.quantisation.quality import detect
 from split_infer_ros.quantisation.quantise import best_of, quantise
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.runtime.process import prepare_process

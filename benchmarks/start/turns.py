@@ -133,7 +133,7 @@ class Starts:
     def _start(self, rival: str, processes: Processes, cache: Path) -> list[int]:
         """Starts the processes of a rival; returns their ids."""
         run = partial(processes.start, namespace=rival, environment={"XDG_CACHE_HOME": str(cache)})
-        model, objective = {"model": self._model}, {"objective": "throughput"}
+        model, objective = {"model": self._model, "precision": "fp32"}, {"objective": "throughput"}
         if rival in ARGUMENTS:
             return [run(command(rival, self._model), name=rival)]
         if rival == TWO_PROCESSES:
@@ -146,7 +146,7 @@ class Starts:
             launch = ["ros2", "launch", "split_infer_ros", "pipeline.launch.py", *arguments]
             return [processes.run(launch, {"XDG_CACHE_HOME": str(cache)})]
         if rival == SHAPES:
-            model = {"model": "shapes", "engine": "torch"}
+            model |= {"model": "shapes", "engine": "torch"}
         elif rival != FIRST:
             model["engine"] = ONNXRUNTIME if rival == ours(ONNXRUNTIME) else OPENVINO
         return [run([*OURS, "pipeline"], **model, **objective, source="none")]

@@ -65,7 +65,7 @@ def start(processes: Processes, name: str, trace: str) -> list[int]:
     Returns:
         The process ids.
     """
-    model = {"model": "shapes", "weights": "none"}
+    model = {"model": "shapes", "weights": "none", "precision": "fp32"}
     images = {
         "improve": "before_start",
         "objective": "throughput",

@@ -111,7 +111,7 @@ def run(chosen: argparse.Namespace) -> Contest:
         draw_pictures(pictures)
         export(make_network(), model)
         for name in PIPELINES:  # one after another, because each compares engines on all cores
-            given = {"model": str(model), "improve": "before_start", "source": "none"}
+            given = {"model": str(model), "improve": "before_start", "precision": "fp32", "source": "none"}
             processes.start(["-m", "split_infer_ros", "pipeline"], name, **given)
             with Observer() as observer:
                 observer.wait_for_subscriber(f"/{name}/image")

@@ -85,7 +85,8 @@ class BestKnown:
         """Returns the settings, with tuned values for those that the user left open.
 
         Split point ``default``, batch size 0 and memory policy ``auto`` count as open. A batch size is filled in only
-        together with the split point. CUDA graphs are turned off if tuning found that faster.
+        together with the split point. No frame then waits for others. CUDA graphs are turned off if tuning found that
+        faster.
         """
         config = self._pipeline_config
         if not config:
@@ -96,7 +97,7 @@ class BestKnown:
         if wanted.split_point == "default":
             settings = replace(settings, split_point=config["split_point"])
             if not wanted.batch_size:
-                settings = replace(settings, batch_size=config["batch_size"])
+                settings = replace(settings, batch_size=config["batch_size"], batch_timeout_s=0.0)
         return settings
 
     def __str__(self) -> str:

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
+from split_infer_ros.autotuning.background_trials import BackgroundTrials
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
 from split_infer_ros.autotuning.engine_rivals import EngineRivals
+from split_infer_ros.autotuning.precisions_to_try import precision_rivals
+from split_infer_ros.autotuning.profile_trials import ProfileTrials
 from split_infer_ros.engines.engine import AUTO, parse_engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.onnx_models import is_onnx_file
-from split_infer_ros.server.auto_split import AUTO as AUTO_SPLIT
-from split_infer_ros.server.auto_split import DEFAULT
 from split_infer_ros.server.improving.improve import Improve
+from split_infer_ros.server.improving.rivals import Rivals
+from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.split_chooser import DEFAULT
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.located_spec import located
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.weightless_loading import load_streamable
 
@@ -36,10 +41,13 @@ class Measuring:
     Attributes:
         say: called with a line before and after a measurement.
         improve: when engines are compared if they were not compared before.
+        min_agreement: how much detections in another precision must agree with those in fp32, 0..1; 0: as much as the
+            precision should.
     """
 
     say: Callable[[str], object]
     improve: Improve
+    min_agreement: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +58,15 @@ class Opened:
         model: the model, loaded with its engine.
         best_known: the best records of the model on this machine.
         notes: sentences for the user: why the model runs in another precision, or with another engine.
-        rivals: the engines that may be tried while the model serves; None: none may be. See ``rivals_at``.
+        rivals: what may be tried while the model serves; None: nothing.
+        profiles: measures the profile while the model serves; None: it is not measured then.
     """
 
     model: SplitModel
     best_known: BestKnown
     notes: tuple[str, ...] = ()
-    rivals: EngineRivals | None = None
-
-    def rivals_at(self, split_point: str) -> EngineRivals | None:
-        """Returns the rivals for the parameter ``split_point``; None for ``auto``, whose profile is one engine's."""
-        return None if split_point == AUTO_SPLIT else self.rivals
+    rivals: Rivals | None = None
+    profiles: ProfileTrials | None = None
 
 
 def open_model(
@@ -98,17 +104,25 @@ def open_model(
     def find() -> BestKnown:
         return find_best_known(model, database, chosen, batch_size, engines)
 
-    found, rivals, size = find(), None, batch_size or 1
-    if measuring is not None and found.pipeline is None and not engines:
-        on_device = replace(spec, device=str(model.device))
-        if measuring.improve is Improve.BACKGROUND:
-            rivals = EngineRivals(on_device, database, size)
-        elif measuring.improve is Improve.BEFORE_START:
-            compare_engines_once(model, on_device, database, precision=chosen, batch_size=size, say=measuring.say)
-            found = find()
+    found, size, on_device = find(), batch_size or 1, replace(spec, device=str(model.device))
+    compares_engines = measuring is not None and found.pipeline is None and not engines
+    if measuring is not None and measuring.improve is Improve.BEFORE_START and compares_engines:
+        compare_engines_once(model, on_device, database, precision=chosen, batch_size=size, say=measuring.say)
+        found = find()
     config = found.execution_config.with_engine(engine, untuned_engine(model, chosen))
     model = load_streamable(replace(spec, execution_config=config), weights)
-    return Opened(model, found, tuple(note for note in (reason, model.network.note) if note), rivals)
+    opened = Opened(model, found, tuple(note for note in (reason, model.network.note) if note))
+    is_resident = weights.weights_residency is Residency.RESIDENT
+    if measuring is None or measuring.improve is Improve.NEVER or not is_resident:
+        return opened
+    trials, in_background = BackgroundTrials(on_device, size), measuring.improve is Improve.BACKGROUND
+    kinds: list[Rivals] = [EngineRivals(trials, database)] if compares_engines and in_background else []
+    kinds += precision_rivals(trials, database, model, precision, engines, measuring.min_agreement)
+    return replace(
+        opened,
+        rivals=RivalsInTurn(kinds) if kinds else None,
+        profiles=ProfileTrials(trials, database) if in_background else None,
+    )
 
 
 def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
@@ -132,9 +146,8 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
     """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
     The model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
-    only with the tuned split point and batch size. Engines are compared for single images. With split point ``auto``,
-    none is tried while the model serves, because the profile is one engine's. The function takes a tenant and the
-    settings that all tenants share. It raises ConfigurationError like ``open_model``.
+    only with the tuned split point and batch size. Engines are compared for single images. The function takes a tenant
+    and the settings that all tenants share. It raises ConfigurationError like ``open_model``.
 
     Args:
         database: holds the measurements.
@@ -156,7 +169,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             database,
             engine=settings.engine,
             precision=settings.precision,
-            measuring=Measuring(say, settings.improve),
+            measuring=Measuring(say, settings.improve, settings.min_agreement),
         )
         best_known, stage = opened.best_known, settings.stage
         tuned = best_known.fill_in(replace(stage, split_point=DEFAULT))
@@ -168,7 +181,8 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             find_profile=profile_finder(opened.model, database, say),
             num_threads=best_known.backbone_threads(in_force),
             head_threads=best_known.num_threads[1],
-            rivals=opened.rivals_at(stage.split_point),
+            rivals=opened.rivals,
+            profiles=opened.profiles,
         )
 
     return open_tenant

@@ -18,6 +18,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 MIN_TRIAL_S = 5.0  # each trial gets as much, however late: after a trial is ended, a new process takes longer to start
 MAX_START_S = 180.0  # for the imports and the model's weights
+MAX_IDLE_START_S = 900.0  # the same, if frames take most of the time of all cores
 WORKER = "split_infer_ros.autotuning.worker"
 
 
@@ -99,9 +100,9 @@ class TrialProcess:
         self._files = named_files(spec)
         self._state = files_state(self._files)
         arguments = [json.dumps(model | asdict(spec.onnx_options))]
-        self._process = ChildProcess(
-            worker or python_command(WORKER), arguments, max_start_s=MAX_START_S, gives_way=gives_way
-        )
+        max_start_s = MAX_IDLE_START_S if gives_way else MAX_START_S
+        command = worker or python_command(WORKER)
+        self._process = ChildProcess(command, arguments, max_start_s=max_start_s, gives_way=gives_way)
 
     def __enter__(self) -> TrialProcess:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,24 +14,32 @@ from typing import Any
 import numpy as np
 
 from split_infer_ros.autotuning.lane_run import WARM_UP, LaneRun
+from split_infer_ros.autotuning.live_quantisation import LiveQuantisation
+from split_infer_ros.autotuning.pipeline_run import time_pipeline
 from split_infer_ros.autotuning.result_check import ResultCheck
-from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, RIVAL, RIVALS, SEGMENTS, SPLIT_POINT, TURNS, UNIFORM
+from split_infer_ros.autotuning.spaces import (
+    CHAIN,
+    NETWORK,
+    QUANTISE,
+    RIVAL,
+    RIVALS,
+    SEGMENTS,
+    SPLIT_POINT,
+    TURNS,
+    UNIFORM,
+)
 from split_infer_ros.buffers.host_arrays import Floats, Values, as_tensor, copy_into, torch_dtype
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
-from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.search.space import frozen
-from split_infer_ros.server.frame import Origin
-from split_infer_ros.server.local import LocalPipeline
-from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.warm_up import count_lanes
 from split_infer_ros.split.load import build_model, choose_device, make_network
 from split_infer_ros.split.located_spec import located
@@ -44,7 +51,6 @@ from split_infer_ros.split.result_agreement import ResultDifference
 from split_infer_ros.split.sandbox.inspection import inspect_files
 from split_infer_ros.split.split_points import OUTPUT
 
-BATCH_TIMEOUT_S = 60.0
 LONG_WARM_UP_S = 1.0  # after a warm-up of this length, no further calls are needed
 MAX_BYTES_OF_RIVALS = 2**28  # the most weights: each engine that takes turns holds up to three copies of them
 
@@ -71,7 +77,8 @@ class Trials:
         """Times a configuration.
 
         Args:
-            stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival`` or ``rivals``.
+            stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival``, ``rivals`` or
+                ``quantise``; for the last one, see ``LiveQuantisation.run``.
             config: a configuration of that stage's space. For a rival it is a configuration of the network, for a chain
                 one with ``segments``. For rivals it is empty.
             about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
@@ -98,7 +105,7 @@ class Trials:
         """
         end = time.monotonic() + seconds
         trials = {SEGMENTS: self._segments, NETWORK: self._network, CHAIN: self._chain, RIVAL: self._rival}
-        trials[RIVALS] = self._take_turns
+        trials |= {RIVALS: self._take_turns, QUANTISE: lambda config, about, end: self._quantisation.run(about)}
         with ThreadPoolExecutor(1) as executor:  # when its thread ends, torch's helper threads end too
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
@@ -106,11 +113,18 @@ class Trials:
         """Returns the model with an execution config. Models share their weights if ``folding`` is the same in both."""
         if isinstance(self._as_built, OnnxGraph):  # the file may crash another engine
             inspect_files(replace(self._spec, execution_config=execution_config))
+        quantised = self._quantisation.network if execution_config.precision is Precision.INT8 else None
+        if quantised is not None:
+            return SplitModel(quantised, self._device, execution_config)
         return place(self._source(execution_config.folding), self._device, execution_config)
 
     def images(self, batch_size: int) -> Floats:
         """Returns a batch of drawn scenes, float32 (N, 3, h, w). Equal batch sizes give equal images."""
         return self._check.batches(batch_size)[0]
+
+    @cached_property
+    def _quantisation(self) -> LiveQuantisation:
+        return LiveQuantisation(SplitModel(self._source(folding=True)))
 
     @cached_property
     def _check(self) -> ResultCheck:
@@ -206,18 +220,7 @@ class Trials:
         return LaneRun(run, num_lanes, set_up), found
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        use_threads(1)  # like every thread that starts a pipeline
-        settings = StageSettings(
-            split_point=config["split_point"],
-            batch_size=config["batch_size"],
-            batch_timeout_s=BATCH_TIMEOUT_S,
-            drop_policy=DropPolicy.BLOCK,
-            memory_policy=config["memory_policy"],
-            cuda_graphs=config["cuda_graphs"],
-        )
-        model = self.model(ExecutionConfig.from_json(about["form"]))
-        threads = config["backbone_threads"], config["head_threads"]
-        return measure_steadily(lambda: _periods(model, settings, threads), lambda: time.monotonic() < end).as_json()
+        return time_pipeline(self.model(ExecutionConfig.from_json(about["form"])), config, end)
 
 
 def _images_for(model: SplitModel, images: Floats) -> Values:
@@ -233,18 +236,3 @@ def _on_host(values: Sequence[Values]) -> list[Values]:
 
 def _facts(found: ResultDifference) -> dict[str, Any]:
     return {"difference": found.largest, "differs": str(found)}
-
-
-def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:
-    """Returns the seconds per image in a saturated pipeline: one sample per batch, without the first batches."""
-    size, batches = settings.batch_size, 2 * WARM_UP + 2
-    ends: list[float] = []
-
-    def deliver(origin: Origin, detections: Detections) -> None:
-        if origin.header % size == size - 1:
-            ends.append(time.monotonic())
-
-    with LocalPipeline(model, settings, deliver, num_threads=num_threads) as pipeline:
-        pipeline.feed(itertools.repeat(Pixels.blank(), size * batches))
-        pipeline.finish()
-    return [(later - sooner) / size for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :])]

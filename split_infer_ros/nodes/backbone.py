@@ -73,7 +73,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             engine=values.engine,
             precision=values.precision,
             batch_size=values.stage.batch_size,
-            measuring=Measuring(log.info, values.improve),
+            measuring=Measuring(log.info, values.improve, values.min_agreement),
         )
         self._model = opened.model
         for note in opened.notes:

@@ -16,10 +16,12 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, log_changes, open_trace
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS, Sender
-from split_infer_ros.server.auto_split import AUTO, DWELL_S, AutoSplit
+from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
+from split_infer_ros.server.improving.split_rivals import with_split_rivals
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.rate_limiter import RateLimiter
+from split_infer_ros.server.split_chooser import AUTO, DEFAULT, DWELL_S, SplitChooser
 from split_infer_ros.split.model import SplitModel
 
 
@@ -79,7 +81,14 @@ class BackbonePipeline:
         trace = open_trace(node, values.trace)
         database = Database.named(values.tuning_database)
         say = node.get_logger().info
-        auto_split = AutoSplit(model.device.type, profile_finder(model, database, say), say, DWELL_S)
+        chooser = SplitChooser(
+            model.device.type,
+            profile_finder(model, database, say),
+            DWELL_S,
+            default=model.split_point(DEFAULT).name,
+            improve=values.improve,
+        )
+        auto_split = AutoSplit(chooser, say)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
         # with ``auto`` the split point moves, so no tuned number of threads fits
         num_threads = 0 if values.stage.split_point == AUTO else best_known.backbone_threads(settings)
@@ -92,7 +101,7 @@ class BackbonePipeline:
             watch=auto_split.observe,
             database=database,
             num_threads=num_threads,
-            rivals=opened.rivals_at(values.stage.split_point),
+            rivals=with_split_rivals(opened.rivals, auto_split, opened.profiles),
             say=say,
         )
         auto_split.attach(stage.configure)

@@ -55,8 +55,10 @@ class HeadParameters(ModelParameters):
     precision: str = like(
         SharedSettings,
         "precision",
+        default=Precision.FP32.value,
         description="The precision in which the head computes. One that the engine does not support is refused. If the "
-        "processor has no instructions for it, fp32 is used. With bf16 or fp32 (and the like), nothing is refused.",
+        "processor has no instructions for it, fp32 is used. With bf16 or fp32 (and the like), nothing is refused. "
+        "auto and auto_int8 mean fp32.",
         purpose="",
     )
     transport: str = setting(

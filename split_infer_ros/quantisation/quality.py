@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.host_arrays import as_tensor
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.agreement import TOP_1, comparison_limits, objects_of, right_classes
 from split_infer_ros.models.average_precision import Truth, mean_average_precision
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Detections
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import INPUT
 
-TOP_1, MAP = "top-1", "mAP"
-MIN_AGREEMENT = 0.97
+MIN_AGREEMENT = Precision.INT8.min_agreement
 MAX_LOSS = 0.01  # allowed loss of accuracy or mAP
-LOW_SCORE = 0.05  # detections from this score on are compared, so that recall is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def detect(
 ) -> list[Detections]:
     """Returns a model's detections in each image, with boxes in pixels of the image.
 
-    A detector gives all detections with a score of ``LOW_SCORE`` or more. A classifier gives its best class.
+    They are decoded with ``comparison_limits``.
 
     Args:
         model: the model. It runs as a whole, on the CPU.
@@ -87,8 +87,7 @@ def detect(
         advance: called after each image.
         network: computes the whole model's outputs; None for the model's own engine.
     """
-    limits = Limits(score_threshold=0.0, max_detections=1) if measure == TOP_1 else Limits(score_threshold=LOW_SCORE)
-    network, entry = network or model.head(INPUT), model.entry
+    network, entry, limits = network or model.head(INPUT), model.entry, comparison_limits(measure)
     detections = []
     for index, image in enumerate(samples):
         with inference_mode():
@@ -119,8 +118,8 @@ def compare(
     Raises:
         ConfigurationError: float32 detects no object.
     """
-    score = top_1 if measure == TOP_1 else mean_average_precision
-    objects = [_objects(each, 0.0 if measure == TOP_1 else score_threshold) for each in reference]
+    score = _top_1 if measure == TOP_1 else mean_average_precision
+    objects = [objects_of(each, 0.0 if measure == TOP_1 else score_threshold) for each in reference]
     agreement = score(found, objects)
     if agreement is None:
         raise ConfigurationError(
@@ -131,15 +130,7 @@ def compare(
     return Quality(measure, len(found), agreement, *known)
 
 
-def top_1(found: Sequence[Detections], truth: Sequence[Truth]) -> float:
+def _top_1(found: Sequence[Detections], truth: Sequence[Truth]) -> float:
     """Returns the share of images, 0..1, whose best class is the true one."""
-    right = [
-        bool(len(detections) and len(labels) and detections.labels[0] == labels[0])
-        for detections, (_, labels) in zip(found, truth, strict=True)
-    ]
+    right = right_classes(found, truth)
     return sum(right) / len(right)
-
-
-def _objects(detections: Detections, threshold: float) -> Truth:
-    kept = detections.scores >= threshold
-    return detections.boxes[kept], detections.labels[kept]

@@ -13,12 +13,13 @@ from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.models.agreement import MAP, TOP_1
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.quantisation.arrange import arrange
 from split_infer_ros.quantisation.calibrate import calibrate
 from split_infer_ros.quantisation.float_graph import float_graph
-from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare, detect
+from split_infer_ros.quantisation.quality import Quality, compare, detect
 from split_infer_ros.quantisation.samples import Samples
 from split_infer_ros.quantisation.scope import Scope, ignored_nodes, useful_scopes
 from split_infer_ros.quantisation.unsigned import make_unsigned

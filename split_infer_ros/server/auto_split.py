@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
@@ -14,34 +14,10 @@ from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.split_chooser import AUTO, FilledIn, Request, SplitChooser, fill_in
 from split_infer_ros.split.controller import SplitController
-from split_infer_ros.split.planner import Goal, plan
+from split_infer_ros.split.planner import Goal, SplitChoice
 from split_infer_ros.split.profile import FindProfile
-
-AUTO = "auto"
-DEFAULT = "default"
-ANY_BATCH_SIZE = 0
-DWELL_S = 5.0  # how long another split point must be better before ``auto`` takes it
-BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # the batch sizes to choose among, by type of device
-
-
-@dataclass(frozen=True, slots=True)
-class FilledIn:
-    """Settings in which ``AutoSplit`` has replaced ``auto``, ``default`` and batch size 0 by actual values.
-
-    ``AutoSplit.adopt`` puts them in force.
-
-    Attributes:
-        settings: the complete settings.
-        request: the requested split point, batch size and goal.
-        controller: proposes moves of the split point from the times of batches; None if the split point must not move.
-        note: a sentence for the user; empty if there is nothing to say.
-    """
-
-    settings: StageSettings
-    request: tuple[str, int, Goal]
-    controller: SplitController | None = None
-    note: str = ""
 
 
 class AutoSplit:
@@ -51,13 +27,8 @@ class AutoSplit:
     in. With a split point other than ``auto``, batch size 0 means 1.
 
     Args:
-        device_type: the type of device on which the backbone runs, ``cpu`` or ``cuda``.
-        find_profile: returns the profile of the model.
+        chooser: chooses the split point and batch size from the model's profile.
         say: called with a sentence about each move of the split point, and about each move that failed.
-        dwell_s: seconds for which another split point must be better before the pipeline moves to it.
-        default: the split point that ``default`` stands for.
-        more_sizes: batch sizes that are profiled but never chosen. Their times tell how long a batch should take if it
-            is not full.
         lock: held while the split point changes; None: a lock of its own.
         thread: the thread that moves the split point; None: a thread of its own. If several ``AutoSplit`` share a
             thread, the owner of the thread starts and stops it.
@@ -65,24 +36,16 @@ class AutoSplit:
 
     def __init__(
         self,
-        device_type: str,
-        find_profile: FindProfile,
+        chooser: SplitChooser,
         say: Callable[[str], object],
-        dwell_s: float,
         *,
-        default: str = DEFAULT,
-        more_sizes: Sequence[int] = (),
         lock: AbstractContextManager[object] | None = None,
         thread: WorkerThread[Callable[[], None]] | None = None,
     ) -> None:
-        self._batch_sizes = BATCH_SIZES[device_type]
-        self._find_profile = find_profile
+        self._chooser = chooser
         self._say = say
-        self._dwell_s = dwell_s
-        self._default = default
-        self._more_sizes = more_sizes
         self._controller: SplitController | None = None
-        self._requested: tuple[str, int, Goal] | None = None
+        self._requested: Request | None = None
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _refuse_without_stage
         self._lock = threading.Lock() if lock is None else lock
@@ -152,25 +115,8 @@ class AutoSplit:
         request = requested.split_point, requested.batch_size, goal
         if request == self._requested:
             chosen = self._settings
-            settings = replace(requested, split_point=chosen.split_point, batch_size=chosen.batch_size)
-            return FilledIn(settings, request, self._controller)
-        if requested.split_point != AUTO:
-            name = self._default if requested.split_point == DEFAULT else requested.split_point
-            return FilledIn(replace(requested, split_point=name, batch_size=requested.batch_size or 1), request)
-        sizes = self._batch_sizes if requested.batch_size == ANY_BATCH_SIZE else (requested.batch_size,)
-        profile = self._find_profile(sorted({*sizes, *self._more_sizes}), may_measure)
-        choice = plan(profile, goal.objective, goal.latency_bound_s, batch_sizes=sizes)
-        note = ""
-        if not choice.within_bound:
-            note = (
-                f"No split point of {profile.model} keeps within {1e3 * goal.latency_bound_s:g} ms on this machine; "
-                f"the one of the lowest latency is taken, {1e3 * choice.latency_s:.1f} ms."
-            )
-        controller = SplitController(
-            profile, goal.objective, goal.latency_bound_s, dwell_s=self._dwell_s, batch_sizes=sizes
-        )
-        settings = replace(requested, split_point=choice.split_point, batch_size=choice.batch_size)
-        return FilledIn(settings, request, controller, note)
+            return FilledIn(fill_in(requested, chosen.split_point, chosen.batch_size), request, self._controller)
+        return self._chooser.choose(requested, goal, may_measure=may_measure)
 
     def adopt(self, filled: FilledIn) -> None:
         """Puts filled-in settings in force, and tells the user their note. The caller holds ``lock``."""
@@ -178,13 +124,65 @@ class AutoSplit:
         if filled.note:
             self._say(filled.note)
 
+    @property
+    def settings(self) -> StageSettings:
+        """The filled-in settings in force."""
+        return self._settings
+
+    @property
+    def open_request(self) -> Request | None:
+        """What was requested, if the split point is ``auto``; otherwise None."""
+        requested = self._requested
+        return requested if requested is not None and requested[0] == AUTO else None
+
+    def profiled_sizes(self, request: Request) -> list[int]:
+        """Returns the batch sizes at which the profile for a request is needed."""
+        return self._chooser.profiled_sizes(request)
+
+    def replan(self, find_profile: FindProfile, request: Request) -> list[SplitChoice]:
+        """Uses another profile from now on. Returns the choices that turns on live frames should compare.
+
+        The split point stays. Nothing is returned if the request is not in force any more.
+
+        Args:
+            find_profile: finds the profile of the model that serves now. Nothing is measured.
+            request: the ``open_request`` for which the profile was measured.
+
+        Raises:
+            ConfigurationError: there is no profile.
+        """
+        with self._lock:
+            if request != self._requested:
+                return []
+            self._controller, choices = self._chooser.replan(find_profile, request)
+            return choices
+
+    def settle(self, winner: SplitChoice | None, request: Request) -> None:
+        """Takes what turns on live frames have found for the best choice, until the stages drift.
+
+        Does nothing if the request is not in force any more.
+
+        Args:
+            winner: the choice of the plan in force, which has won; None: the choice from before stays.
+            request: the ``open_request`` for which it was found.
+        """
+        with self._lock:
+            if request != self._requested or self._controller is None:
+                return
+            if winner is not None:
+                after = replace(self._settings, split_point=winner.split_point, batch_size=winner.batch_size)
+                self._configure(after)
+                self._settings = after
+            self._controller.settle()
+
     def observe(self, batch: Batch) -> None:
         """Notes the times of a finished batch, whose timeline is complete. Never waits.
 
         A batch that was executed together with other models' batches is ignored, because its times are not its model's
-        alone. Lanes compute batches side by side, so a batch's time in the backbone is divided by the number of lanes.
+        alone. A batch of a contest is ignored, too. Lanes compute batches side by side, so a batch's time in the
+        backbone is divided by the number of lanes.
         """
-        if self._controller is None or batch.fusion is not FusionKind.NONE:
+        if self._controller is None or batch.fusion is not FusionKind.NONE or batch.is_contested:
             return
         times = batch.timeline
         examine = partial(

@@ -53,6 +53,8 @@ class Batch:
         features: the features that ``fetch`` will write into the slot; empty if the backbone writes them there itself.
         fusion: whether its execution also computes batches of other models, and how.
         num_lanes: how many batches may be computed side by side, this one included.
+        is_contested: whether it ran while two plans took turns. Its times then tell nothing about drift.
+        published: how many of its frames have results.
     """
 
     owner: BatchOwner
@@ -66,6 +68,8 @@ class Batch:
     features: Features = ()
     fusion: FusionKind = FusionKind.NONE
     num_lanes: int = 1
+    is_contested: bool = False
+    published: int = 0
 
     def __post_init__(self) -> None:
         self.unsettled = set(self.frames)
@@ -177,7 +181,7 @@ class Batch:
             outcome: how many of the frames were published, and why the others were not.
             now: seconds of the steady clock.
         """
-        was_at_head = not math.isnan(outcome.head_end)
+        was_at_head, self.published = not math.isnan(outcome.head_end), outcome.published
         if was_at_head:
             self._count(outcome, now)
         else:

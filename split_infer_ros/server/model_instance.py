@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from weakref import WeakKeyDictionary
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
@@ -52,7 +51,8 @@ class ModelInstance:
         connection: the open connection to the head.
         in_flight: the batches in flight, by lease.
         failure: why the last batch was lost; empty again once a later batch was handed over to a head.
-        failure_by_model: why a batch was last lost, for each model that lost one: the model itself, or a rival.
+        note_failure: called with each batch that could not be computed, and the reason; may be replaced.
+        plans: the plans in use. ``use`` puts one in force.
         device_lost: set by whoever notices the loss of the device. From then on, batches fail as ``device_lost``.
     """
 
@@ -74,20 +74,20 @@ class ModelInstance:
         self.advisor = advisor
         self.in_flight: dict[Lease, Batch] = {}
         self.failure = ""
-        self.failure_by_model: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()
+        self.note_failure: Callable[[Batch, str], object] = lambda batch, reason: None
         self.device_lost = False
         self._changed = changed
         self._report = guarded(on_error)
         self._watch = watch
         self._num_threads = num_threads
         self._ring_memory = ring_memory
-        self._plans = PlansInUse(changed, self._released)
+        self.plans = PlansInUse(changed, self._released)
         self.connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
 
     @property
     def plan(self) -> Plan:
         """The plan in force: new batches are computed with it. Call ``use`` first."""
-        return self._plans.current
+        return self.plans.current
 
     def make_plan(self, settings: StageSettings, taken_bytes: float = 0.0, rival: SplitModel | None = None) -> Plan:
         """Makes a plan for these settings. ``use`` puts it in force.
@@ -95,17 +95,18 @@ class ModelInstance:
         Args:
             settings: the settings of the plan.
             taken_bytes: the part of the memory budget that other models use.
-            rival: what the plan runs instead of the model: the same network on another engine. The plan then has the
-                slots of the plan in force, which must have the same settings.
+            rival: what the plan runs instead of the model: the same network, perhaps on another engine. With the
+                settings of the plan in force and features of the same types, the plan has the slots of that plan.
 
         Raises:
             ConfigurationError: the settings do not fit the model, or memory is short. Nothing was kept.
         """
+        shares_slots = rival is not None and settings == self.plan.settings
         return make_plan(
             model=rival or self.model,
             settings=settings,
             connection=self.connection,
-            pool=None if rival is None else self.plan.pool,
+            pool=self.plan.pool if shares_slots else None,
             advisor=self.advisor,
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
@@ -130,7 +131,7 @@ class ModelInstance:
 
     def use(self, plan: Plan) -> None:
         """Puts a plan in force for new batches. Batches in flight keep their plans. Call ``report_notes`` next."""
-        self._plans.use(plan)
+        self.plans.use(plan)
         self.advisor.note_in_use(
             plan.pool.layout, plan.pool.slots.policy, lambda: plan.model.kernels_before(plan.split_point.name)
         )
@@ -196,7 +197,8 @@ class ModelInstance:
 
     def fail(self, batch: Batch, error: Exception) -> None:
         """Reports why a batch could not be computed or handed over, and drops it unless a head has it already."""
-        self.failure = self.failure_by_model[batch.plan.model] = str(error)
+        self.failure = str(error)
+        self.note_failure(batch, self.failure)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
         self._report(error)  # first, so that whoever waits for the frames knows the cause once they are dropped
@@ -222,11 +224,11 @@ class ModelInstance:
         Args:
             now: seconds of the steady clock.
         """
-        self._plans.collect(now)
+        self.plans.collect(now)
 
     def close(self) -> None:
         """Frees all slots, and ends the connection to the head. Call it when no batch is in flight."""
-        self._plans.close()
+        self.plans.close()
         self.connection.disconnect()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from split_infer_ros.server.auto_split import DWELL_S, AutoSplit, controller_thread
+from split_infer_ros.server.auto_split import AutoSplit, controller_thread
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.opened_model import OpenedModel
+from split_infer_ros.server.split_chooser import DWELL_S, SplitChooser
 
 MORE_SIZES = (1,)  # profiled beside the largest batch, because few batches of tenants are full
 
@@ -25,23 +27,24 @@ class ModelSplits:
         self._say = say
         self._thread = controller_thread()
 
-    def open(self, key: str, opened: OpenedModel) -> AutoSplit:
+    def open(self, key: str, opened: OpenedModel, improve: Improve) -> AutoSplit:
         """Returns the object that chooses and moves the split point of a model.
 
         Args:
             key: the model's key.
             opened: the model.
+            improve: when the model is measured if it has no profile.
         """
-        return AutoSplit(
-            opened.model.device.type,
+        model = opened.model
+        chooser = SplitChooser(
+            model.device.type,
             opened.find_profile,
-            partial(self._say, key),
             DWELL_S,
-            default=opened.split_point,
+            default=model.split_point(opened.split_point).name,
             more_sizes=MORE_SIZES,
-            lock=self._changing,
-            thread=self._thread,
+            improve=improve,
         )
+        return AutoSplit(chooser, partial(self._say, key), lock=self._changing, thread=self._thread)
 
     def start(self) -> None:
         """Starts the thread that moves split points. May be called again after ``stop``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.improving.rivals import Rivals
+from split_infer_ros.server.improving.split_rivals import BackgroundProfiles
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.server.transport import Transport
@@ -35,6 +36,7 @@ class OpenedModel:
         head_weights: where the head's weights are.
         transport: the transport to a head that the server does not run; None: the server runs the head.
         rivals: proposes engines that may run the model faster; None: none are tried.
+        profiles: measures the profile while frames flow; None: it is not measured then.
     """
 
     model: SplitModel
@@ -46,6 +48,7 @@ class OpenedModel:
     head_weights: WeightsSettings = field(default_factory=WeightsSettings)
     transport: Transport | None = None
     rivals: Rivals | None = None
+    profiles: BackgroundProfiles | None = None
 
 
 OpenModel = Callable[[Tenant, SharedSettings], OpenedModel]

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.auto_split import FilledIn
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.split_chooser import FilledIn
 from split_infer_ros.server.stack_builder import StackBuilder
+from split_infer_ros.server.tenant_state import WaitingFrames, drop
 from split_infer_ros.split.model import SplitModel
 
 
@@ -44,6 +46,7 @@ class PlanChanger:
     Args:
         changed: the condition that guards state shared with other threads; held briefly.
         models: the models that are served.
+        waiting: the frames that wait for these models.
         stack_builder: builds the stacks that fit the new plans.
     """
 
@@ -51,10 +54,12 @@ class PlanChanger:
         self,
         changed: threading.Condition,
         models: ServedModels,
+        waiting: WaitingFrames,
         stack_builder: StackBuilder,
     ) -> None:
         self._changed = changed
         self._models = models
+        self._waiting = waiting
         self._stack_builder = stack_builder
 
     def prepare(self, settings: SharedSettings, is_running: bool) -> list[PlanChange]:
@@ -119,8 +124,8 @@ class PlanChanger:
         """Whether the costs of the present plans are known, or the server measures none."""
         return self._models.are_measured
 
-    def may_replace_engine(self, served: ServedModel) -> bool:
-        """Returns whether a model's engine may change now; ``changing`` need not be held.
+    def may_contest(self, served: ServedModel) -> bool:
+        """Returns whether a rival's plan may replace a model's own now; ``changing`` need not be held.
 
         The model must be served, and costs must be known. It may be in no stack, which needs the engine.
         """
@@ -128,26 +133,39 @@ class PlanChanger:
             is_stacked = any(served.key in stack.members for stack in self._models.stacks.values())
             return self.knows_costs and not is_stacked and self._models.by_key.get(served.key) is served
 
-    def rival_plan(self, served: ServedModel, rival: SplitModel) -> Plan:
-        """Returns a plan like a model's present one, with a rival's engine and the same slots, ready for use.
+    def rival_plan(self, served: ServedModel, rival: SplitModel, settings: StageSettings | None = None) -> Plan:
+        """Returns a rival's plan, ready for use. Other models and this one keep running.
 
-        Other models and this one keep running.
+        With the settings of the present plan and features of the same types, it shares the slots of the present plan.
+
+        Args:
+            served: the model that serves.
+            rival: what the plan runs: the model itself, or the same network on another engine.
+            settings: the settings of the plan; None: those of the present one.
 
         Raises:
-            ConfigurationError: the model is not served any more, memory is short, or the rival cannot run. Nothing was
-                kept.
+            ConfigurationError: the model is not served any more, memory is short, or the rival or the head cannot run.
+                Nothing was kept.
         """
         if self._models.by_key.get(served.key) is not served:
             raise ConfigurationError(f"{served.key} is not served any more.")
         taken = sum(other.plan.budget_bytes for other in self._models.by_key.values())
-        return served.make_plan(served.plan.settings, taken, rival)
+        plan = served.make_plan(settings or served.plan.settings, taken, rival)
+        return plan if plan.pool is served.plan.pool else self._with_head(served, plan)
 
     def put_in_force(self, served: ServedModel, plan: Plan) -> None:
-        """Puts a prepared plan of one model in force, if it is still served. Other models keep running."""
+        """Puts a prepared plan of one model in force, if it is still served. Other models keep running.
+
+        The only model of a server decides how many frames a batch has, and how many wait.
+        """
         with self._changed:
             if self._models.by_key.get(served.key) is served:
                 served.instance.use(plan)
                 self._models.note_plan(served)
+                if not self._models.measures:
+                    settings = SharedSettings.of_stage(plan.settings)
+                    self._models.rules = settings.rules
+                    drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._models.renew()
 
     def build_stacks(self) -> None:
@@ -191,8 +209,12 @@ class PlanChanger:
             plan = served.lanes.follow(instance.make_plan(settings, taken_bytes))
         else:
             plan = served.make_plan(settings, taken_bytes)
+        return self._with_head(served, plan)
+
+    def _with_head(self, served: ServedModel, plan: Plan) -> Plan:
+        """Has the head prepare its partition for a plan, and returns the plan. Closes the plan if that fails."""
         try:
-            instance.prepare_head(plan)
+            served.instance.prepare_head(plan)
         except Exception:
             plan.close()
             raise

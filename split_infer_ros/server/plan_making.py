@@ -48,7 +48,8 @@ def make_plan(
         connection: the connection to the head. It makes the slot pool.
         advisor: chooses the memory policy.
         taken_bytes: the part of the memory budget that other models use.
-        pool: slots for the same features, which another plan uses as well; None: the connection makes new ones.
+        pool: slots of another plan with these settings. They are used as well if they fit the features. Otherwise,
+            and with None, the connection makes new ones.
         ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
         num_threads: threads with which the backbone runs on a CPU; 0: one for each core.
 
@@ -76,9 +77,7 @@ def make_plan(
                 taken_bytes=taken_bytes,
             )
             budget.check()
-            if pool is not None and pool.layout.specs != layout.specs:
-                raise ConfigurationError(f"The features of {model.entry.name} have other types on this engine.")
-            if pool is None:
+            if pool is None or pool.layout.specs != layout.specs:
                 pool = connection.make_pool(layout, settings.pool_slots, place)
                 undo.callback(pool.close)
             place = replace(place, policy=pool.slots.policy)  # the policy differs if there was no room for the first

@@ -62,8 +62,8 @@ class ServedModel:
         instance: the model's plan and its batches in flight.
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
-        observers: called with each batch that a head worked on (lock held); may be replaced. They must not wait.
-        improvement: which engines were tried while the model served, and what that gained.
+        improvement: what was tried while the model served, and what that gained.
+        undone: why another precision was taken back; empty if none was.
         is_contested: whether a rival's plan takes turns with its own; then no two models share an execution.
         failed: whether the model could be loaded, but failed to run even once.
         num_threads: threads of the backbone when it runs on all cores; 0: all.
@@ -87,8 +87,9 @@ class ServedModel:
         self.key, self.split = key, split
         self.failed = self.is_contested = False
         self.num_threads = opened.num_threads
-        self.observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
-        self.improvement = ""
+        self._changed = changed
+        self._observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
+        self.improvement = self.undone = ""
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
@@ -176,7 +177,7 @@ class ServedModel:
         return replace(
             report,
             memory_reason=report.memory_reason + self.co_runs.reason,
-            improvement=self.improvement,
+            improvement="; ".join(filter(None, (self.improvement, self.undone))),
             left_out=dict(self.head.left_out) if self.head is not None else {},
         )
 
@@ -211,7 +212,18 @@ class ServedModel:
         """
         batch = self.instance.start_batch(frames, now, plan)
         assert batch is not None, f"{self.key} has no free slot, and was scheduled"
+        batch.is_contested = self.is_contested
         return batch
+
+    def observe(self, observer: Callable[[Batch], None]) -> None:
+        """Calls a function with each batch that a head worked on, with the lock held. It must not wait."""
+        with self._changed:
+            self._observers = (*self._observers, observer)
+
+    def ignore(self, observer: Callable[[Batch], None]) -> None:
+        """Does not call a function of ``observe`` any more."""
+        with self._changed:
+            self._observers = tuple(each for each in self._observers if each != observer)
 
     def start_head(self) -> None:
         """Starts the head's threads, if the server runs the head."""
@@ -239,7 +251,7 @@ class ServedModel:
         times = batch.timeline
         backbone_s = times.preprocessed - times.closed + times.backbone_end - times.backbone_start
         self._flow.note(backbone_s, times.head_end - times.head_start, times.delivered - times.head_end)
-        for observe in self.observers:
+        for observe in self._observers:
             observe(batch)
         self._callbacks.watch(self, batch)
 

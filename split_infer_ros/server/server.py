@@ -199,7 +199,7 @@ class Server:
                 self._table.max_batch_size = settings.largest_batch
                 drop(self._waiting.configure(settings.max_waiting, settings.drop_policy), DropReason.OVERRUN)
                 self._models.renew()
-            plan_changer.finish(changes)
+            self._registry.finish(changes)
 
     def start(self) -> None:
         """Accepts frames until ``stop``. A stopped server can be started again."""

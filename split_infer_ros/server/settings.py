@@ -39,7 +39,7 @@ class StageSettings(WeightsSettings):
     split_point: str = setting(
         "default",
         "The block after which the model is split. default: the one that tuning found, or else the model's own. auto: "
-        "the one that measures best.",
+        "the one that is best for objective; see improve.",
     )
     batch_size: int = setting(
         1,
@@ -49,7 +49,8 @@ class StageSettings(WeightsSettings):
     )
     batch_timeout_s: float = setting(
         0.05,
-        "How long the oldest frame waits for others before a smaller batch is processed, in milliseconds.",
+        "How long the oldest frame waits for others before a smaller batch is processed, in milliseconds. It waits for "
+        "none if batch_size is 0.",
         minimum=0.0,
         maximum=60.0,
         unit=MILLISECONDS,

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
-from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
+from split_infer_ros.engines.precision import AUTO as AUTO_PRECISION
+from split_infer_ros.engines.precision import PRECISION_CHOICES
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.schedule.scheduler import Rules
@@ -103,18 +104,28 @@ class SharedSettings(StageSettings):
     )
     improve: Improve = setting(
         Improve.BACKGROUND,
-        "When engine auto compares engines for a model that this machine has not measured. background: the model "
-        "serves at once, and faster engines are found while frames flow. before_start: before the first frame. never: "
-        "not at all.",
+        "When engine auto and split_point auto measure a model that this machine has not measured. background: the "
+        "model serves at once, and faster engines and better split points are found while frames flow. before_start: "
+        "before the first frame. never: not at all.",
         choices=tuple(Improve),
         read_only=True,
         purpose=COMPUTING,
     )
     precision: str = setting(
-        Precision.FP32.value,
-        "The precision in which the backbone computes. One that the engine or processor does not support is refused. "
-        "With bf16 or fp32 (and the like), fp32 is then used instead.",
+        AUTO_PRECISION,
+        "The precision in which the backbone computes. auto: fp32 at first, then the fastest 16-bit precision whose "
+        "detections agree with those in fp32 on live frames. auto_int8: int8, too. One that the engine or processor "
+        "does not support is refused. With bf16 or fp32 (and the like), fp32 is then used instead.",
         choices=PRECISION_CHOICES,
+        read_only=True,
+        purpose=COMPUTING,
+    )
+    min_agreement: float = setting(
+        0.0,
+        "With precision auto: how much detections must agree with those in fp32 (mAP with the detections in fp32 as "
+        "the truth). 0: 0.99 in 16 bits and 0.97 in int8.",
+        minimum=0.0,
+        maximum=1.0,
         read_only=True,
         purpose=COMPUTING,
     )

@@ -16,9 +16,10 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.improving.improver import Improver
+from split_infer_ros.server.improving.split_rivals import with_split_rivals
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel, OpenModel
-from split_infer_ros.server.plan_changer import PlanChanger, naming
+from split_infer_ros.server.plan_changer import PlanChange, PlanChanger, naming
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.shared_settings import SharedSettings
@@ -84,7 +85,7 @@ class TenantRegistry:
         self._num_lanes = num_lanes
         self._ring_memory = ring_memory
         self._stack_builder = StackBuilder(changed, models, table, callbacks.on_error)
-        self.plan_changer = PlanChanger(changed, models, self._stack_builder)
+        self.plan_changer = PlanChanger(changed, models, waiting, self._stack_builder)
         self.improver = Improver(self.plan_changer, changing, say)
 
     def set(
@@ -120,6 +121,11 @@ class TenantRegistry:
                 self.plan_changer.undo_switches()
             self._stack_builder.build()
             return refused
+
+    def finish(self, changes: Sequence[PlanChange]) -> None:
+        """Finishes a change of settings that is in force; see ``PlanChanger.finish``. Then looks for rivals again."""
+        self.plan_changer.finish(changes)
+        self.improver.search_again()
 
     def stop_models(self, reason: DropReason) -> None:
         """Drops the batches in flight for a reason, and ends the heads of this process.
@@ -163,7 +169,7 @@ class TenantRegistry:
             return
         settings, limits = current()
         opened = self._opened(tenant, settings)
-        split = self._splits.open(key, opened)
+        split = self._splits.open(key, opened, settings.improve)
         with naming(key, settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
         if settings.measures:  # otherwise executions are chosen by rule, not by costs that other servers measured
@@ -192,8 +198,9 @@ class TenantRegistry:
             with self._changed:
                 served.set_limits(current()[1])
                 self._models.add(served)
-            if opened.rivals is not None:
-                self.improver.add(served, opened.rivals)
+            rivals = with_split_rivals(opened.rivals, split, opened.profiles)
+            if rivals is not None:
+                self.improver.add(served, rivals)
         for note in opened.notes:
             self._callbacks.on_error(key, Notice(note))
 

@@ -79,6 +79,8 @@ class SplitController:
         self.drift: StagePair = (1.0, 1.0)
         self._observations: dict[RunningPoint, _Observation] = {}
         self._refused: set[RunningPoint] = set()
+        self._is_settling = False
+        self._handicaps: dict[RunningPoint, float] = {}  # how many times as slow as predicted points count as being
         self._running: RunningPoint | None = None
         self._first: _Observation | None = None  # at the running split point; later drift is relative to it
         self._moved_at = self._checked_at = -math.inf
@@ -133,6 +135,8 @@ class SplitController:
             return None
         self._checked_at = now
         self._update_drift(point)
+        if self._is_settling:
+            self._settle(point)
         return self._choice_that_lasted(self._better_than(point), now)
 
     def refuse(self, choice: SplitChoice) -> None:
@@ -141,6 +145,23 @@ class SplitController:
         The choice is not proposed again.
         """
         self._refused.add((choice.split_point, choice.batch_size))
+
+    def settle(self) -> None:
+        """Tells the controller that turns on live frames have found the running choice to be the best one.
+
+        Predictions that say otherwise are then wrong. Another choice is better only once the stages have drifted.
+        """
+        self._is_settling, self._handicaps = True, {}
+
+    def _settle(self, running: ProfilePoint) -> None:
+        """Sets the handicaps with which no choice is predicted to be better than the running one."""
+        profile, self._is_settling = self._present_profile(running), False
+        best, objective = predict(profile, self._present_point(running)), self._objective
+        for point in profile.points:
+            choice = predict(profile, point)
+            faster = 1.0 if objective is Objective.LATENCY else choice.throughput / best.throughput
+            sooner = 1.0 if objective is Objective.THROUGHPUT else best.latency_s / choice.latency_s
+            self._handicaps[point.split_point, point.batch_size] = max(1.0, faster, sooner)
 
     def _choice_that_lasted(self, better: SplitChoice | None, now: float) -> SplitChoice | None:
         """Returns the better choice if there has been one for the whole dwell time."""
@@ -210,12 +231,13 @@ class SplitController:
 
     def _present_point(self, point: ProfilePoint) -> ProfilePoint:
         """Returns a point with the times that its stages are expected to take now."""
-        observation = self._observations.get((point.split_point, point.batch_size))
+        key = point.split_point, point.batch_size
+        observation, handicap = self._observations.get(key), self._handicaps.get(key, 1.0)
         if observation is None:
-            return point.scaled(*self.drift)
+            return point.scaled(*(handicap * drift for drift in self.drift))
         profiled_s = point.backbone_stage_s, point.head_stage_s
         backbone, head = (
-            observed * drift / drift_then / profiled if profiled > 0 else 1.0
+            handicap * observed * drift / drift_then / profiled if profiled > 0 else 1.0
             for observed, drift, drift_then, profiled in zip(
                 observation.stages_s, self.drift, observation.drift, profiled_s, strict=True
             )

@@ -12,6 +12,8 @@ from split_infer_ros.setting import MILLISECONDS, check_settings, setting
 from split_infer_ros.split.profile import Profile, ProfilePoint
 
 NEAR_BEST = 0.9  # of the highest throughput; noise of a short run may hide a smaller difference
+SHORTLISTED = 3  # choices that turns on live frames compare with the running one
+HOPELESS = 1.3  # a choice that is predicted to be so many times as bad as the best one is not compared
 
 
 class Objective(enum.Enum):
@@ -104,6 +106,45 @@ def plan(
     Raises:
         ConfigurationError: none of these batch sizes was measured.
     """
+    return _ranked(profile, objective, latency_bound_s, batch_sizes)[0]
+
+
+def shortlist(
+    profile: Profile,
+    objective: Objective = Objective.THROUGHPUT,
+    latency_bound_s: float = math.inf,
+    batch_sizes: Collection[int] | None = None,
+) -> list[SplitChoice]:
+    """Returns the choices that turns on live frames should compare, because predictions are not exact.
+
+    The first one is the choice of ``plan``. Then come the best ones with another batch size, and with another split
+    point. The last one has the lowest latency: it is the best one if frames come slowly. Choices that are predicted to
+    be much worse than the first one are left out. The arguments and errors are those of ``plan``.
+    """
+    ranked = _ranked(profile, objective, latency_bound_s, batch_sizes)
+    best, lowest = ranked[0], min(ranked, key=lambda choice: choice.latency_s)
+    allowed_s = _allowed_s(ranked, objective, latency_bound_s)
+    near = [
+        choice
+        for choice in ranked
+        if choice.latency_s <= HOPELESS * allowed_s
+        and (objective is Objective.LATENCY or choice.throughput >= best.throughput / HOPELESS)
+    ]
+    other_size = [choice for choice in near if choice.batch_size != best.batch_size][:1]
+    other_point = [choice for choice in near if choice.split_point != best.split_point][:1]
+    found = list(dict.fromkeys([best, *other_size, *other_point, *near]))
+    if lowest is best:
+        return found[:SHORTLISTED]
+    return [*[choice for choice in found if choice is not lowest][: SHORTLISTED - 1], lowest]
+
+
+def _ranked(
+    profile: Profile, objective: Objective, latency_bound_s: float, batch_sizes: Collection[int] | None
+) -> list[SplitChoice]:
+    """Returns all choices, the best one first: those of an allowed latency by throughput, then the others by latency.
+
+    The arguments and errors are those of ``plan``.
+    """
     choices = [
         predict(profile, point, latency_bound_s)
         for point in profile.points
@@ -114,10 +155,18 @@ def plan(
             f"{profile.model} was not measured at batch size {', '.join(map(str, batch_sizes or ('any',)))}, "
             f"only at {', '.join(map(str, profile.batch_sizes)) or 'none'}."
         )
+    allowed_s = _allowed_s(choices, objective, latency_bound_s)
+
+    def rank(choice: SplitChoice) -> tuple[bool, float, float]:
+        is_allowed = choice.latency_s <= allowed_s
+        return not is_allowed, -choice.throughput if is_allowed else choice.latency_s, choice.latency_s
+
+    return sorted(choices, key=rank)
+
+
+def _allowed_s(choices: Collection[SplitChoice], objective: Objective, latency_bound_s: float) -> float:
     lowest_s = min(choice.latency_s for choice in choices)
-    allowed_s = max(lowest_s, min(latency_bound_s, objective.latency_limit * lowest_s))
-    fitting = [choice for choice in choices if choice.latency_s <= allowed_s]
-    return max(fitting, key=lambda choice: (choice.throughput, -choice.latency_s))
+    return max(lowest_s, min(latency_bound_s, objective.latency_limit * lowest_s))
 
 
 def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math.inf) -> SplitChoice:

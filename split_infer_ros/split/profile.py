@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
+from split_infer_ros.errors import ConfigurationError
+
 MIN_RATE = 0.05  # whatever a measurement says, no stage is slower than this part of its speed alone
 
 
@@ -231,8 +233,12 @@ class Profile:
         return {batch_size: statistics.median_low(of_size) for batch_size, of_size in ratios.items()}
 
 
+class NotProfiledError(ConfigurationError):
+    """A model has no profile on this machine at some batch size, and it may not be measured now."""
+
+
 FindProfile = Callable[[Sequence[int], bool], Profile]
 """Returns the profile at some batch sizes. The second argument says whether it may be measured, which takes a while.
 
-Raises a ConfigurationError if there is no profile.
+Raises a ConfigurationError if there is no profile: a NotProfiledError if it may only not be measured now.
 """

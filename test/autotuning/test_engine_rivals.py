@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from split_infer_ros.autotuning import engine_rivals
+from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
 from split_infer_ros.autotuning.best_known import find_best_known
-from split_infer_ros.autotuning.engine_rivals import MAX_PROCESSOR_S, EngineRivals
+from split_infer_ros.autotuning.engine_rivals import EngineRivals
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import TrialOutcome
 from split_infer_ros.engines.engine import Engine
@@ -85,8 +86,12 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "tuning.jsonl")
 
 
+def opened(trials: Trials, database: Database) -> EngineRivals:
+    return EngineRivals(BackgroundTrials(SPEC, open_runner=trials.open), database)
+
+
 def proposed(rivals: EngineRivals, model: SplitModel) -> Rival | None:
-    return rivals.next(model, "output", lambda: False)
+    return rivals.next(model, "output", lambda: False, lambda: None)
 
 
 def costs_of(database: Database) -> dict[str, Sequence[float]]:
@@ -95,7 +100,7 @@ def costs_of(database: Database) -> dict[str, Sequence[float]]:
 
 def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 2.0, "openvino": 1.9})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    rivals = opened(trials, database)
     for _ in range(2):  # somebody changed settings in the first contest
         rival = proposed(rivals, model)
         assert rival is not None
@@ -113,11 +118,11 @@ def test_an_engine_is_proposed_until_turns_on_live_frames_settle_it(model: Split
 
 def test_what_was_measured_before_is_not_tried_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    rivals = opened(trials, database)
     assert proposed(rivals, model) is not None
     rivals.settle(Verdict(0.9, 0.8, 1.0))
     assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
-    later = EngineRivals(SPEC, database, open_runner=Trials({}).open)
+    later = opened(Trials({}), database)
     assert proposed(later, model) is None
     assert later.summary == ""
 
@@ -127,8 +132,8 @@ def test_an_engine_that_was_measured_for_another_model_of_the_network_needs_no_t
 ) -> None:
     """Two models of one network are served, and both began before anything was measured."""
     trials = Trials({"onnxruntime": 1.0, "openvino": 0.5})
-    first = EngineRivals(SPEC, database, open_runner=trials.open)
-    second = EngineRivals(SPEC, database, open_runner=Trials({}).open)
+    first = opened(trials, database)
+    second = opened(Trials({}), database)
     assert proposed(first, model) is not None
     first.settle(Verdict(2.0, 1.9, 2.1))
     kept = costs_of(database)
@@ -142,7 +147,9 @@ def test_an_engine_that_was_measured_for_another_model_of_the_network_needs_no_t
 
 
 def test_an_engine_that_was_taken_back_is_not_taken_at_the_next_start(model: SplitModel, database: Database) -> None:
-    rivals = EngineRivals(SPEC, database, open_runner=Trials({"onnxruntime": 1.0, "openvino": 0.9}).open)
+    rivals = EngineRivals(
+        BackgroundTrials(SPEC, open_runner=Trials({"onnxruntime": 1.0, "openvino": 0.9}).open), database
+    )
     assert proposed(rivals, model) is not None
     rivals.settle(Verdict(1.04, 0.98, 1.1))
     assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
@@ -150,7 +157,7 @@ def test_an_engine_that_was_taken_back_is_not_taken_at_the_next_start(model: Spl
 
 def test_closed_trials_count_and_may_begin_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    rivals = opened(trials, database)
     assert proposed(rivals, model) is not None
     trials.processor_s = MAX_PROCESSOR_S / 2 + 1
     rivals.close()
@@ -172,7 +179,9 @@ def test_closed_trials_count_and_may_begin_again(model: SplitModel, database: Da
 def test_an_engine_that_cannot_win_is_not_proposed(
     model: SplitModel, database: Database, cost: float | str | TrialOutcome, words: str
 ) -> None:
-    rivals = EngineRivals(SPEC, database, open_runner=Trials({"onnxruntime": 1.0, "openvino": cost}).open)
+    rivals = EngineRivals(
+        BackgroundTrials(SPEC, open_runner=Trials({"onnxruntime": 1.0, "openvino": cost}).open), database
+    )
     assert proposed(rivals, model) is None
     assert rivals.summary == f"{words}; 0 s of processor time"
     assert costs_of(database).keys() == {"onnxruntime", "openvino"}
@@ -180,7 +189,7 @@ def test_an_engine_that_cannot_win_is_not_proposed(
 
 def test_an_engine_whose_plan_is_refused_is_not_proposed_again(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    rivals = opened(trials, database)
     assert proposed(rivals, model) is not None
     rivals.refuse("Memory is short.")
     assert proposed(rivals, model) is None
@@ -189,7 +198,7 @@ def test_an_engine_whose_plan_is_refused_is_not_proposed_again(model: SplitModel
 
 def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
+    rivals = opened(trials, database)
     for _ in range(engine_rivals.MAX_TRIES):
         assert proposed(rivals, model) is not None
     assert proposed(rivals, model) is None
@@ -198,8 +207,8 @@ def test_a_contest_that_never_ends_is_given_up(model: SplitModel, database: Data
 
 def test_trials_end_when_their_time_is_spent_or_the_node_stops(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 1.0})
-    rivals = EngineRivals(SPEC, database, open_runner=trials.open)
-    assert rivals.next(model, "output", lambda: True) is None
+    rivals = opened(trials, database)
+    assert rivals.next(model, "output", lambda: True, lambda: None) is None
     assert trials.asked == []
     assert proposed(rivals, model) is not None
     trials.processor_s = MAX_PROCESSOR_S + 1

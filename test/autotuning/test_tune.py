@@ -157,7 +157,8 @@ def test_the_best_of_all_is_found_kept_and_used(
     assert found.execution_config.convolutions is Convolutions.CHANNELS_LAST
     assert found.num_threads == (2, 1)
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
-    assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
+    filled = found.fill_in(StageSettings(batch_size=0, batch_timeout_s=0.05))
+    assert (filled.batch_size, filled.batch_timeout_s) == (16, 0.0), "no frame waits for 15 others"
     kept = found.fill_in(StageSettings(split_point="input", batch_size=3, memory_policy="pinned"))
     assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision, parse_precision
+from split_infer_ros.engines.precision import AUTO, AUTO_INT8, FASTER, PRECISION_CHOICES, Precision, parse_precision
 from split_infer_ros.errors import ConfigurationError
 
 
@@ -15,9 +15,20 @@ def test_users_name_a_precision_and_may_allow_fp32() -> None:
     assert {parse_precision(text)[0] for text in PRECISION_CHOICES} == set(Precision)
 
 
+def test_auto_starts_in_fp32_and_only_auto_int8_allows_int8() -> None:
+    assert parse_precision(AUTO) == parse_precision(AUTO_INT8) == (Precision.FP32,)
+    assert {*FASTER[AUTO_INT8]} - {*FASTER[AUTO]} == {Precision.INT8}
+
+
+def test_int8_may_agree_a_little_less() -> None:
+    assert [each.min_agreement for each in Precision] == [0.99, 0.99, 0.99, 0.97]
+
+
 @pytest.mark.parametrize("text", ["", "fp8", "BF16", "fp32 or fp32", "fp32 or bf16", "bf16 or fp16"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^precision '{text}' is unknown; it takes one of: fp32, fp16, "):
+    with pytest.raises(
+        ConfigurationError, match=rf"^precision '{text}' is unknown; it takes one of: auto, auto_int8, "
+    ):
         parse_precision(text)
 
 

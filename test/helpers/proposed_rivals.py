@@ -1,16 +1,26 @@
-"""Proposes models that a test gives as rivals of a served model."""
+"""Proposes rivals that a test gives, and sends frames meanwhile."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from split_infer_ros.server.improving.rivals import Rival
+from brightness_models import LONG_S
+from two_stages import Stages
+
+from split_infer_ros.server.improving import turns
+from split_infer_ros.server.improving.measures import BatchSample
+from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.model import SplitModel
 
 
 class Proposed:
-    """Proposes models that a test gives. It is a ``Rivals``.
+    """Proposes models or rivals that a test gives. It is a ``Rivals``.
+
+    Args:
+        rivals: the models or rivals.
+        min_agreement: how much their detections must agree with those in fp32; None: they are not judged.
 
     Attributes:
         verdicts, refusals: what came of them.
@@ -21,19 +31,21 @@ class Proposed:
 
     summary = "tried"
 
-    def __init__(self, *models: SplitModel) -> None:
+    def __init__(self, *rivals: SplitModel | Rival, min_agreement: float | None = None) -> None:
         self.verdicts: list[Verdict] = []
         self.refusals: list[str] = []
         self.asked = self.closed = 0
         self.is_done = False
-        self._left = list(models)
+        self._left = [each if isinstance(each, Rival) else Rival("rival", each, min_agreement) for each in rivals]
 
-    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
+    def next(
+        self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
+    ) -> Rival | None:
         self.asked += 1
         if not self._left:
             self.is_done = True
             return None
-        return Rival("rival", self._left[0])
+        return self._left[0]
 
     def settle(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -48,3 +60,33 @@ class Proposed:
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Camera:
+    """Sends frames one by one, until it is closed."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join(LONG_S)
+
+    def _run(self) -> None:
+        value = 0
+        while not self._ends.is_set():
+            if self._stages.backbone.is_open and self._stages.backbone.intake.wait_for_room(0.1):
+                self._stages.send(value % 256)
+                value += 1
+
+
+class RivalsTurn(turns.Turns):
+    """The first turn is the rival's, and never ends."""
+
+    rival_runs = True
+
+    def note(self, batch: BatchSample, *, of_rival: bool) -> bool:
+        return False

@@ -129,7 +129,14 @@ class Stages:
     Leases are long, so that none ends if a busy machine holds up the head. Tests about leases pass shorter ones.
     """
 
-    def __init__(self, settings: StageSettings, lease_s: float = LONG_S, rivals: Rivals | None = None) -> None:
+    def __init__(
+        self,
+        settings: StageSettings,
+        lease_s: float = LONG_S,
+        rivals: Rivals | None = None,
+        model: SplitModel | None = None,
+    ) -> None:
+        model = model or brightness()
         self.errors: list[Exception] = []
         self.said: list[str] = []
         self.delivered: list[tuple[Origin, Detections]] = []
@@ -137,11 +144,11 @@ class Stages:
         self.gate = threading.Event()
         self.gate.set()
         self.head = HeadStage.open(
-            brightness(), Limits(), deliver=lambda *found: self.deliver(*found), on_error=self.errors.append
+            model, Limits(), deliver=lambda *found: self.deliver(*found), on_error=self.errors.append
         )
         self.transport = FakeTransport(self.publish, lease_s)
         self.backbone = BackboneStage(
-            brightness(),
+            model,
             settings=settings,
             transport=self.transport,
             on_error=self.errors.append,

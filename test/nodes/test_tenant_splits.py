@@ -31,6 +31,7 @@ TENANTS = {
     "tenant.front.model": "shapes",
     "tenant.front.weights": "none",
     "engine": "torch",
+    "improve": "before_start",
     "max_batch_size": BATCH_SIZE,
     "split_point": "auto",
 }

@@ -13,7 +13,6 @@ from rclpy.context import Context
 from rclpy.parameter import Parameter
 
 from split_infer_ros.autotuning import opening
-from split_infer_ros.autotuning.engine_rivals import EngineRivals
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -27,11 +26,13 @@ from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.nodes.tenants import TenantsNode
-from split_infer_ros.server.auto_split import AutoSplit, FilledIn
+from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.improving.improver import Improver
+from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.split_chooser import FilledIn
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -76,9 +77,10 @@ def configure(context: Context, **values: Any) -> None:
 def test_engines_are_compared_when_the_user_wants_it(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, improve: str, chosen: dict[str, str]
 ) -> None:
-    """A named engine needs no comparison. The measurements of split point auto hold for one engine."""
+    """A named engine needs no comparison. In the background, split points follow the engines."""
     before_start: list[Precision] = []
     served: list[object] = []
+    engines: list[int] = []
     make_stage = backbone_pipeline.BackboneStage
 
     def stage(*args: Any, rivals: object, **options: Any) -> BackboneStage:
@@ -89,6 +91,7 @@ def test_engines_are_compared_when_the_user_wants_it(
         before_start.append(precision)
 
     monkeypatch.setattr(opening, "compare_engines_once", compare)
+    monkeypatch.setattr(opening, "EngineRivals", lambda trials, database: engines.append(trials.batch_size))
     monkeypatch.setattr(backbone_pipeline, "BackboneStage", stage)
     if "split_point" in chosen:  # nothing is measured here
         monkeypatch.setattr(AutoSplit, "begin", lambda _, asked, goal: replace(asked, split_point="neck", batch_size=1))
@@ -96,7 +99,8 @@ def test_engines_are_compared_when_the_user_wants_it(
     configure(context, **{"engine": "auto", **values, **chosen})
     is_open = "engine" not in chosen
     assert before_start == ([Precision.BF16] if is_open and improve == "before_start" else [])
-    assert isinstance(served[0], EngineRivals) is (not chosen and improve == "background")
+    assert engines == ([1] if is_open and improve == "background" else [])
+    assert isinstance(served[0], RivalsInTurn) is (improve == "background")
 
 
 @pytest.mark.parametrize("improve", [each.value for each in Improve])
@@ -106,7 +110,9 @@ def test_engines_of_tenants_are_compared_when_the_user_wants_it(
 ) -> None:
     before_start: list[int] = []
     served: list[str] = []
+    engines: list[int] = []
     monkeypatch.setattr(opening, "compare_engines_once", lambda *_, batch_size, **__: before_start.append(batch_size))
+    monkeypatch.setattr(opening, "EngineRivals", lambda trials, database: engines.append(trials.batch_size))
     monkeypatch.setattr(Improver, "add", lambda _, model, rivals: served.append(model.key))
     if "split_point" in chosen:  # nothing is measured here
         asked = {"split_point": "neck", "batch_size": 1}
@@ -116,7 +122,8 @@ def test_engines_of_tenants_are_compared_when_the_user_wants_it(
         pass
     is_open = "engine" not in chosen
     assert before_start == ([1] if is_open and improve == "before_start" else [])
-    assert served == (["shapes with weights none"] if not chosen and improve == "background" else [])
+    assert engines == ([1] if is_open and improve == "background" else [])
+    assert served == (["shapes with weights none"] if improve == "background" else [])
 
 
 def test_a_batch_size_that_was_not_compared_is_compared_unless_the_model_was_tuned(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from split_infer_ros.errors import ConfigurationError, SourceError
+from split_infer_ros.models.agreement import MAP, TOP_1
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare
+from split_infer_ros.quantisation.quality import Quality, compare
 from split_infer_ros.quantisation.samples import MIN_CALIBRATION, MIN_TEST, Samples, open_samples
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from split_infer_ros.quantisation.quality import MAP, MIN_AGREEMENT, Quality
+from split_infer_ros.models.agreement import MAP
+from split_infer_ros.quantisation.quality import MIN_AGREEMENT, Quality
 from split_infer_ros.quantisation.quantise import Quantised, best_of
 from split_infer_ros.quantisation.scope import Scope, useful_scopes
 

@@ -17,10 +17,11 @@ from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.executable import make_executable  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
 from split_infer_ros.engines.precision_checks import has_vnni  # noqa: E402
+from split_infer_ros.models.agreement import MAP  # noqa: E402
 from split_infer_ros.models.detections import Detections  # noqa: E402
 from split_infer_ros.onnx.graph import OnnxGraph  # noqa: E402
 from split_infer_ros.quantisation.float_graph import float_graph  # noqa: E402
-from split_infer_ros.quantisation.quality import MAP, MIN_AGREEMENT, compare, detect  # noqa: E402
+from split_infer_ros.quantisation.quality import MIN_AGREEMENT, compare, detect  # noqa: E402
 from split_infer_ros.quantisation.quantise import quantise_graph  # noqa: E402
 from split_infer_ros.quantisation.samples import Samples  # noqa: E402
 from split_infer_ros.quantisation.scope import Scope  # noqa: E402

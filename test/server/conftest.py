@@ -17,6 +17,7 @@ from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.model import SplitModel
 
 
 @pytest.fixture
@@ -24,9 +25,11 @@ def start() -> Iterator[Start]:
     """Starts both stages with given settings, and closes them after the test."""
     running: list[Stages] = []
 
-    def make(lease_s: float = LONG_S, rivals: Rivals | None = None, **settings: object) -> Stages:
+    def make(
+        lease_s: float = LONG_S, rivals: Rivals | None = None, model: SplitModel | None = None, **settings: object
+    ) -> Stages:
         defaults = StageSettings(batch_timeout_s=0.001)
-        running.append(Stages(replace(defaults, **settings), lease_s, rivals))  # type: ignore[arg-type]
+        running.append(Stages(replace(defaults, **settings), lease_s, rivals, model))  # type: ignore[arg-type]
         return running[-1]
 
     yield make

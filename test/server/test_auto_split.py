@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.auto_split import AUTO, BATCH_SIZES, AutoSplit
+from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.fusion_kind import FusionKind
 from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.server.split_chooser import AUTO, BATCH_SIZES, SplitChooser
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
@@ -71,7 +72,8 @@ class Harness:
 
     def __post_init__(self) -> None:
         find, say, default = self.find, self.messages.append, "early"
-        self.split = AutoSplit("cpu", find, say, dwell_s=1.0, default=default, more_sizes=self.more_sizes)
+        chooser = SplitChooser("cpu", find, dwell_s=1.0, default=default, more_sizes=self.more_sizes)
+        self.split = AutoSplit(chooser, say)
         self.split.attach(self.configure)
 
     def find(self, sizes: Sequence[int], may_measure: bool) -> Profile:
@@ -94,6 +96,7 @@ class Harness:
         fill: int | None = None,
         fusion: FusionKind = FusionKind.NONE,
         num_lanes: int = 1,
+        is_contested: bool = False,
     ) -> None:
         """Lets batches come back for some seconds, at the pace of the slower stage.
 
@@ -104,6 +107,7 @@ class Harness:
             fill: images in each batch; None if they are full.
             fusion: of each batch with others.
             num_lanes: side by side, each of which takes so many times longer.
+            is_contested: whether two plans take turns meanwhile.
         """
         split_point, size = settings.split_point, fill or settings.batch_size
         backbone_s, head_s = BATCH_S + size * BACKBONE[split_point], size * HEAD[split_point] * head_slower
@@ -120,6 +124,7 @@ class Harness:
                 timeline=times,
                 fusion=fusion,
                 num_lanes=num_lanes,
+                is_contested=is_contested,
             )
             self.split.observe(cast(Batch, batch))
 
@@ -141,8 +146,9 @@ def settle(harness: Harness) -> None:
 def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: str) -> None:
     harness = Harness()
     requested = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
-    name = "early" if split_point == "default" else split_point  # what tuning found
-    assert harness.split.begin(requested, THROUGHPUT) == replace(requested, split_point=name, batch_size=size or 1)
+    settings = harness.split.begin(requested, THROUGHPUT)
+    assert settings.split_point == ("early" if split_point == "default" else split_point), "what tuning found"
+    assert (settings.batch_size, settings.pool_slots) == (size or 1, 3)
     assert harness.requests == []
 
 
@@ -156,6 +162,54 @@ def test_the_planner_fills_in_open_settings(harness: Harness) -> None:
     settings = harness.split.begin(replace(OPEN, batch_size=3), Goal(Objective.THROUGHPUT, latency_bound_s=0.1))
     assert (settings.split_point, settings.batch_size) == ("late", 3)
     assert harness.messages == []
+
+
+@pytest.mark.parametrize("split_point", [AUTO, "late"])
+def test_no_frame_waits_for_others_if_the_batch_size_is_open(harness: Harness, split_point: str) -> None:
+    requested = StageSettings(split_point=split_point, batch_size=0, batch_timeout_s=0.05)
+    for _ in range(2):  # the second time it is filled in as before
+        assert harness.split.begin(requested, THROUGHPUT).batch_timeout_s == 0.0
+    named = replace(requested, batch_size=4)
+    assert harness.split.begin(named, THROUGHPUT).batch_timeout_s == 0.05
+
+
+def test_a_contest_shows_no_drift(harness: Harness) -> None:
+    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
+    harness.split.start()
+    harness.run(first, 20, head_slower=4, is_contested=True)
+    settle(harness)
+    assert harness.applied == []
+
+
+def test_the_split_point_stays_where_turns_put_it_until_the_stages_drift(harness: Harness) -> None:
+    requested = replace(OPEN, batch_size=4)
+    harness.split.begin(requested, THROUGHPUT)
+    request = harness.split.open_request
+    assert request is not None
+    choices = harness.split.replan(harness.find, request)
+    late = next(choice for choice in choices if choice.split_point == "late")
+    harness.split.settle(late, request)
+    (won,) = harness.applied
+    assert harness.split.settings == won == replace(won, split_point="late", batch_size=4)
+    harness.split.start()
+    harness.run(won, 20)
+    settle(harness)
+    assert harness.applied == [won], "the profile says middle"
+    harness.split.configure(replace(requested, pool_slots=9), THROUGHPUT)
+    assert harness.applied[1:] == [replace(won, pool_slots=9)]
+
+
+def test_what_turns_found_for_an_earlier_request_is_ignored(harness: Harness) -> None:
+    harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
+    request = harness.split.open_request
+    assert request is not None
+    (choice, *_) = harness.split.replan(harness.find, request)
+    harness.split.configure(StageSettings(split_point="early"), THROUGHPUT)
+    before = harness.split.settings
+    harness.split.settle(choice, request)
+    assert harness.split.replan(harness.find, request) == []
+    assert harness.split.settings == before
+    assert harness.split.open_request is None
 
 
 def test_a_bound_that_no_split_point_keeps_is_reported(harness: Harness) -> None:
@@ -301,7 +355,7 @@ def test_refused_settings_change_nothing(harness: Harness) -> None:
 
 
 def test_settings_cannot_change_without_a_stage() -> None:
-    split = AutoSplit("cpu", lambda sizes, _: profile(sizes), print, dwell_s=1.0)
+    split = AutoSplit(SplitChooser("cpu", lambda sizes, _: profile(sizes), dwell_s=1.0), print)
     split.begin(StageSettings(), THROUGHPUT)
     with pytest.raises(ConfigurationError, match="no stage yet"):
         split.configure(StageSettings(split_point="early"), Goal(Objective.THROUGHPUT, latency_bound_s=math.inf))

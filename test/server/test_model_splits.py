@@ -17,21 +17,24 @@ from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server import model_splits
-from split_infer_ros.server.auto_split import AUTO
+from split_infer_ros.server.improving import improver, turns
+from split_infer_ros.server.improving.improve import Improve
+from split_infer_ros.server.improving.split_rivals import BackgroundProfiles
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.split_chooser import AUTO
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Goal, Objective
-from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
+from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile, ProfilePoint, StageContention
 
 A, C = Tenant("a", "one"), Tenant("c", "two")
 NAMES = "input", "parts.0", "parts.1", "parts.2", "output"  # split points
-OPEN = replace(SETTINGS, split_point=AUTO, goal=Goal(Objective.LATENCY))
+OPEN = replace(SETTINGS, split_point=AUTO, goal=Goal(Objective.LATENCY), improve=Improve.BEFORE_START)
 SIZES = 1, SETTINGS.largest_batch
 DWELL_S = 0.2
 
@@ -82,6 +85,7 @@ class Split(Running):
         asked: the model of each profile that was asked for, and its batch sizes.
         profiled: batch sizes that are known, by model.
         lines: what was said about models.
+        profiles: what measures profiles while frames flow, by model.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Split(Running):
         self.asked: set[tuple[str, tuple[int, ...]]] = set()
         self.profiled: dict[str, set[int]] = {name: set() for name in best}
         self.lines: list[str] = []
+        self.profiles: dict[str, BackgroundProfiles] = {}
         self._best, self._tuned = best, tuned
         models = {name: SlowingModel(name, number) for number, name in enumerate(best, 1)}
         super().__init__(database, models, settings, lambda key, line: self.lines.append(f"{key}: {line}"))
@@ -101,11 +106,12 @@ class Split(Running):
             self.asked.add((tenant.model, tuple(sizes)))
             known = self.profiled[tenant.model]
             if not may_measure and not known >= set(sizes):
-                raise ConfigurationError(f"{tenant.model} was not measured.")
+                raise NotProfiledError(f"{tenant.model} was not measured.")
             known |= set(sizes)
             return profile(opened.model, self._best[tenant.model], sizes)
 
-        return replace(opened, find_profile=find, split_point=self._tuned.get(tenant.model, "default"))
+        split_point = self._tuned.get(tenant.model, "default")
+        return replace(opened, find_profile=find, split_point=split_point, profiles=self.profiles.get(tenant.model))
 
     @property
     def split_points(self) -> dict[str, str]:
@@ -272,3 +278,75 @@ def test_many_changes_of_models_that_run_together_lose_no_frame(
     assert run.errors == []
     for name in "ac":
         assert set(run.counts(name).dropped) <= {"overrun"}
+
+
+class Measured:
+    """Finds a made-up profile once frames flow. It is a ``BackgroundProfiles``.
+
+    Attributes:
+        asked: the batch sizes of each call.
+    """
+
+    def __init__(self, best: str) -> None:
+        self.asked: list[list[int]] = []
+        self._best = best
+
+    def find(self, model: SplitModel, batch_sizes: Sequence[int], is_over: Callable[[], bool]) -> FindProfile:
+        self.asked.append(list(batch_sizes))
+        return lambda sizes, may_measure: profile(model, self._best, sizes)
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_each_model_serves_at_once_and_turns_choose_its_split_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both profiles are wrong for ``parts.1``: only at ``input`` the backbone is fast."""
+    monkeypatch.setattr(turns, "TURN_S", 0.02)
+    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    settings = replace(OPEN, improve=Improve.BACKGROUND)
+    run = Split(tmp_path / "tuning.jsonl", settings, {"one": "input", "two": "parts.1"}, {})
+    run.profiles = {"one": Measured("input"), "two": Measured("parts.1")}
+    for model in run.models.values():
+        assert isinstance(model, SlowingModel)
+        model.delay_s = 0.02
+    assert run.set(A, C) == {}
+    assert run.split_points == {"one": "parts.0", "two": "parts.0"}
+    run.pipeline.start()
+    with run.frames_flow("a", "c"):
+        until(lambda: sum(line.startswith(("one: one runs on", "two: two runs on")) for line in run.lines) == 2)
+    assert run.split_points["one"] == "input"
+    assert "split point input with batch size 5 is " in run.pipeline.view.report("a", 0.0).improvement
+    assert all(profiles.asked == [list(SIZES)] for profiles in run.profiles.values())  # type: ignore[attr-defined]
+    run.pipeline.configure(replace(settings, pool_slots=3))
+    assert run.split_points["one"] == "input", "it stays where turns put it"
+    run.pipeline.stop(LONG_S)
+    run.check()
+    run.pipeline.close()
+    assert run.errors == []
+
+
+def test_a_tenant_that_is_removed_during_a_contest_of_split_points_frees_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "MIN_PAIRS", 10**6)  # no contest ends by itself
+    monkeypatch.setattr(turns, "CLEARLY_SLOWER", 10**6)
+    monkeypatch.setattr(turns, "TURN_S", 0.02)
+    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    run = Split(tmp_path / "tuning.jsonl", replace(OPEN, improve=Improve.BACKGROUND), {"one": "input"}, {})
+    run.profiles = {"one": Measured("input")}
+    assert run.set(A) == {}
+    run.pipeline.start()
+    with run.frames_flow("a"):
+        until(lambda: run.split_points["one"] == "input")
+        plans = run.pipeline.view.models["one"].instance.plans
+        assert run.set() == {}
+        until(lambda: not plans.is_holding)
+    run.pipeline.stop(LONG_S)
+    run.check()
+    run.pipeline.close()
+    assert run.errors == []

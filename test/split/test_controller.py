@@ -305,3 +305,23 @@ def test_moves_are_at_least_two_dwell_times_apart(seed, depth, period):
     pipeline.run_until(40)
     times = [0.0, *(time for time, _ in pipeline.moves)]
     assert all(later - sooner >= 2 * DWELL_S for sooner, later in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("split_point", ["early", "late", "output"])
+def test_what_turns_have_found_is_kept_though_predictions_say_otherwise(split_point: str) -> None:
+    pipeline = simulated(split_point=split_point)
+    pipeline.controller.settle()
+    assert pipeline.run_until(20).moves == []
+
+
+def test_drift_after_turns_moves_the_split_point() -> None:
+    """The turns found late; then the backbone stage becomes four times slower."""
+
+    def stages(split_point: str, now: float) -> tuple[float, float]:
+        return BACKBONE[split_point] * (4 if now > 5 else 1), HEAD[split_point]
+
+    pipeline = simulated(stages, split_point="late")
+    pipeline.controller.settle()
+    pipeline.run_until(20)
+    assert [where for _, where in pipeline.moves] == ["early"]
+    assert pipeline.moves[0][0] > 5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.planner import Objective, SplitChoice, next_to_run, plan
+from split_infer_ros.split.planner import HOPELESS, SHORTLISTED, Objective, SplitChoice, next_to_run, plan, shortlist
 from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 SEPARATE = StageContention()
@@ -150,3 +150,46 @@ def with_point(profile: Profile, point: ProfilePoint) -> Profile:
     """Returns the profile with this point instead of the one of its split point and batch size."""
     old = profile.point(point.split_point, point.batch_size)
     return replace(profile, points=tuple(point if each is old else each for each in profile.points))
+
+
+def points_of(choices: list[SplitChoice]) -> list[tuple[str, int]]:
+    return [(choice.split_point, choice.batch_size) for choice in choices]
+
+
+def test_the_shortlist_varies_batch_size_and_split_point_and_ends_with_the_lowest_latency() -> None:
+    found = shortlist(
+        profile(
+            ("middle", 1, 1.0, 1.1), ("late", 1, 1.05, 0.5),
+            ("middle", 8, 8.0, 7.0), ("late", 8, 8.1, 3.0),
+        ),
+        Objective.THROUGHPUT,
+    )  # fmt: skip
+    assert points_of(found) == [("middle", 8), ("late", 8), ("late", 1)]
+
+
+def test_choices_that_are_much_worse_are_not_shortlisted() -> None:
+    assert points_of(shortlist(HAND_MADE, Objective.THROUGHPUT)) == [("late", 8), ("output", 8), ("late", 1)]
+    assert points_of(shortlist(HAND_MADE, Objective.LATENCY)) == [("late", 1), ("output", 1), ("middle", 1)]
+    assert points_of(shortlist(HAND_MADE, Objective.LATENCY, batch_sizes=[8])) == [("output", 8), ("late", 8)]
+
+
+STAGE_S = st.floats(0.001, 1.0)
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from((1, 2, 4)), STAGE_S, STAGE_S), min_size=1),
+    objective=st.sampled_from(Objective),
+    bound_s=st.one_of(st.just(math.inf), st.floats(0.001, 3.0)),
+)
+def test_every_shortlist_begins_with_the_plan_and_has_the_lowest_latency(
+    rows: list[tuple[str, int, float, float]], objective: Objective, bound_s: float
+) -> None:
+    drawn = profile(*{row[:2]: row for row in rows}.values())
+    found = shortlist(drawn, objective, bound_s)
+    assert found[0] == plan(drawn, objective, bound_s)
+    assert 1 <= len(found) <= SHORTLISTED
+    assert len({(choice.split_point, choice.batch_size) for choice in found}) == len(found)
+    lowest_s = plan(drawn, Objective.LATENCY).latency_s
+    assert min(choice.latency_s for choice in found) == lowest_s
+    limit_s = HOPELESS * max(lowest_s, min(bound_s, objective.latency_limit * lowest_s))
+    assert all(choice.latency_s <= limit_s for choice in found)

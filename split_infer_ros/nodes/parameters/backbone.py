@@ -32,6 +32,7 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
     stage: StageSettings = part(StageSettings(batch_size=0))
     goal: Goal = part(Goal())
     improve: Improve = like(SharedSettings, "improve")
+    min_agreement: float = like(SharedSettings, "min_agreement")
     transport: str = setting(
         INTRA_PROCESS,
         "How features go to the head: intra_process, shared_memory (to another process on this host) or network (to "

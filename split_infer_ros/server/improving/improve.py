@@ -1,4 +1,4 @@
-"""When engines are compared for a model that this machine has not measured yet."""
+"""When a model that this machine has not measured yet is measured."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import enum
 
 
 class Improve(enum.Enum):
-    """When engines are compared for a model that this machine has not measured yet.
+    """When engines and, with split point ``auto``, split points are compared for a model without measurements.
 
     - ``BACKGROUND``: the model serves at once. Engines are tried beside it, and the faster ones take turns on live
-      frames.
+      frames. So do split points.
     - ``BEFORE_START``: before the first frame.
     - ``NEVER``: not at all. (The word off would do, but YAML reads it as false.)
     """

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.num_threads import use_one_thread
-from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.improving.agreement_check import AgreementCheck
 from split_infer_ros.server.improving.live_contest import LiveContest
+from split_infer_ros.server.improving.live_frames import LiveFrames
 from split_infer_ros.server.improving.rivals import Rival, Rivals
+from split_infer_ros.server.improving.search import Search
+from split_infer_ros.server.improving.watches import Watches
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 
-MIN_BATCHES = 20  # a model serves so many batches before each search for a rival
-RECENT_S = 5.0  # the last one may be so many seconds old, because rivals need frames
 RETRY_S = 0.5  # how often it is checked whether a search can begin
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
-
-
-@dataclass(slots=True, eq=False)
-class _Search:
-    """The search for a faster engine of one model.
-
-    Attributes:
-        rivals: proposes the engines.
-        batches: how many batches the model has served since it was added, or since a contest ended early.
-        last: when the last batch was over, in seconds of the steady clock.
-    """
-
-    rivals: Rivals
-    batches: int = 0
-    last: float = -math.inf
-
-    def observe(self, batch: Batch) -> None:
-        """Counts a batch (server's lock held)."""
-        self.batches += 1
-        self.last = batch.timeline.delivered
-
-    @property
-    def has_frames(self) -> bool:
-        """Whether enough batches were served, the last one a short time ago."""
-        return self.batches >= MIN_BATCHES and time.monotonic() - self.last < RECENT_S
 
 
 class Improver:
@@ -68,7 +43,9 @@ class Improver:
         self._plan_changer = plan_changer
         self._changing = changing
         self._say = say
-        self._searches: dict[ServedModel, _Search] = {}
+        self._watches = Watches(plan_changer, changing, say)
+        self._rivals: dict[ServedModel, Rivals] = {}
+        self._searches: dict[ServedModel, Search] = {}
         self._ending = threading.Event()
         self._ending.set()  # until ``start``
         self._guard = threading.Lock()  # guards the thread's start and end, so that a model that is added is improved
@@ -76,17 +53,38 @@ class Improver:
 
     def add(self, served: ServedModel, rivals: Rivals) -> None:
         """Improves a model from now on, as soon as it has served some batches."""
-        search = _Search(rivals)
-        served.observers = (*served.observers, search.observe)
         with self._guard:
-            self._searches[served] = search
-            self._begin()
+            self._rivals[served] = rivals
+            self._search(served)
+
+    def search_again(self) -> None:
+        """Searches for rivals of all models once more, because settings have changed."""
+        with self._guard:
+            for served in [served for served in self._rivals if served not in self._searches]:
+                self._search(served)
 
     def remove(self, served: ServedModel) -> None:
+        """Tries no further rivals of a model, ends a trial that is under way, and does not watch over it any more."""
+        self._watches.remove(served)
+        self._end(served)
+
+    def _end(self, served: ServedModel) -> None:
         """Tries no further rivals of a model, and ends a trial that is under way."""
+        self._rivals.pop(served, None)
+        self._end_search(served)
+
+    def _search(self, served: ServedModel) -> None:
+        """Begins a search for rivals of a model (``_guard`` held)."""
+        rivals = self._rivals[served]
+        search = Search(rivals, known=served.improvement)
+        served.observe(search.observe)
+        self._searches[served] = search
+        self._begin()
+
+    def _end_search(self, served: ServedModel) -> None:
         search = self._searches.pop(served, None)
         if search is not None:
-            served.observers = tuple(observe for observe in served.observers if observe != search.observe)
+            served.ignore(search.observe)
             search.rivals.interrupt()
 
     def start(self) -> None:
@@ -94,12 +92,14 @@ class Improver:
         with self._guard:
             self._ending.clear()
             self._begin()
+        self._watches.start()
 
     def stop(self) -> None:
         """Ends the thread, with a trial or a contest that is under way.
 
         The caller must not hold ``changing``, because a contest that ends needs that lock.
         """
+        self._watches.stop()
         with self._guard:
             thread = self._thread
             self._ending.set()
@@ -130,10 +130,10 @@ class Improver:
             self._thread = None
             return False
 
-    def _is_ready(self, served: ServedModel, search: _Search) -> bool:
-        return search.has_frames and not self._is_over(served) and self._plan_changer.may_replace_engine(served)
+    def _is_ready(self, served: ServedModel, search: Search) -> bool:
+        return search.has_frames and not self._is_over(served) and self._plan_changer.may_contest(served)
 
-    def _improve(self, served: ServedModel, search: _Search) -> None:
+    def _improve(self, served: ServedModel, search: Search) -> None:
         """Tries the rivals of one model. Its search is over, unless a contest had to end early."""
         try:
             with self._alone(served):
@@ -141,50 +141,75 @@ class Improver:
                     self._try_all(served, search)
         except Exception as error:  # the other models can still be improved
             if not self._is_over(served):
-                self.remove(served)
+                self._end(served)
                 name = served.instance.model.entry.name
                 self._say(served.key, f"{name} is not improved further: {error_sentence(error)}.")
         finally:
             search.rivals.close()
 
-    def _try_all(self, served: ServedModel, search: _Search) -> None:
+    def _try_all(self, served: ServedModel, search: Search) -> None:
         """Tries a model's rivals, one after the other. Ends the search if none is left."""
         rivals = search.rivals
         while not self._is_over(served):
-            rival = rivals.next(served.instance.model, served.plan.split_point.name, lambda: self._is_over(served))
-            is_settled = rival is not None and self._try(served, rival, rivals)
+            over = partial(self._is_over, served)
+            with LiveFrames(served, over) as frames:
+                rival = rivals.next(served.instance.model, served.plan.split_point.name, over, frames.take)
+            is_settled = rival is not None and self._try(served, rival, search)
             served.improvement = rivals.summary
             if rival is None:
                 if not self._is_over(served):
                     self._finish(served)
                 return
             if not is_settled:
-                search.batches = 0
+                search.rest()
                 return
 
     def _finish(self, served: ServedModel) -> None:
         """Ends the search of a model, and says what it has found."""
-        self.remove(served)
-        if served.improvement:
+        search = self._searches.get(served)
+        self._end_search(served)
+        if search is not None and served.improvement != search.known:
             model = served.instance.model
             name, engine = model.entry.name, model.execution_config.engine_text
             self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
 
-    def _try(self, served: ServedModel, rival: Rival, rivals: Rivals) -> bool:
-        """Lets a rival take turns with the plan in force. Returns False if the contest ended early."""
-        if not self._plan_changer.may_replace_engine(served):  # the trial took a while
+    def _try(self, served: ServedModel, rival: Rival, search: Search) -> bool:
+        """Lets a rival take turns with the plan in force, if its detections agree. Returns False if it ended early."""
+        rivals, over = search.rivals, partial(self._is_over, served)
+        if served.instance.model.precision is Precision.FP32:
+            search.reference = served.instance.model
+        if not self._plan_changer.may_contest(served):  # the trial took a while
             return False
         try:
-            contest = LiveContest(
-                served, rival.model, self._plan_changer, self._changing, lambda: self._is_over(served)
-            )
+            agrees = self._agrees(served, rival, search)
+            if not agrees:
+                return agrees is not None
+            contest = LiveContest(served, rival, self._plan_changer, self._changing, over)
             verdict = contest.run()
         except ConfigurationError as error:
             rivals.refuse(str(error))
             return True
         if verdict is not None:
             rivals.settle(verdict)
+            if rival.min_agreement is not None and verdict.rival_wins:
+                self._watches.add(served, search.checks[rival.model])
         return verdict is not None
+
+    def _agrees(self, served: ServedModel, rival: Rival, search: Search) -> bool | None:
+        """Returns whether a rival's detections agree with those in fp32; None if that is not known yet."""
+        if rival.min_agreement is None:
+            return True
+        if rival.model not in search.checks:
+            assert search.reference is not None, "a precision is judged only in place of fp32"
+            search.checks[rival.model] = AgreementCheck(search.reference, rival.model, rival.min_agreement)
+        check = search.checks[rival.model]
+        if check.has_passed:
+            return True
+        with LiveFrames(served, partial(self._is_over, served)) as frames:
+            agrees = check.run(frames.take, served.plan.split_point.name)
+        if agrees is False:
+            search.rivals.refuse(f"its detections do not agree with those in fp32: {check}")
+        return agrees
 
     def _is_over(self, served: ServedModel) -> bool:
         return self._ending.is_set() or served not in self._searches

@@ -1,4 +1,4 @@
-"""What a model may run on instead of its present engine."""
+"""How a model may run instead: on another engine, or with another split point or batch size."""
 
 from __future__ import annotations
 
@@ -6,21 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.server.improving.measures import BackboneMeasure, Measure
 from split_infer_ros.server.improving.turns import Verdict
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
+
+_BACKBONE = BackboneMeasure()
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A model that may replace a served model: the same network on another engine.
+    """How a served model may run instead: on another engine, in another precision, or with other settings.
 
     Attributes:
-        name: the engine's name, for the user.
-        model: the model. Its features have the dtypes of the served model's features.
+        name: what is other, for the user: the engine and precision, or the split point and the batch size.
+        model: the model; the served one itself if only the settings are other.
+        min_agreement: how much its detections must agree with those in fp32, 0..1; see ``AgreementCheck``. None if they
+            need not be judged, because they differ by rounding in the same precision alone.
+        settings: the settings of the rival's plan; None: those of the plan in force.
+        measure: says who is better in a pair of turns.
+        is_wanted: says whether the user still leaves open what the rival would change. If not, the contest ends.
     """
 
     name: str
     model: SplitModel
+    min_agreement: float | None = None
+    settings: StageSettings | None = None
+    measure: Measure = _BACKBONE
+    is_wanted: Callable[[], bool] = _always
+
+
+TakeImage = Callable[[], Pixels | None]
 
 
 class Rivals(Protocol):
@@ -34,7 +55,9 @@ class Rivals(Protocol):
         """
         ...
 
-    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
+    def next(
+        self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
+    ) -> Rival | None:
         """Returns the next rival of a model that serves frames; None if nothing is left to try.
 
         The call may take minutes, because rivals are first tried in a process of their own.
@@ -43,6 +66,8 @@ class Rivals(Protocol):
             model: the model that serves.
             split_point: where it is split.
             is_over: says whether the call should return None soon.
+            take_image: returns the next image of the model's cameras, some time after the last one; None if the search
+                is over.
         """
         ...
 

@@ -59,7 +59,7 @@ def make_tried_plan(
         try:
             warm_up.run(plan)
         except Exception:
-            if rival is None:  # a rival's plan has the slots of the plan in force
+            if rival is None or plan.pool is not instance.plan.pool:  # a rival may have the slots of the plan in force
                 plan.close()
             raise
     except ConfigurationError:

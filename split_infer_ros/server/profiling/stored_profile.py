@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.profile import FindProfile, Profile
-from split_infer_ros.split.profile_samples import from_records, make_profile, to_records
+from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile
+from split_infer_ros.split.profile_samples import PointSamples, from_records, make_profile, to_records
 
 
 def profile_finder(model: SplitModel, database: Database, say: Callable[[str], object]) -> FindProfile:
@@ -51,12 +51,56 @@ def profile_model(
         may_measure: whether to measure batch sizes that the database lacks.
 
     Raises:
-        ConfigurationError: the memory is too small for a batch size, or the database lacks a batch size that may not be
-            measured.
+        NotProfiledError: the database lacks a batch size that may not be measured.
+        ConfigurationError: the memory is too small for a batch size.
     """
     database = database or Database()
     model, image = profiler.model, profiler.image
-    key = Key.here(str(model.device))
+    stored = [] if remeasure else stored_samples(model, database, image)
+    samples = [each for each in stored if each.batch_size in batch_sizes]
+    missing = sorted({*batch_sizes} - {each.batch_size for each in samples})
+    if missing and not may_measure:
+        raise NotProfiledError(
+            f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
+            f"and it cannot be measured while frames flow: start with split_point auto, or run the command profile "
+            f"beforehand."
+        )
+    if missing:
+        measured = profiler.measure(missing)
+        keep_samples(measured, model, database, image)
+        samples += measured
+    return make_profile(
+        model=model.entry.name,
+        device=str(model.device),
+        split_points=model.split_points,
+        samples=samples,
+    )
+
+
+def stored_samples(model: SplitModel, database: Database, image: Pixels | None = None) -> list[PointSamples]:
+    """Returns the samples of a model's profile in the database, at every batch size that is complete.
+
+    Args:
+        model: the model, on its device.
+        database: keeps the profiles.
+        image: an image like those with which the model was measured; a blank one of 640x480 pixels if None.
+    """
+    return from_records(database.find(_key(model), _task(model, image)), model.split_points)
+
+
+def keep_samples(
+    samples: Iterable[PointSamples], model: SplitModel, database: Database, image: Pixels | None = None
+) -> None:
+    """Stores samples of a model's profile. For the arguments, see ``stored_samples``."""
+    database.keep(to_records(samples, _key(model), _task(model, image)), "the profile is")
+
+
+def _key(model: SplitModel) -> Key:
+    return Key.here(str(model.device))
+
+
+def _task(model: SplitModel, image: Pixels | None) -> dict[str, Any]:
+    image = image or Pixels.blank()
     task: dict[str, Any] = {
         "model": model.entry.name,
         "fingerprint": model.network.fingerprint,
@@ -66,22 +110,4 @@ def profile_model(
     }
     if model.execution_config != ExecutionConfig():
         task["form"] = model.execution_config.as_json()
-    stored = [] if remeasure else from_records(database.find(key, task), model.split_points)
-    samples = [each for each in stored if each.batch_size in batch_sizes]
-    missing = sorted({*batch_sizes} - {each.batch_size for each in samples})
-    if missing and not may_measure:
-        raise ConfigurationError(
-            f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
-            f"and it cannot be measured while frames flow: start with split_point auto, or run the command profile "
-            f"beforehand."
-        )
-    if missing:
-        measured = profiler.measure(missing)
-        database.keep(to_records(measured, key, task), "the profile is")
-        samples += measured
-    return make_profile(
-        model=model.entry.name,
-        device=str(model.device),
-        split_points=model.split_points,
-        samples=samples,
-    )
+    return task

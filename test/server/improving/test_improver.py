@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,15 +11,14 @@ import pytest
 
 pytest.importorskip("torch")
 from brightness_models import LONG_S
-from proposed_rivals import Proposed
+from proposed_rivals import Camera, Proposed, RivalsTurn
 from tenant_server import until
 from two_stages import Stages, Start, brightness
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
-from split_infer_ros.engines.precision import Precision
 from split_infer_ros.runtime.device import CPU
-from split_infer_ros.server.improving import improver, turns
-from split_infer_ros.server.improving.rivals import Rival
+from split_infer_ros.server.improving import search, turns
+from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import DropPolicy
 from split_infer_ros.split.model import SplitModel
@@ -37,45 +35,17 @@ def rival(**config: Any) -> SplitModel:
 class Broken(Proposed):
     """Cannot propose anything."""
 
-    def next(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> Rival | None:
+    def next(
+        self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
+    ) -> Rival | None:
         raise OSError("no process can be started")
-
-
-class Camera:
-    """Sends frames one by one, until it is closed."""
-
-    def __init__(self, stages: Stages) -> None:
-        self._stages = stages
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._ends.set()
-        self._thread.join(LONG_S)
-
-    def _run(self) -> None:
-        value = 0
-        while not self._ends.is_set():
-            if self._stages.backbone.is_open and self._stages.backbone.intake.wait_for_room(0.1):
-                self._stages.send(value % 256)
-                value += 1
-
-
-class RivalsTurn(turns.Turns):
-    """The first turn is the rival's, and never ends."""
-
-    rival_runs = True
-
-    def note(self, image_s: float, *, of_rival: bool, now: float) -> bool:
-        return False
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are short."""
     monkeypatch.setattr(turns, "TURN_S", 0.02)
-    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(search, "MIN_BATCHES", 2)
 
 
 @pytest.fixture
@@ -153,14 +123,6 @@ def test_a_stop_ends_a_rivals_turn(film: Film, monkeypatch: pytest.MonkeyPatch) 
     assert stages.backbone.plan.model is brightness()
     stages.backbone.start()
     until(lambda: stages.backbone.plan.model is not brightness())
-
-
-def test_a_rival_with_features_of_other_types_is_refused(film: Film) -> None:
-    rivals = Proposed(rival(precision=Precision.BF16))
-    stages = film(rivals)
-    until(lambda: rivals.is_done)
-    assert rivals.refusals == ["The features of brightness have other types on this engine."]
-    assert stages.backbone.plan.model is brightness()
 
 
 def test_a_fault_of_the_trials_costs_no_frame(film: Film) -> None:

@@ -19,7 +19,7 @@ from tenant_server import SETTINGS, A, C, Running, until
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.improving import improver, live_contest, turns
+from split_infer_ros.server.improving import improver, live_contest, search, turns
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -94,7 +94,7 @@ Improve = Callable[..., Improved]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are short."""
     monkeypatch.setattr(turns, "TURN_S", 0.02)
-    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(search, "MIN_BATCHES", 2)
     monkeypatch.setattr(improver, "RETRY_S", 0.01)
 
 
