@@ -60,11 +60,10 @@ class Int8Rivals(TrialRivals):
         """Returns the next model in int8; see ``Rivals.next``."""
         while self._pending is None and not is_over() and self._scope < self._num_scopes:
             try:
-                proposed = self._proposed(model, take_image)
-                if proposed is not None and self._is_fast(proposed, model, split_point, is_over) and not is_over():
-                    self._pending = proposed
+                self._pending = self._proposed(model, split_point, is_over, take_image)
             except (ConfigurationError, OSError) as error:
-                self._give_up(str(error))
+                if not is_over():  # otherwise its process was ended, and that says nothing about int8
+                    self._give_up(str(error))
         if self._pending is None and not is_over():
             self._note_cost()
         return self._pending
@@ -75,7 +74,10 @@ class Int8Rivals(TrialRivals):
         self._found.append(f"{self._pending.name} is {verdict} on live frames")
         if verdict.rival_wins and self._made is not None:
             source, graph = self._made
-            keep_quantised(source, _parsed(graph))
+            try:
+                keep_quantised(source, _parsed(graph))
+            except ConfigurationError as error:
+                self._found.append(str(error).rstrip("."))
         self._scope = self._num_scopes  # with fewer layers in int8, it would be slower
         self._pending = self._made = None
 
@@ -85,8 +87,10 @@ class Int8Rivals(TrialRivals):
         self._found.append(f"{self._pending.name} is not used ({reason.rstrip('.')})")
         self._pending = self._made = None
 
-    def _proposed(self, model: SplitModel, take_image: TakeImage) -> Rival | None:
-        """Returns a model in int8; None if the search is over.
+    def _proposed(
+        self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
+    ) -> Rival | None:
+        """Returns a model in int8 that is not clearly slower in a trial; None if the search is over, or there is none.
 
         Raises:
             ConfigurationError: the model cannot be quantised, or too much processor time was spent.
@@ -95,33 +99,37 @@ class Int8Rivals(TrialRivals):
         if not self._trials.may_go_on:
             raise ConfigurationError("the trials took too much processor time")
         if not self._scope and quantised_path(model.network).is_file():
-            self._scope = self._num_scopes
-            return self._rival("int8", load_model(replace(self._trials.spec, execution_config=CONFIG)))
-        images = _images(model.entry.preprocess, take_image)
-        if images is None:
-            return None
-        with handed(images) as description:
-            outcome = self._trials.run(QUANTISE, {IMAGES: description, SCOPE: self._scope})
-        if outcome.error is not None:
-            raise ConfigurationError(outcome.error)
-        self._scope, self._num_scopes = self._scope + 1, outcome.facts[SCOPES]
-        graph = taken(outcome.facts[GRAPH]).tobytes()
-        self._made = model.network, graph
-        network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", _parsed(graph)))
-        return self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, CONFIG))
-
-    def _is_fast(self, rival: Rival, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> bool:
-        """Returns whether a trial shows that a model in int8 is not clearly slower. Otherwise gives int8 up."""
+            rival, scope, num_scopes = (
+                self._rival("int8", load_model(replace(self._trials.spec, execution_config=CONFIG))),
+                0,
+                1,
+            )
+        else:
+            images = _images(model.entry.preprocess, take_image)
+            if images is None:
+                return None
+            with handed(images) as description:
+                del images  # the process has a copy
+                outcome = self._trials.run(QUANTISE, {IMAGES: description, SCOPE: self._scope})
+            if outcome.error is not None:
+                raise ConfigurationError(outcome.error)
+            scope, num_scopes = self._scope, outcome.facts[SCOPES]
+            graph = taken(outcome.facts[GRAPH]).tobytes()
+            self._made = model.network, graph
+            network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", _parsed(graph)))
+            rival = self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, CONFIG))
         space = network_space(num_cores(), (Precision.INT8,), "cpu", compilers=False, engines=(Engine.OPENVINO.value,))
-        configs = {rival.name: space.default}
-        present, *tried = self._trials.compare_with_present(configs, model, split_point, is_over)
-        if not tried or is_clearly_slower(tried[0], present):
-            self._give_up(f"{describe_comparison([present, *tried])} in a trial")
-            return False
-        return True
+        records = self._trials.compare_with_present({rival.name: space.default}, model, split_point, is_over)
+        if is_over():
+            return None
+        if len(records) < 2 or is_clearly_slower(records[1], records[0]):
+            self._give_up(f"{describe_comparison(records)} in a trial")
+            return None
+        self._scope, self._num_scopes = scope + 1, num_scopes
+        return rival
 
     def _rival(self, name: str, model: SplitModel) -> Rival:
-        return Rival(name, model, self._min_agreement)
+        return Rival(name, model, min_agreement=self._min_agreement)
 
     def _give_up(self, reason: str) -> None:
         self._scope, self._made = self._num_scopes, None

@@ -83,12 +83,14 @@ class PrecisionRivals(TrialRivals):
             engines = [name for name in engines_for(model, precision) if name in (self._engines or (name,))]
             space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
             configs |= {_name(name, precision): {**space.default, "engine": name} for name in engines}
-        if not configs:
+        if not configs or not self._trials.may_go_on:
             return []
         records = self._trials.compare_with_present(configs, model, split_point, is_over)
         if is_over():
             return None
         present, *tried = records
+        if not tried:
+            self._found.append(f"{', '.join(configs)} could not be compared")
         self._database.keep(tried, "the comparison of precisions is")
         usable = [record for record in tried if not is_clearly_slower(record, present)]
         for record in tried:
@@ -105,7 +107,7 @@ class PrecisionRivals(TrialRivals):
         except ConfigurationError as error:
             self._found.append(f"{name} is not used ({str(error).rstrip('.')})")
             return None
-        return Rival(name, model, self._min_agreement or precision.min_agreement)
+        return Rival(name, model, min_agreement=self._min_agreement or precision.min_agreement)
 
 
 def _name(engine: str, precision: Precision) -> str:

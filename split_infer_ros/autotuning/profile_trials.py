@@ -48,6 +48,10 @@ class ProfileTrials:
         for size in sorted(set(batch_sizes) - known):
             if is_over():
                 break
+            if not self._trials.may_go_on:
+                if not known:
+                    raise ConfigurationError("the trials took too much processor time")
+                break
             outcome = self._trials.run(PROFILE, {"batch_size": size}, model.execution_config.as_json())
             if outcome.error is not None:
                 if not known:
@@ -61,6 +65,10 @@ class ProfileTrials:
             return profile_finder(model, self._database, lambda line: None)(measured, may_measure)
 
         return find_profile
+
+    def cost(self) -> str:
+        """Returns in words what the trials since the last call have taken; empty if there were none."""
+        return self._trials.cost()
 
     def interrupt(self) -> None:
         """Ends a trial that is under way, from any thread."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import Integers
 from split_infer_ros.models.average_precision import MatchedFrames, Truth
 from split_infer_ros.models.detections import Detections, Limits
 
 TOP_1, MAP = "top-1", "mAP"
 LOW_SCORE = 0.05  # detections from this score on are compared, so that recall is complete
-CONFIDENCE = 0.95  # of the lower bound
-NUM_RESAMPLES = 200  # of the frames, for the lower bound
+ERROR = 0.05  # of each bound
+STEPS = 30  # of a bisection
+NUM_RESAMPLES = 200  # of the frames, for the bounds of a detector
 
 
 class Agreement:
@@ -27,21 +27,18 @@ class Agreement:
     Args:
         classifies: whether the model is a classifier.
         score_threshold: a detector's detections of the reference with at least this score are the truth.
-        max_frames: only so many frames are kept, the latest ones; None: all.
 
     Attributes:
         measure: ``top-1`` or ``mAP``.
         limits: the limits with which both computations are decoded.
     """
 
-    def __init__(
-        self, *, classifies: bool, score_threshold: float = Limits().score_threshold, max_frames: int | None = None
-    ) -> None:
+    def __init__(self, *, classifies: bool, score_threshold: float = Limits().score_threshold) -> None:
         self.measure = TOP_1 if classifies else MAP
         self.limits = comparison_limits(self.measure)
         self._threshold = 0.0 if classifies else score_threshold
-        self._found: deque[Detections] = deque(maxlen=max_frames)
-        self._truth: deque[Truth] = deque(maxlen=max_frames)
+        self._found: list[Detections] = []
+        self._truth: list[Truth] = []
 
     def __len__(self) -> int:
         return len(self._found)
@@ -64,25 +61,30 @@ class Agreement:
     @property
     def value(self) -> float | None:
         """The agreement, 0..1; None without frames."""
-        return self._scorer()(None)
+        if self.measure == TOP_1:
+            right = right_classes(self._found, self._truth)
+            return sum(right) / len(right) if right else None
+        return MatchedFrames(self._found, self._truth).mean_average_precision()
 
-    def lower_bound(self) -> float | None:
-        """Returns the lower end of the agreement's one-sided confidence interval, by bootstrap; None without frames.
+    def bounds(self, error: float = ERROR) -> tuple[float, float] | None:
+        """Returns one-sided bounds of the agreement, the lower and the upper one; None without frames.
 
-        Frames are drawn with replacement, always the same ones for the same number of frames.
+        For a classifier, they are exact (Clopper and Pearson). For a detector, they come from a bootstrap: frames are
+        drawn with replacement, always the same ones for the same number of frames. If all frames agree fully, both are
+        1 for a detector.
+
+        Args:
+            error: how probable it is that the agreement lies beyond a bound, 0.005 to 0.5.
         """
         if not len(self):
             return None
-        score, random = self._scorer(), np.random.default_rng(0)
-        draws = random.multinomial(len(self), np.full(len(self), 1 / len(self)), size=NUM_RESAMPLES)
-        values = [value for counts in draws if (value := score(counts)) is not None]
-        return float(np.quantile(values, 1 - CONFIDENCE, method="lower"))
-
-    def _scorer(self) -> Callable[[Integers | None], float | None]:
         if self.measure == TOP_1:
-            right = np.array(right_classes(self._found, self._truth), np.float64)
-            return lambda counts: None if not len(right) else float(np.average(right, weights=counts))
-        return MatchedFrames(self._found, self._truth).mean_average_precision
+            return _exact_bounds(sum(right_classes(self._found, self._truth)), len(self), error)
+        score, random = MatchedFrames(self._found, self._truth), np.random.default_rng(0)
+        draws = random.multinomial(len(self), np.full(len(self), 1 / len(self)), size=NUM_RESAMPLES)
+        values = [value for counts in draws if (value := score.mean_average_precision(counts)) is not None]
+        low, high = np.quantile(values, (error, 1 - error), method="nearest")
+        return float(low), float(high)
 
 
 def comparison_limits(measure: str) -> Limits:
@@ -107,3 +109,25 @@ def right_classes(found: Sequence[Detections], truth: Sequence[Truth]) -> list[b
         bool(len(detections) and len(labels) and detections.labels[0] == labels[0])
         for detections, (_, labels) in zip(found, truth, strict=True)
     ]
+
+
+def _exact_bounds(right: int, count: int, error: float) -> tuple[float, float]:
+    """Returns the one-sided bounds of a share, after ``right`` of ``count`` were right."""
+    low = _bisected(lambda share: _at_least(right, count, share) > error) if right else 0.0
+    high = _bisected(lambda share: _at_least(count - right, count, 1 - share) < error) if right < count else 1.0
+    return low, high
+
+
+def _at_least(hits: int, count: int, share: float) -> float:
+    """Returns the probability of at least so many hits out of ``count``, each with the probability ``share``."""
+    ways = ((math.comb(count, number), number) for number in range(hits, count + 1))
+    return math.fsum(way * share**number * (1 - share) ** (count - number) for way, number in ways)
+
+
+def _bisected(is_above: Callable[[float], bool]) -> float:
+    """Returns the share, 0..1, from which on a condition holds."""
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_above(middle) else (middle, high)
+    return high

@@ -18,7 +18,7 @@ from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.transports import SENDERS, Sender
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
-from split_infer_ros.server.improving.split_rivals import with_split_rivals
+from split_infer_ros.server.improving.split_rivals import improve_with, with_split_rivals
 from split_infer_ros.server.profiling.stored_profile import profile_finder
 from split_infer_ros.server.rate_limiter import RateLimiter
 from split_infer_ros.server.split_chooser import AUTO, DEFAULT, DWELL_S, SplitChooser
@@ -86,7 +86,7 @@ class BackbonePipeline:
             profile_finder(model, database, say),
             DWELL_S,
             default=model.split_point(DEFAULT).name,
-            improve=values.improve,
+            improve=improve_with(opened.profiles, values.improve),
         )
         auto_split = AutoSplit(chooser, say)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)

@@ -54,6 +54,8 @@ class WorkerThread(Generic[Work]):
         if thread is None:
             return True
         self._queue.put(None)
+        if thread is threading.current_thread():  # it ends once its present work is done
+            return False
         thread.join(timeout_s)
         if thread.is_alive():
             self._queue = SimpleQueue()

@@ -160,14 +160,17 @@ class AutoSplit:
     def settle(self, winner: SplitChoice | None, request: Request) -> None:
         """Takes what turns on live frames have found for the best choice, until the stages drift.
 
-        Does nothing if the request is not in force any more.
+        If the request is not in force any more, puts the settings that are in force in place of the winner.
 
         Args:
             winner: the choice of the plan in force, which has won; None: the choice from before stays.
             request: the ``open_request`` for which it was found.
         """
         with self._lock:
-            if request != self._requested or self._controller is None:
+            if request != self._requested:
+                self._configure(self._settings)
+                return
+            if self._controller is None:
                 return
             if winner is not None:
                 after = replace(self._settings, split_point=winner.split_point, batch_size=winner.batch_size)

@@ -54,7 +54,8 @@ class LaneUse:
         self._on_error = on_error
         self._tries = tries
         self._are_in_use = self._is_preparing = False
-        self._given_up: WeakKeyDictionary[SplitModel, float] = WeakKeyDictionary()  # with the limit then
+        # the limit with which lanes did not pay, by model, and by split point and batch size
+        self._given_up: WeakKeyDictionary[SplitModel, dict[tuple[str, int], float]] = WeakKeyDictionary()
         self._missed, self._missed_since = 0, 0.0
 
     @property
@@ -92,12 +93,12 @@ class LaneUse:
         return plan
 
     def _can_have(self, plan: Plan) -> bool:
-        is_untried = plan.settings.lane_limit > self._given_up.get(plan.model, 0.0)
+        is_untried = plan.settings.lane_limit > self._given_up.get(plan.model, {}).get(_point(plan), 0.0)
         return plan.may_use_lanes and is_untried and self._warm_up.can_use_lanes(plan)
 
     def _give_up(self, plan: Plan) -> None:
         self._are_in_use = False
-        self._given_up[plan.model] = plan.settings.lane_limit
+        self._given_up.setdefault(plan.model, {})[_point(plan)] = plan.settings.lane_limit
 
     def _prepare(self, plan: Plan) -> None:
         is_prepared = self._prepared(plan)
@@ -120,3 +121,7 @@ class LaneUse:
             self._on_error(Notice(f"{key} computes no two batches at the same time ({summarize_error(error)})."))
             return False
         return True
+
+
+def _point(plan: Plan) -> tuple[str, int]:
+    return plan.split_point.name, plan.settings.batch_size

@@ -8,6 +8,7 @@ from functools import partial
 
 from split_infer_ros.server.auto_split import AutoSplit, controller_thread
 from split_infer_ros.server.improving.improve import Improve
+from split_infer_ros.server.improving.split_rivals import improve_with
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.split_chooser import DWELL_S, SplitChooser
 
@@ -42,7 +43,7 @@ class ModelSplits:
             DWELL_S,
             default=model.split_point(opened.split_point).name,
             more_sizes=MORE_SIZES,
-            improve=improve,
+            improve=improve_with(opened.profiles, improve),
         )
         return AutoSplit(chooser, partial(self._say, key), lock=self._changing, thread=self._thread)
 

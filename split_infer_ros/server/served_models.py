@@ -17,7 +17,8 @@ from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.server.stacks_in_use import StacksInUse
 
 if TYPE_CHECKING:
-    from split_infer_ros.split.stacked_model import StackedModel
+    from split_infer_ros.server.settings import StageSettings
+from split_infer_ros.split.stacked_model import StackedModel
 
 
 class ServedModels:
@@ -131,6 +132,14 @@ class ServedModels:
         """Uses each stack that fits the served models; see ``StacksInUse.use``. Unknown costs are measured."""
         if self._stacks.use(stacks):
             self.renew()
+
+    def are_moved_from(self, settings: StageSettings) -> bool:
+        """Returns whether the only model of a server has a plan with other settings than these, outside of a contest.
+
+        Turns on live frames have then given it that plan. Models that share a server have settings of their own.
+        """
+        served = self.by_key.values()
+        return not self.measures and any(not each.is_contested and each.plan.settings != settings for each in served)
 
     def renew(self) -> None:
         """Starts to measure missing costs again, after models or rules changed."""

@@ -92,12 +92,9 @@ class Server:
             graph_bytes=settings.graph_bytes if records else None,
             num_lanes=0 if ring_memory is not None else num_lanes,
         )
+        lanes = self.executor.num_lanes
         self._table = CostTable(
-            Key.here(str(device)),
-            database,
-            max_batch_size=settings.largest_batch,
-            graphs=records,
-            num_lanes=self.executor.num_lanes,
+            Key.here(str(device)), database, max_batch_size=settings.largest_batch, graphs=records, num_lanes=lanes
         )
         self._changing = threading.RLock()  # held while models, settings or state change, not while a model is loaded
         self._tenants: dict[str, TenantState] = {}
@@ -129,7 +126,7 @@ class Server:
             open_model=open_model,
             database=database,
             splits=self._splits,
-            num_lanes=self.executor.num_lanes,
+            num_lanes=lanes,
             ring_memory=ring_memory,
             say=say,
         )
@@ -180,14 +177,17 @@ class Server:
         Batches in flight keep the old settings. The call does not wait for models that are being loaded.
 
         Raises:
-            ConfigurationError: a read-only setting would change, or a model refuses a setting. The old settings stay in
-                force.
+            ConfigurationError: a read-only setting would change, or a model refuses one. The old settings stay.
         """
         plan_changer = self._registry.plan_changer
         with self._changing:
             self._settings.check_change(settings)
+            moved = self._models.are_moved_from(settings.stage)
+            if settings == self._settings and not moved:  # a rival's plan may be in force, with rules of its own
+                self._registry.finish([])
+                return
             try:
-                changed = (settings.stage, settings.goal) != (self._settings.stage, self._settings.goal)
+                changed = moved or (settings.stage, settings.goal) != (self._settings.stage, self._settings.goal)
                 changes = plan_changer.prepare(settings, self._running) if changed else []
             except Exception as error:
                 self._admission.report_loss({"settings": error})

@@ -106,10 +106,12 @@ class SplitChooser:
             return FilledIn(replace(default, split_point=requested.split_point), request)
         try:
             profile = self._profile(request, may_measure and self._improve is Improve.BEFORE_START)
-        except NotProfiledError as error:
+        except NotProfiledError:
             if self._improve is Improve.BEFORE_START:
                 raise
-            when = "It is measured while frames flow." if self._improve is Improve.BACKGROUND else str(error)
+            when = "It is measured while frames flow."
+            if self._improve is Improve.NEVER:
+                when = "improve is never, so it is not measured; the command profile measures it."
             return FilledIn(default, request, note=f"The model is split at {self._default} for now. {when}")
         choice = plan(profile, goal.objective, goal.latency_bound_s, self._sizes(request))
         note = ""

@@ -157,10 +157,11 @@ class SplitController:
         """Sets the handicaps with which no choice is predicted to be better than the running one."""
         profile, self._is_settling = self._present_profile(running), False
         best, objective = predict(profile, self._present_point(running)), self._objective
+        ignores_latency = objective is Objective.THROUGHPUT and best.latency_s <= self._bound_s
         for point in profile.points:
             choice = predict(profile, point)
             faster = 1.0 if objective is Objective.LATENCY else choice.throughput / best.throughput
-            sooner = 1.0 if objective is Objective.THROUGHPUT else best.latency_s / choice.latency_s
+            sooner = 1.0 if ignores_latency else best.latency_s / choice.latency_s
             self._handicaps[point.split_point, point.batch_size] = max(1.0, faster, sooner)
 
     def _choice_that_lasted(self, better: SplitChoice | None, now: float) -> SplitChoice | None:

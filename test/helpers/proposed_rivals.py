@@ -36,7 +36,9 @@ class Proposed:
         self.refusals: list[str] = []
         self.asked = self.closed = 0
         self.is_done = False
-        self._left = [each if isinstance(each, Rival) else Rival("rival", each, min_agreement) for each in rivals]
+        self._left = [
+            each if isinstance(each, Rival) else Rival("rival", each, min_agreement=min_agreement) for each in rivals
+        ]
 
     def next(
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage

@@ -25,51 +25,44 @@ SHIFTED = Detections(GOOD.boxes + np.float32(1.0), GOOD.scores, GOOD.labels)
 NOTHING = Detections.empty()
 
 
-def of(*frames: tuple[Detections, Detections], classifies: bool = False, max_frames: int | None = None) -> Agreement:
-    agreement = Agreement(classifies=classifies, max_frames=max_frames)
+def of(*frames: tuple[Detections, Detections], classifies: bool = False) -> Agreement:
+    agreement = Agreement(classifies=classifies)
     for reference, found in frames:
         agreement.add(reference, found)
     return agreement
 
 
-def test_equal_detections_agree_for_sure() -> None:
+def low_and_high(agreement: Agreement) -> tuple[float, float]:
+    bounds = agreement.bounds()
+    assert bounds is not None
+    return bounds
+
+
+def test_equal_detections_agree_fully() -> None:
     agreement = of(*[(GOOD, GOOD)] * 8)
     assert (agreement.measure, len(agreement)) == (MAP, 8)
-    assert agreement.value == agreement.lower_bound() == 1.0
+    assert agreement.value == 1.0
+    assert low_and_high(agreement) == (1.0, 1.0)
 
 
 def test_boxes_that_differ_agree_less() -> None:
     agreement = of(*[(GOOD, GOOD)] * 6, *[(GOOD, SHIFTED)] * 2)
-    low = agreement.lower_bound()
+    low, high = low_and_high(agreement)
     assert agreement.value is not None
-    assert low is not None
-    assert low < agreement.value < 1.0
+    assert low < agreement.value < high <= 1.0
     assert agreement.value == mean_average_precision([GOOD] * 6 + [SHIFTED] * 2, [(GOOD.boxes, GOOD.labels)] * 8)
 
 
-def test_more_frames_make_the_bound_surer() -> None:
-    few, many = of(*[(GOOD, GOOD), (GOOD, SHIFTED)] * 8), of(*[(GOOD, GOOD), (GOOD, SHIFTED)] * 64)
-    assert doubt(few) > doubt(many) > 0.0
-
-
-def doubt(agreement: Agreement) -> float:
-    value, low = agreement.value, agreement.lower_bound()
-    assert value is not None
-    assert low is not None
-    return value - low
+def test_more_frames_make_the_bounds_surer() -> None:
+    few, many = (low_and_high(of(*[(GOOD, GOOD), (GOOD, SHIFTED)] * count)) for count in (8, 64))
+    assert few[1] - few[0] > many[1] - many[0] > 0.0
 
 
 def test_frames_in_which_the_reference_finds_nothing_do_not_count() -> None:
     weak = detections((0, 0.4, 0))  # below the threshold of objects
     agreement = of((NOTHING, GOOD), (weak, GOOD))
     assert len(agreement) == 0
-    assert agreement.value is agreement.lower_bound() is None
-
-
-def test_only_the_latest_frames_are_kept() -> None:
-    agreement = of((GOOD, NOTHING), (GOOD, GOOD), (GOOD, GOOD), max_frames=2)
-    assert len(agreement) == 2
-    assert agreement.value == 1.0
+    assert agreement.value is agreement.bounds() is None
 
 
 def test_a_classifier_agrees_in_its_best_class() -> None:
@@ -77,6 +70,26 @@ def test_a_classifier_agrees_in_its_best_class() -> None:
     agreement = of((cat, cat), (cat, dog), (dog, dog), (dog, dog), classifies=True)
     assert (agreement.measure, agreement.value) == (TOP_1, 0.75)
     assert agreement.limits.max_detections == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "wrong", "low", "high"), [(64, 0, 0.954, 1.0), (300, 0, 0.990, 1.0), (64, 1, 0.928, 0.999)]
+)
+def test_a_classifiers_bounds_are_sure_of_no_more_than_its_frames_show(
+    count: int, wrong: int, low: float, high: float
+) -> None:
+    cat, dog = detections((0, 0.3, 0)), detections((0, 0.3, 1))
+    agreement = of(*[(cat, cat)] * (count - wrong), *[(cat, dog)] * wrong, classifies=True)
+    assert low_and_high(agreement) == pytest.approx((low, high), abs=0.001)
+
+
+def test_a_smaller_error_makes_the_bounds_wider() -> None:
+    cat, dog = detections((0, 0.3, 0)), detections((0, 0.3, 1))
+    for agreement in (of(*[(GOOD, GOOD), (GOOD, SHIFTED)] * 8), of(*[(cat, cat), (cat, dog)] * 8, classifies=True)):
+        sure = agreement.bounds(0.005)
+        assert sure is not None
+        low, high = low_and_high(agreement)
+        assert sure[0] < low < high < sure[1]
 
 
 @st.composite

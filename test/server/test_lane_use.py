@@ -12,6 +12,7 @@ from split_infer_ros.server.lane_use import MISSED, MISSED_S, LaneUse
 from split_infer_ros.server.plan import Plan
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.planner import Objective
+from split_infer_ros.split.split_points import SplitPoint
 
 
 class Network:
@@ -22,10 +23,18 @@ NETWORK: Any = Network()
 
 
 def plan_of(lane_limit: float = Objective.BALANCED.latency_limit) -> Plan:
-    given: dict[str, Any] = dict.fromkeys(("split_point", "backbone", "preprocessor", "memory"))
+    given: dict[str, Any] = dict.fromkeys(("backbone", "preprocessor", "memory"))
+    point = SplitPoint("output", (), 0, ())
     settings, pool = StageSettings(lane_limit=lane_limit), cast(Any, object())
     return Plan(
-        model=NETWORK, settings=settings, pool=pool, memory_reason="", weight_bytes=0, warm_up_sizes=(), **given
+        model=NETWORK,
+        split_point=point,
+        settings=settings,
+        pool=pool,
+        memory_reason="",
+        weight_bytes=0,
+        warm_up_sizes=(),
+        **given,
     )
 
 

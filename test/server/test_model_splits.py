@@ -17,7 +17,7 @@ from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server import model_splits
-from split_infer_ros.server.improving import improver, turns
+from split_infer_ros.server.improving import search, turns
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.improving.split_rivals import BackgroundProfiles
 from split_infer_ros.server.opened_model import OpenedModel
@@ -295,6 +295,9 @@ class Measured:
         self.asked.append(list(batch_sizes))
         return lambda sizes, may_measure: profile(model, self._best, sizes)
 
+    def cost(self) -> str:
+        return ""
+
     def interrupt(self) -> None:
         pass
 
@@ -307,7 +310,7 @@ def test_each_model_serves_at_once_and_turns_choose_its_split_point(
 ) -> None:
     """Both profiles are wrong for ``parts.1``: only at ``input`` the backbone is fast."""
     monkeypatch.setattr(turns, "TURN_S", 0.02)
-    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(search, "MIN_BATCHES", 2)
     settings = replace(OPEN, improve=Improve.BACKGROUND)
     run = Split(tmp_path / "tuning.jsonl", settings, {"one": "input", "two": "parts.1"}, {})
     run.profiles = {"one": Measured("input"), "two": Measured("parts.1")}
@@ -336,7 +339,7 @@ def test_a_tenant_that_is_removed_during_a_contest_of_split_points_frees_its_slo
     monkeypatch.setattr(turns, "MIN_PAIRS", 10**6)  # no contest ends by itself
     monkeypatch.setattr(turns, "CLEARLY_SLOWER", 10**6)
     monkeypatch.setattr(turns, "TURN_S", 0.02)
-    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(search, "MIN_BATCHES", 2)
     run = Split(tmp_path / "tuning.jsonl", replace(OPEN, improve=Improve.BACKGROUND), {"one": "input"}, {})
     run.profiles = {"one": Measured("input")}
     assert run.set(A) == {}

@@ -11,7 +11,7 @@ from split_infer_ros.server.improving.two_precisions import TwoPrecisions
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.result_agreement import is_classifier
 
-LOOKS = (64, 128, 256)  # frames with objects after which it is judged, if it is not clear before
+LOOKS = (64, 128, 300)  # frames with objects after which it is judged, if it is not clear before
 MAX_IMAGES = 160  # in one ``run``; a camera that shows no objects must not keep other models waiting
 
 
@@ -55,7 +55,8 @@ class AgreementCheck:
                 return None
             before = len(self.agreement)
             score = computed.add_to(self.agreement, image)
-            self.scenes.learn(brightness(image), score)
+            if score is not None:
+                self.scenes.learn(brightness(image), score)
             if len(self.agreement) > before:
                 verdict = self._verdict()
                 if verdict is not None:
@@ -63,18 +64,16 @@ class AgreementCheck:
         return None
 
     def __str__(self) -> str:
-        value, low = self.agreement.value, self.agreement.lower_bound()
-        if value is None or low is None:
+        value, bounds = self.agreement.value, self.agreement.bounds()
+        if value is None or bounds is None:
             return "no frame showed an object"
-        return f"{self.agreement.measure} {value:.3f}, at least {low:.3f}, over {len(self.agreement)} frames"
+        return f"{self.agreement.measure} {value:.3f}, at least {bounds[0]:.3f}, over {len(self.agreement)} frames"
 
     def _verdict(self) -> bool | None:
-        if len(self.agreement) not in LOOKS:
+        value, bounds = self.agreement.value, self.agreement.bounds() if len(self.agreement) in LOOKS else None
+        if value is None or bounds is None:
             return None
-        value, low = self.agreement.value, self.agreement.lower_bound()
-        if value is None or low is None:
-            return None
-        if low >= self.min_agreement:
+        if bounds[0] >= self.min_agreement:
             self.has_passed = True
             return True
         is_last = len(self.agreement) == LOOKS[-1]

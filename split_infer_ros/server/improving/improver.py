@@ -13,14 +13,16 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, error_sentence
 from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.priority import BACKBONE, give_way
 from split_infer_ros.server.improving.agreement_check import AgreementCheck
 from split_infer_ros.server.improving.live_contest import LiveContest
 from split_infer_ros.server.improving.live_frames import LiveFrames
-from split_infer_ros.server.improving.rivals import Rival, Rivals
+from split_infer_ros.server.improving.rivals import NoImagesError, Rival, Rivals
 from split_infer_ros.server.improving.search import Search
 from split_infer_ros.server.improving.watches import Watches
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.split.model import SplitModel
 
 RETRY_S = 0.5  # how often it is checked whether a search can begin
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
@@ -60,7 +62,7 @@ class Improver:
     def search_again(self) -> None:
         """Searches for rivals of all models once more, because settings have changed."""
         with self._guard:
-            for served in [served for served in self._rivals if served not in self._searches]:
+            for served in [served for served in list(self._rivals) if served not in self._searches]:
                 self._search(served)
 
     def remove(self, served: ServedModel) -> None:
@@ -75,7 +77,8 @@ class Improver:
 
     def _search(self, served: ServedModel) -> None:
         """Begins a search for rivals of a model (``_guard`` held)."""
-        rivals = self._rivals[served]
+        if (rivals := self._rivals.get(served)) is None:  # it was removed meanwhile
+            return
         search = Search(rivals, known=served.improvement)
         served.observe(search.observe)
         self._searches[served] = search
@@ -116,6 +119,7 @@ class Improver:
 
     def _run(self) -> None:
         use_one_thread()
+        give_way(BACKBONE)
         while self._goes_on():
             for served, search in list(self._searches.items()):
                 if self._is_ready(served, search):
@@ -139,6 +143,8 @@ class Improver:
             with self._alone(served):
                 if self._is_ready(served, search):  # waiting for another node may have taken minutes
                     self._try_all(served, search)
+        except NoImagesError:
+            search.rest()
         except Exception as error:  # the other models can still be improved
             if not self._is_over(served):
                 self._end(served)
@@ -149,20 +155,21 @@ class Improver:
 
     def _try_all(self, served: ServedModel, search: Search) -> None:
         """Tries a model's rivals, one after the other. Ends the search if none is left."""
-        rivals = search.rivals
-        while not self._is_over(served):
-            over = partial(self._is_over, served)
+        rivals, over = search.rivals, partial(self._is_over, served)
+        while not over():
+            model = served.instance.model
             with LiveFrames(served, over) as frames:
-                rival = rivals.next(served.instance.model, served.plan.split_point.name, over, frames.take)
-            is_settled = rival is not None and self._try(served, rival, search)
+                rival = rivals.next(model, served.plan.split_point.name, over, frames.take)
+            is_settled = rival is not None and self._try(served, rival, search, model)
             served.improvement = rivals.summary
             if rival is None:
-                if not self._is_over(served):
+                if not over():
                     self._finish(served)
                 return
             if not is_settled:
                 search.rest()
                 return
+            search.go_on()
 
     def _finish(self, served: ServedModel) -> None:
         """Ends the search of a model, and says what it has found."""
@@ -170,30 +177,35 @@ class Improver:
         self._end_search(served)
         if search is not None and served.improvement != search.known:
             model = served.instance.model
-            name, engine = model.entry.name, model.execution_config.engine_text
-            self._say(served.key, f"{name} runs on {engine} from now on: {served.improvement}.")
+            where = model.execution_config.engine_text
+            where += "" if model.precision is Precision.FP32 else f" in {model.precision.value}"
+            self._say(served.key, f"{model.entry.name} runs on {where} from now on: {served.improvement}.")
 
-    def _try(self, served: ServedModel, rival: Rival, search: Search) -> bool:
-        """Lets a rival take turns with the plan in force, if its detections agree. Returns False if it ended early."""
+    def _try(self, served: ServedModel, rival: Rival, search: Search, model: SplitModel) -> bool:
+        """Lets a rival of ``model`` take turns with it, if its detections agree. Returns False if that ended early."""
         rivals, over = search.rivals, partial(self._is_over, served)
-        if served.instance.model.precision is Precision.FP32:
-            search.reference = served.instance.model
-        if not self._plan_changer.may_contest(served):  # the trial took a while
-            return False
+        if model.precision is Precision.FP32:
+            search.reference = model
         try:
             agrees = self._agrees(served, rival, search)
             if not agrees:
                 return agrees is not None
-            contest = LiveContest(served, rival, self._plan_changer, self._changing, over)
+            with self._changing:
+                if served.instance.model is not model or not self._plan_changer.may_contest(served):
+                    return False
+                contest = LiveContest(served, rival, self._plan_changer, self._changing, over)
             verdict = contest.run()
         except ConfigurationError as error:
             rivals.refuse(str(error))
             return True
-        if verdict is not None:
-            rivals.settle(verdict)
-            if rival.min_agreement is not None and verdict.rival_wins:
-                self._watches.add(served, search.checks[rival.model])
-        return verdict is not None
+        if verdict is None:
+            return False
+        if rival.min_agreement is not None and verdict.rival_wins:
+            with self._changing:  # nobody removes the model meanwhile
+                if served.instance.model is rival.model and not over():
+                    self._watches.add(served, search.checks[rival.model])
+        rivals.settle(verdict)
+        return True
 
     def _agrees(self, served: ServedModel, rival: Rival, search: Search) -> bool | None:
         """Returns whether a rival's detections agree with those in fp32; None if that is not known yet."""
@@ -205,8 +217,14 @@ class Improver:
         check = search.checks[rival.model]
         if check.has_passed:
             return True
-        with LiveFrames(served, partial(self._is_over, served)) as frames:
-            agrees = check.run(frames.take, served.plan.split_point.name)
+        try:
+            with LiveFrames(served, partial(self._is_over, served)) as frames:
+                agrees = check.run(frames.take, served.plan.split_point.name)
+        except NoImagesError:
+            return None
+        except Exception as error:  # engines have errors of their own
+            search.rivals.refuse(f"it cannot be compared with fp32: {error_sentence(error)}")
+            return False
         if agrees is False:
             search.rivals.refuse(f"its detections do not agree with those in fp32: {check}")
         return agrees

@@ -55,7 +55,12 @@ class LiveContest:
         self._batches: SimpleQueue[tuple[bool, BatchSample]] = SimpleQueue()
         self._failure = ""  # of a batch of the rival
         with changing:  # otherwise the model could be closed meanwhile; changes of settings wait until it is compiled
-            rivals_plan = plan_changer.rival_plan(served, rival.model, rival.settings)
+            served.is_contested = True  # from here on, nothing else moves the split point
+            try:
+                rivals_plan = plan_changer.rival_plan(served, rival.model, rival.settings)
+            except Exception:
+                served.is_contested = False
+                raise
             self._plans = {False: served.plan, True: rivals_plan}
             self._held = tuple(self._plans.values())
             for plan in self._held:
@@ -65,13 +70,12 @@ class LiveContest:
         """Gives both plans turns. Puts the winner in force, or the plan from before if nobody won. Call it once.
 
         Returns:
-            The verdict; None if the contest ended early.
+            The verdict; None if the contest ended early, or somebody else gave the model another plan at its end.
 
         Raises:
             ConfigurationError: the rival fails while frames flow.
         """
         verdict, instance = None, self._served.instance
-        self._served.is_contested = True
         self._served.observe(self._observe)
         ignore, instance.note_failure = instance.note_failure, self._note_failure
         try:
@@ -81,11 +85,12 @@ class LiveContest:
             instance.note_failure = ignore
             self._served.ignore(self._observe)
             self._served.is_contested = False
-            self._end(rival_wins=verdict is not None and verdict.rival_wins)
+            rival_wins = verdict is not None and verdict.rival_wins
+            is_settled = self._end(rival_wins=rival_wins)
             for plan in self._held:
                 instance.plans.release(plan)
             self._plan_changer.build_stacks()  # models that came meanwhile may share one with the winner
-        return verdict
+        return verdict if is_settled else None
 
     def _take_turn(self) -> bool:
         """Waits until one turn has ended. Returns False if the contest should end."""
@@ -143,13 +148,13 @@ class LiveContest:
                 self._plan_changer.put_in_force(self._served, plan)
             return True
 
-    def _end(self, *, rival_wins: bool) -> None:
-        """Leaves the winner in force, with the settings that are in force now."""
+    def _end(self, *, rival_wins: bool) -> bool:
+        """Leaves the winner in force, with the settings that are in force now. Returns whether that was possible."""
         with self._changing:
             in_force = self._served.plan
             side = self._side_of(in_force)
             if side is None:  # the plan is somebody else's
-                return
+                return False
             winner = self._plans[rival_wins]
             if self._was_configured(in_force, side):
                 same = winner.with_settings(in_force.settings)
@@ -157,6 +162,7 @@ class LiveContest:
             self._served.instance.model = winner.model
             if winner.model is not in_force.model or winner.pool is not in_force.pool:
                 self._plan_changer.put_in_force(self._served, winner)
+            return self._side_of(self._served.plan) is rival_wins
 
     def _was_configured(self, plan: Plan, side: bool) -> bool:
         """Returns whether somebody has set settings anew, even if they have the same values."""

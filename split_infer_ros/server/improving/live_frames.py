@@ -8,9 +8,11 @@ from queue import Empty, SimpleQueue
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.server.batch import Batch
+from split_infer_ros.server.improving.rivals import NoImagesError
 from split_infer_ros.server.served_model import ServedModel
 
 SPACING_S = 0.5  # between two images, so that they show different scenes
+MAX_WAIT_S = 20.0  # for an image
 WAIT_S = 0.2  # how often it is checked whether the wait should end
 
 
@@ -39,8 +41,16 @@ class LiveFrames:
         self._served.ignore(self._observe)
 
     def take(self) -> Pixels | None:
-        """Waits for an image that is at least ``SPACING_S`` newer than the last one; None if the wait should end."""
+        """Waits for an image that is at least ``SPACING_S`` newer than the last one; None if the wait should end.
+
+        Raises:
+            NoImagesError: no image has come for ``MAX_WAIT_S``, and other models and nodes wait for the end of this
+                search.
+        """
+        end = time.monotonic() + MAX_WAIT_S
         while not self._is_over():
+            if time.monotonic() > end:
+                raise NoImagesError
             self._is_wanted = time.monotonic() >= self._next and self._images.empty()
             try:
                 image = self._images.get(timeout=WAIT_S)

@@ -45,10 +45,12 @@ class PrecisionWatch:
         self._computed: TwoPrecisions | None = None
         self._frames = 0
         self._thread: WorkerThread[tuple[int, Pixels]] = WorkerThread("agreement", self._judge, _set_up)
-        self._is_over = False
+        self._is_over = False  # from ``stop`` on
+        self._reason = ""  # why the swap should be undone, if that was not possible yet
 
     def start(self) -> None:
         """Begins to watch. May be called again after ``stop``."""
+        self._is_over = False
         self._thread.start()
         self.served.observe(self._observe)
 
@@ -59,6 +61,7 @@ class PrecisionWatch:
             wait_s: how long to wait for the end of a comparison that is under way; None: until its end. Who holds the
                 lock under which plans change must not wait, because the way back to fp32 needs that lock.
         """
+        self._is_over = True
         self.served.ignore(self._observe)
         self._thread.stop(wait_s)
 
@@ -71,21 +74,18 @@ class PrecisionWatch:
     def _judge(self, offered: tuple[int, Pixels]) -> None:
         frame, image = offered
         light = brightness(image)
-        if self._is_over or not self._policy.wants(frame, light):
+        if self._is_over or not (self._policy.wants(frame, light) or self._reason):
             return
         try:
             split_point = self.served.plan.split_point.name
             if self._computed is None or self._computed.split_point != split_point:
                 self._computed = TwoPrecisions(self.check.reference, self.check.other, split_point)
             score = self._computed.add_to(self._policy.agreement, image)
-            reason = self._policy.note(light, score)
+            reason = self._policy.note(light, score) or self._reason
         except Exception as error:  # nobody would watch over the precision any more
             reason = f"it cannot be compared with fp32 any more ({error_sentence(error).rstrip('.')})"
         if reason:
-            self._is_over = self._undo(self, reason)
-            if self._is_over:
-                self.served.ignore(self._observe)
-                self._computed = None
+            self._reason = "" if self._undo(self, reason) else reason
 
 
 def _set_up() -> None:

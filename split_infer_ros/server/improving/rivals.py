@@ -26,19 +26,23 @@ class Rival:
     Attributes:
         name: what is other, for the user: the engine and precision, or the split point and the batch size.
         model: the model; the served one itself if only the settings are other.
-        min_agreement: how much its detections must agree with those in fp32, 0..1; see ``AgreementCheck``. None if they
-            need not be judged, because they differ by rounding in the same precision alone.
         settings: the settings of the rival's plan; None: those of the plan in force.
         measure: says who is better in a pair of turns.
         is_wanted: says whether the user still leaves open what the rival would change. If not, the contest ends.
+        min_agreement: how much its detections must agree with those in fp32, 0..1; see ``AgreementCheck``. None if they
+            need not be judged, because they differ by rounding in the same precision alone.
     """
 
     name: str
     model: SplitModel
-    min_agreement: float | None = None
     settings: StageSettings | None = None
     measure: Measure = _BACKBONE
     is_wanted: Callable[[], bool] = _always
+    min_agreement: float | None = None
+
+
+class NoImagesError(Exception):
+    """The cameras of a model have sent no image for a while. The search goes on later."""
 
 
 TakeImage = Callable[[], Pixels | None]
@@ -67,7 +71,7 @@ class Rivals(Protocol):
             split_point: where it is split.
             is_over: says whether the call should return None soon.
             take_image: returns the next image of the model's cameras, some time after the last one; None if the search
-                is over.
+                is over. It may raise NoImagesError, which the call passes on.
         """
         ...
 

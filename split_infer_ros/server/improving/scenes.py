@@ -50,16 +50,15 @@ class JudgedScenes:
     def __init__(self) -> None:
         self._brightness, self._score = JudgedRange(MIN_BRIGHTNESS_MARGIN), JudgedRange(MIN_SCORE_MARGIN)
 
-    def learn(self, brightness: float, score: float | None) -> None:
-        """Notes that an image was judged.
+    def learn(self, brightness: float, score: float) -> None:
+        """Notes that an image with objects was judged.
 
         Args:
             brightness: how bright it is, 0..255.
-            score: the mean score of its objects, 0..1; None if it has none.
+            score: the mean score of its objects, 0..1.
         """
         self._brightness.learn(brightness)
-        if score is not None:
-            self._score.learn(score)
+        self._score.learn(score)
 
     def are_left_by_brightness(self, brightness: float) -> bool:
         """Notes how bright the next image is. Returns whether recent images are brighter or darker than judged ones."""

@@ -50,6 +50,10 @@ class Search:
         now = time.monotonic()
         return self.batches >= MIN_BATCHES and now - self.last < RECENT_S and now >= self.not_before
 
+    def go_on(self) -> None:
+        """Notes that a rival was settled."""
+        self._rest_s = REST_S
+
     def rest(self) -> None:
         """Lets the search go on later. It rests longer each time, because a camera may show no objects for hours."""
         self.batches, self.not_before = 0, time.monotonic() + self._rest_s

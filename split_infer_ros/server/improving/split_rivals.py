@@ -8,6 +8,7 @@ from typing import Protocol
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import AutoSplit
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.improving.measures import GoalMeasure
 from split_infer_ros.server.improving.rivals import Rival, Rivals, TakeImage
 from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
@@ -18,7 +19,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import FindProfile
 
-MAX_TRIES = 3  # a contest that others ended is repeated, but not for ever
+MAX_TRIES = 10  # a contest that others ended is repeated, but not for ever
 
 
 class BackgroundProfiles(Protocol):
@@ -35,6 +36,10 @@ class BackgroundProfiles(Protocol):
         Raises:
             ConfigurationError: the model cannot be measured.
         """
+        ...
+
+    def cost(self) -> str:
+        """Returns in words what measurements since the last call have taken; empty if there were none."""
         ...
 
     def interrupt(self) -> None:
@@ -114,6 +119,7 @@ class SplitRivals:
             find_profile = self._profiles.find(model, self._split.profiled_sizes(request), is_over)
             if is_over():
                 return False
+            self._found += filter(None, [self._profiles.cost()])
             self._left = self._split.replan(find_profile, request)
         except ConfigurationError as error:
             if not is_over():
@@ -159,3 +165,8 @@ def with_split_rivals(rivals: Rivals | None, split: AutoSplit, profiles: Backgro
 def name_of(choice: SplitChoice) -> str:
     """Returns the name of a choice, for the user."""
     return f"split point {choice.split_point} with batch size {choice.batch_size}"
+
+
+def improve_with(profiles: BackgroundProfiles | None, wanted: Improve) -> Improve:
+    """Returns when profiles are measured: before the start if nobody can measure them while frames flow."""
+    return Improve.BEFORE_START if profiles is None and wanted is Improve.BACKGROUND else wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import error_sentence
 from split_infer_ros.server.improving.agreement_check import AgreementCheck
 from split_infer_ros.server.improving.precision_watch import PrecisionWatch
 from split_infer_ros.server.plan_changer import PlanChanger
@@ -36,14 +36,14 @@ class Watches:
             served: the model, whose precision has just been changed.
             check: the check of that precision.
         """
+        check.reference.drop_partitions()  # its weights would stay in memory, although others serve
         watch = PrecisionWatch(served, check, self._undo)
         with self._guard:
-            before = self._watches.pop(served, None)
-            self._watches[served] = watch
-            if before is not None:
-                before.stop(wait_s=0.0)
-            if self._run:
-                watch.start()
+            before, self._watches[served], is_running = self._watches.get(served), watch, self._run
+        if before is not None:
+            before.stop(wait_s=0.0)
+        if is_running:  # without ``_guard``: whoever removes a model holds the lock that starting takes
+            watch.start()
 
     def remove(self, served: ServedModel) -> None:
         """Does not watch over a model any more. Does not wait for a comparison that is under way."""
@@ -55,10 +55,10 @@ class Watches:
     def start(self) -> None:
         """Begins to watch. May be called again after ``stop``."""
         with self._guard:
-            if not self._run:
-                self._run = True
-                for watch in self._watches.values():
-                    watch.start()
+            watches = [] if self._run else list(self._watches.values())
+            self._run = True
+        for watch in watches:
+            watch.start()
 
     def stop(self) -> None:
         """Ends all comparisons. The caller must not hold ``changing``, because a way back needs that lock."""
@@ -75,14 +75,19 @@ class Watches:
         with self._changing:
             if self._watches.get(served) is not watch or served.instance.model is not watch.check.other:
                 return True
+            if served.is_contested:  # its settings may be a rival's, which nobody has chosen yet
+                return False
             try:
                 plan = self._plan_changer.rival_plan(served, watch.check.reference)
-            except ConfigurationError as error:
-                self._say(served.key, f"{name} should run in fp32 again, but cannot: {error}")
+            except Exception as error:  # nobody would watch over the model any more
+                if not served.undone:
+                    served.undone = f"{precision} should be taken back, because {reason}, but cannot"
+                    self._say(served.key, f"{name} should run in fp32 again, but cannot: {error_sentence(error)}")
                 return False
             served.instance.model = watch.check.reference
             self._plan_changer.put_in_force(served, plan)
             served.undone = f"{precision} was taken back, because {reason}"
+        self.remove(served)
         self._plan_changer.build_stacks()
         self._say(served.key, f"{name} runs in fp32 again, not in {precision}: {reason}.")
         return True

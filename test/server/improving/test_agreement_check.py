@@ -45,7 +45,7 @@ class Computed:
 
 
 def judge(
-    monkeypatch: pytest.MonkeyPatch, alike: list[bool | None], min_agreement: float = 0.97
+    monkeypatch: pytest.MonkeyPatch, alike: list[bool | None], min_agreement: float = 0.95
 ) -> tuple[AgreementCheck, bool | None]:
     monkeypatch.setattr(agreement_check, "TwoPrecisions", Computed(alike))
     check = AgreementCheck(brightness(), brightness(), min_agreement)
@@ -55,7 +55,7 @@ def judge(
 def test_a_precision_that_sees_the_same_passes_after_64_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     check, agrees = judge(monkeypatch, [True] * LOOKS[0])
     assert agrees is check.has_passed is True
-    assert str(check) == "top-1 1.000, at least 1.000, over 64 frames"
+    assert str(check) == "top-1 1.000, at least 0.954, over 64 frames"
     assert not check.scenes.are_left_by_brightness(100.0)
 
 
@@ -97,7 +97,7 @@ def test_a_check_ends_early_without_images(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_both_models_compute_each_image() -> None:
     """The score of an image is its brightness; black images have no score to tell apart."""
-    check = AgreementCheck(brightness(), brightness().placed(brightness().device), 0.97)
+    check = AgreementCheck(brightness(), brightness().placed(brightness().device), 0.95)
     lights = repeat(Pixels(np.full((8, 8, 3), 200, np.uint8), BGR), LOOKS[0])
     assert check.run(lambda: next(lights, None), "output") is True
     assert check.agreement.value == 1.0

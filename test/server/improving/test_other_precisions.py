@@ -79,7 +79,7 @@ class Film:
     def __init__(self, start: Start, eyes: Eyes) -> None:
         self.eyes = eyes
         self.rival = brightness().placed(CPU, ExecutionConfig(convolutions=Convolutions.CONTIGUOUS))
-        self.rivals = Proposed(self.rival, min_agreement=0.9)
+        self.rivals = Proposed(self.rival, min_agreement=0.4)
         self.stages: Stages = start(rivals=self.rivals, drop_policy=DropPolicy.BLOCK)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run)

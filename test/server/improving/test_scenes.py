@@ -31,10 +31,10 @@ def test_a_single_flash_does_not_leave_the_range() -> None:
 
 def test_night_leaves_the_range_of_the_day_until_it_is_learnt() -> None:
     scenes = JudgedScenes()
-    scenes.learn(120.0, None)
+    scenes.learn(120.0, 0.8)
     assert not any(scenes.are_left_by_brightness(120.0) for _ in range(RECENT))
     assert any(scenes.are_left_by_brightness(15.0) for _ in range(RECENT))
-    scenes.learn(15.0, None)
+    scenes.learn(15.0, 0.8)
     assert not scenes.are_left_by_brightness(15.0)
 
 
@@ -45,7 +45,6 @@ def test_scores_leave_their_range_and_images_without_objects_say_nothing() -> No
     assert any(scenes.are_left_by_score(0.4) for _ in range(RECENT))
 
 
-def test_without_a_judged_score_none_is_unlike() -> None:
+def test_before_anything_was_judged_nothing_is_unlike() -> None:
     scenes = JudgedScenes()
-    scenes.learn(120.0, None)
-    assert not any(scenes.are_left_by_score(0.1) for _ in range(RECENT))
+    assert not any(scenes.are_left_by_score(0.1) or scenes.are_left_by_brightness(9.0) for _ in range(RECENT))

@@ -174,6 +174,33 @@ def test_a_change_of_settings_in_a_rivals_turn_holds(film: Film, endless: None, 
     assert rivals.verdicts == []
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
+def test_a_change_that_changes_nothing_leaves_a_rival_its_batch_size(
+    film: Film, endless: None, before: int, after: int
+) -> None:
+    stages = film(Proposed(rival(batch_size=after)), batch_size=before)
+    until(lambda: point(stages) == (BEFORE, after))
+    stages.backbone.configure(settings(batch_size=before))
+    count = len(stages.handles)
+    until(lambda: len(stages.handles) > count + 40)
+    assert point(stages) == (BEFORE, after)
+    sizes = [len(handle.origins) for handle in stages.handles[count + 10 :]]
+    assert max(sizes) == after
+    assert stages.errors == []
+    stages.backbone.stop(LONG_S)
+
+
+def test_the_choice_from_before_holds_if_the_user_names_it_after_the_contest(
+    film: Film, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(monkeypatch, (BEFORE, 1))
+    stages = film(Proposed(rival(split_point=OTHER)))
+    until(lambda: bool(stages.said))
+    assert point(stages) == (OTHER, 1)
+    stages.backbone.configure(settings(split_point=BEFORE))
+    assert point(stages) == (BEFORE, 1)
+
+
 def test_a_choice_that_the_user_names_in_its_turn_holds(film: Film, endless: None) -> None:
     stages = film(Proposed(rival(split_point=OTHER)))
     until(lambda: point(stages) == (OTHER, 1))
