@@ -72,20 +72,23 @@ class PrecisionWatch:
             self._thread.put((self._frames, batch.frames[0].pixels))
 
     def _judge(self, offered: tuple[int, Pixels]) -> None:
-        frame, image = offered
+        if not self._is_over and not self._reason:
+            self._reason = self._compared(*offered)
+        if not self._is_over and self._reason and self._undo(self, self._reason):
+            self._reason = ""
+
+    def _compared(self, frame: int, image: Pixels) -> str:
+        """Computes a frame in both precisions if that is due. Returns why the swap should be undone, if it should."""
         light = brightness(image)
-        if self._is_over or not (self._policy.wants(frame, light) or self._reason):
-            return
+        if not self._policy.wants(frame, light):
+            return ""
         try:
             split_point = self.served.plan.split_point.name
             if self._computed is None or self._computed.split_point != split_point:
                 self._computed = TwoPrecisions(self.check.reference, self.check.other, split_point)
-            score = self._computed.add_to(self._policy.agreement, image)
-            reason = self._policy.note(light, score) or self._reason
+            return self._policy.note(light, self._computed.add_to(self._policy.agreement, image))
         except Exception as error:  # nobody would watch over the precision any more
-            reason = f"it cannot be compared with fp32 any more ({error_sentence(error).rstrip('.')})"
-        if reason:
-            self._reason = "" if self._undo(self, reason) else reason
+            return f"it cannot be compared with fp32 any more ({error_sentence(error).rstrip('.')})"
 
 
 def _set_up() -> None:

@@ -44,6 +44,10 @@ class Watches:
             before.stop(wait_s=0.0)
         if is_running:  # without ``_guard``: whoever removes a model holds the lock that starting takes
             watch.start()
+        with self._guard:
+            is_wanted = self._run and self._watches.get(served) is watch
+        if not is_wanted:
+            watch.stop(wait_s=0.0)
 
     def remove(self, served: ServedModel) -> None:
         """Does not watch over a model any more. Does not wait for a comparison that is under way."""
