@@ -14,11 +14,11 @@ from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.scheduler import Rules
 from split_infer_ros.server.served_model import ServedModel
+from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.stacks_in_use import StacksInUse
 
 if TYPE_CHECKING:
-    from split_infer_ros.server.settings import StageSettings
-from split_infer_ros.split.stacked_model import StackedModel
+    from split_infer_ros.split.stacked_model import StackedModel
 
 
 class ServedModels:

@@ -25,6 +25,7 @@ from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.execution.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.server.executor import Executor
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.model_splits import ModelSplits
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.result_router import ResultRouter
@@ -101,7 +102,7 @@ class Bench:
             self.models[name] = ServedModel(
                 key=name,
                 opened=opened,
-                split=ModelSplits(threading.RLock(), lambda key, line: None).open(name, opened),
+                split=ModelSplits(threading.RLock(), lambda key, line: None).open(name, opened, Improve.NEVER),
                 settings=settings,
                 limits=Limits(),
                 changed=self.changed,

@@ -18,7 +18,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.server import server
 from split_infer_ros.server.costs.cost_table import CostTable
-from split_infer_ros.server.improving import improver
+from split_infer_ros.server.improving import improver, search
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
@@ -152,7 +152,7 @@ def test_stack_goes_with_the_first_of_its_models(running: Running) -> None:
 
 @pytest.mark.parametrize("running", [0.012], indirect=True)
 def test_models_of_a_stack_keep_their_engine(running: WithRivals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(improver, "MIN_BATCHES", 2)
+    monkeypatch.setattr(search, "MIN_BATCHES", 2)
     monkeypatch.setattr(improver, "RETRY_S", 0.001)
     for value in range(8, 208, 8):
         send_together(running, value)
