@@ -15,7 +15,8 @@ from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess,
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config
-from split_infer_ros.server.improving.turns import CLEARLY_SLOWER
+from split_infer_ros.server.improving.rivals import Rival
+from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import num_cores
@@ -89,7 +90,9 @@ class BackgroundTrials:
     def compare(
         self, configs: Mapping[str, Config], model: SplitModel, split_point: str, is_over: Callable[[], bool]
     ) -> list[Record]:
-        """Times configurations of the network in turns. Returns a record for each one that was tried.
+        """Times configurations of the network in turns with the one of the model that serves. Its record comes first.
+
+        Returns a record for each configuration that was tried.
 
         Args:
             configs: the configurations, by name.
@@ -104,21 +107,12 @@ class BackgroundTrials:
         def now() -> float:
             return math.inf if is_over() else time.monotonic()
 
+        precision, engine = model.precision, model.execution_config.engine_text
+        space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=(engine,))
         task, key = network_task(model, self.batch_size), Key.here(str(model.device))
         about = {"batch_size": self.batch_size, SPLIT_POINT: split_point}
         contest = EngineContest(self._opened(), key, task, about, model_features(model), now)
-        return contest.records(configs, time.monotonic() + MAX_TRIAL_S)
-
-    def compare_with_present(
-        self, configs: Mapping[str, Config], model: SplitModel, split_point: str, is_over: Callable[[], bool]
-    ) -> list[Record]:
-        """Times configurations in turns with the one of the model that serves. Its record comes first.
-
-        The arguments and errors are those of ``compare``.
-        """
-        precision, engine = model.precision, model.execution_config.engine_text
-        space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=(engine,))
-        return self.compare({PRESENT: space.default, **configs}, model, split_point, is_over)
+        return contest.records({PRESENT: space.default, **configs}, time.monotonic() + MAX_TRIAL_S)
 
     def run(self, stage: str, about: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> TrialOutcome:
         """Runs one trial; see ``Trials.run``.
@@ -174,6 +168,27 @@ class TrialRivals:
 
     def _note_cost(self) -> None:
         self._found += filter(None, [self._trials.cost()])
+
+
+class PendingRivals(TrialRivals):
+    """The base class of rivals of which each is proposed until it is settled or refused."""
+
+    def __init__(self, trials: BackgroundTrials) -> None:
+        super().__init__(trials)
+        self._pending: Rival | None = None  # what was proposed, and is not settled
+
+    def settle(self, verdict: Verdict) -> None:
+        """Records what turns on live frames have shown about the latest rival."""
+        self._pass_on(f"is {verdict} on live frames")
+
+    def refuse(self, reason: str) -> None:
+        """Notes that the latest rival cannot serve."""
+        self._pass_on(f"is not used ({reason.rstrip('.')})")
+
+    def _pass_on(self, found: str) -> None:
+        assert self._pending is not None
+        self._found.append(f"{self._pending.name} {found}")
+        self._pending = None
 
 
 def is_clearly_slower(record: Record, present: Record) -> bool:

@@ -63,8 +63,7 @@ class EngineRivals(TrialRivals):
             if is_over() or not self._trials.may_go_on:
                 break
             config: Config = {**space.default, "engine": name}
-            configs = {present: {**space.default, "engine": present}, name: config}
-            records = self._trials.compare(configs, model, split_point, is_over)
+            records = self._trials.compare({name: config}, model, split_point, is_over)
             if is_over():
                 break
             rival = self._judged(name, records)

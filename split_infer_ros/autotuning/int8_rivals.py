@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from split_infer_ros.autotuning.background_trials import BackgroundTrials, TrialRivals, is_clearly_slower
+from split_infer_ros.autotuning.background_trials import BackgroundTrials, PendingRivals, is_clearly_slower
 from split_infer_ros.autotuning.engine_choice import describe_comparison
 from split_infer_ros.autotuning.handed_arrays import handed, taken
 from split_infer_ros.autotuning.live_quantisation import GRAPH, IMAGES, SCOPE, SCOPES
@@ -35,7 +35,7 @@ NUM_IMAGES = 48  # for the calibration; NNCF's scales hardly change with more
 MAX_IMAGE_BYTES = 64 * 10**6  # of the resized images, which are kept in memory until the model is quantised
 
 
-class Int8Rivals(TrialRivals):
+class Int8Rivals(PendingRivals):
     """Proposes a model in int8. It is a ``Rivals``.
 
     A model that was quantised before is proposed as it is. Otherwise, the trial process quantises the model with images
@@ -51,8 +51,7 @@ class Int8Rivals(TrialRivals):
         super().__init__(trials)
         self._min_agreement = min_agreement or Precision.INT8.min_agreement
         self._scope, self._num_scopes = 0, 1  # of the next proposal, and how many are useful
-        self._pending: Rival | None = None  # what was proposed, and is not settled
-        self._made: tuple[Network, bytes] | None = None  # its source and its graph, if it was made here
+        self._made: tuple[Network, onnx.ModelProto] | None = None  # its source and its graph, if it was made here
 
     def next(
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
@@ -70,22 +69,18 @@ class Int8Rivals(TrialRivals):
 
     def settle(self, verdict: Verdict) -> None:
         """Records what turns on live frames have shown about the latest model in int8. Keeps it if it has won."""
-        assert self._pending is not None
-        self._found.append(f"{self._pending.name} is {verdict} on live frames")
+        super().settle(verdict)
         if verdict.rival_wins and self._made is not None:
-            source, graph = self._made
             try:
-                keep_quantised(source, _parsed(graph))
+                keep_quantised(*self._made)
             except ConfigurationError as error:
                 self._found.append(str(error).rstrip("."))
-        self._scope = self._num_scopes  # with fewer layers in int8, it would be slower
-        self._pending = self._made = None
+        self._scope, self._made = self._num_scopes, None  # with fewer layers in int8, it would be slower
 
     def refuse(self, reason: str) -> None:
         """Notes that the latest model in int8 cannot serve."""
-        assert self._pending is not None
-        self._found.append(f"{self._pending.name} is not used ({reason.rstrip('.')})")
-        self._pending = self._made = None
+        super().refuse(reason)
+        self._made = None
 
     def _proposed(
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
@@ -114,12 +109,12 @@ class Int8Rivals(TrialRivals):
             if outcome.error is not None:
                 raise ConfigurationError(outcome.error)
             scope, num_scopes = self._scope, outcome.facts[SCOPES]
-            graph = taken(outcome.facts[GRAPH]).tobytes()
+            graph = _parsed(taken(outcome.facts[GRAPH]).tobytes())
             self._made = model.network, graph
-            network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", _parsed(graph)))
+            network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", graph))
             rival = self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, CONFIG))
         space = network_space(num_cores(), (Precision.INT8,), "cpu", compilers=False, engines=(Engine.OPENVINO.value,))
-        records = self._trials.compare_with_present({rival.name: space.default}, model, split_point, is_over)
+        records = self._trials.compare({rival.name: space.default}, model, split_point, is_over)
         if is_over():
             return None
         if len(records) < 2 or is_clearly_slower(records[1], records[0]):

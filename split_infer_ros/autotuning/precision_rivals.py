@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from split_infer_ros.autotuning.background_trials import BackgroundTrials, TrialRivals, is_clearly_slower
+from split_infer_ros.autotuning.background_trials import BackgroundTrials, PendingRivals, is_clearly_slower
 from split_infer_ros.autotuning.engine_choice import describe_comparison
 from split_infer_ros.autotuning.spaces import network_space
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -21,7 +21,7 @@ from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.telemetry.machine import num_cores
 
 
-class PrecisionRivals(TrialRivals):
+class PrecisionRivals(PendingRivals):
     """Proposes 16-bit precisions, the fastest one first. It is a ``Rivals``.
 
     One that is clearly slower in a trial is not proposed.
@@ -48,7 +48,6 @@ class PrecisionRivals(TrialRivals):
         self._engines = engines
         self._min_agreement = min_agreement
         self._left: list[ExecutionConfig] | None = None  # the fastest first; None before they were timed
-        self._pending: Rival | None = None  # what was proposed, and is not settled
 
     def next(
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
@@ -64,17 +63,9 @@ class PrecisionRivals(TrialRivals):
 
     def settle(self, verdict: Verdict) -> None:
         """Records what turns on live frames have shown about the latest precision."""
-        assert self._pending is not None
-        self._found.append(f"{self._pending.name} is {verdict} on live frames")
+        super().settle(verdict)
         if verdict.rival_wins:
             self._left = []  # the others were slower in the trial
-        self._pending = None
-
-    def refuse(self, reason: str) -> None:
-        """Notes that the latest precision cannot serve."""
-        assert self._pending is not None
-        self._found.append(f"{self._pending.name} is not used ({reason.rstrip('.')})")
-        self._pending = None
 
     def _timed(self, model: SplitModel, split_point: str, is_over: Callable[[], bool]) -> list[ExecutionConfig] | None:
         """Returns what is not clearly slower than the present configuration, the fastest first; None if it is over."""
@@ -85,7 +76,7 @@ class PrecisionRivals(TrialRivals):
             configs |= {_name(name, precision): {**space.default, "engine": name} for name in engines}
         if not configs or not self._trials.may_go_on:
             return []
-        records = self._trials.compare_with_present(configs, model, split_point, is_over)
+        records = self._trials.compare(configs, model, split_point, is_over)
         if is_over():
             return None
         present, *tried = records

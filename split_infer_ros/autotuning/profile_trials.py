@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.autotuning.background_trials import BackgroundTrials
+from split_infer_ros.autotuning.spaces import PROFILE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
@@ -14,7 +15,6 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import FindProfile, Profile
 from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
 
-PROFILE = "profile"  # the stage of these trials
 SAMPLES = "samples"  # the fact that holds what a trial measured
 
 # A whole pipeline beside one that serves tells little: which of its runs are disturbed is chance. So only one runs, for

@@ -22,7 +22,7 @@ SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner's trials: all segments 
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # times of the segment, and of converting its inputs
 LAYOUTS = "layouts"  # the memory formats of the segments' results
 RIVAL, RIVALS, TURNS = "rival", "rivals", "turns"  # trials of one engine and of all in turns; their times
-QUANTISE = "quantise"  # the trial that makes a model in int8
+PROFILE, QUANTISE = "profile", "quantise"  # the trials that measure split points, and make a model in int8
 SPLIT_POINT = "split_point"
 UNIFORM = "uniform"  # the best configuration without segments; a chain takes turns with it
 BATCH_SIZES = (1, 2, 4, 8, 16)

@@ -16,10 +16,12 @@ import numpy as np
 from split_infer_ros.autotuning.lane_run import WARM_UP, LaneRun
 from split_infer_ros.autotuning.live_quantisation import LiveQuantisation
 from split_infer_ros.autotuning.pipeline_run import time_pipeline
+from split_infer_ros.autotuning.profile_trials import measure_profile
 from split_infer_ros.autotuning.result_check import ResultCheck
 from split_infer_ros.autotuning.spaces import (
     CHAIN,
     NETWORK,
+    PROFILE,
     QUANTISE,
     RIVAL,
     RIVALS,
@@ -77,8 +79,8 @@ class Trials:
         """Times a configuration.
 
         Args:
-            stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival``, ``rivals`` or
-                ``quantise``; for the last one, see ``LiveQuantisation.run``.
+            stage: ``network``, ``pipeline``, ``segments`` of a network, ``chain``, ``rival``, ``rivals``, ``profile``
+                or ``quantise``. For the last two, see ``measure_profile`` and ``LiveQuantisation.run``.
             config: a configuration of that stage's space. For a rival it is a configuration of the network, for a chain
                 one with ``segments``. For rivals it is empty.
             about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
@@ -105,7 +107,8 @@ class Trials:
         """
         end = time.monotonic() + seconds
         trials = {SEGMENTS: self._segments, NETWORK: self._network, CHAIN: self._chain, RIVAL: self._rival}
-        trials |= {RIVALS: self._take_turns, QUANTISE: lambda config, about, end: self._quantisation.run(about)}
+        trials |= {RIVALS: self._take_turns, PROFILE: self._profile}
+        trials[QUANTISE] = lambda config, about, end: self._quantisation.run(about)
         with ThreadPoolExecutor(1) as executor:  # when its thread ends, torch's helper threads end too
             return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
@@ -218,6 +221,10 @@ class Trials:
                 break
         found = self._check.difference(model, batch_size, lambda images: _on_host(compute(_images_for(model, images))))
         return LaneRun(run, num_lanes, set_up), found
+
+    def _profile(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        use_threads(1)  # like every thread that starts a pipeline
+        return measure_profile(self.model(ExecutionConfig.from_json(config)), about["batch_size"])
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         return time_pipeline(self.model(ExecutionConfig.from_json(about["form"])), config, end)

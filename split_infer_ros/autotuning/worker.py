@@ -17,9 +17,7 @@ from split_infer_ros.runtime.child_loop import describe_error, serve
 
 def _prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Loads the model, which the argument describes as JSON, and returns what runs a trial of it."""
-    from split_infer_ros.autotuning.profile_trials import PROFILE, measure_profile
     from split_infer_ros.autotuning.trials import Trials
-    from split_infer_ros.engines.execution_config import ExecutionConfig
     from split_infer_ros.runtime.process import prepare_process
     from split_infer_ros.split.model_spec import ModelSpec
     from split_infer_ros.vision_ops.schedules import limit_search
@@ -31,9 +29,6 @@ def _prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, A
     def run(request: dict[str, Any]) -> dict[str, Any]:
         faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # needed if the parent is gone
         try:
-            if request["stage"] == PROFILE:
-                model = trials.model(ExecutionConfig.from_json(request["config"]))
-                return measure_profile(model, request["about"]["batch_size"])
             return trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
         except Exception as error:  # a configuration that fails must not end the others
             return {"error": describe_error(error)}

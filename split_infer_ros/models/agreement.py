@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -113,21 +113,15 @@ def right_classes(found: Sequence[Detections], truth: Sequence[Truth]) -> list[b
 
 def _exact_bounds(right: int, count: int, error: float) -> tuple[float, float]:
     """Returns the one-sided bounds of a share, after ``right`` of ``count`` were right."""
-    low = _bisected(lambda share: _at_least(right, count, share) > error) if right else 0.0
-    high = _bisected(lambda share: _at_least(count - right, count, 1 - share) < error) if right < count else 1.0
-    return low, high
+    return _lowest_share(right, count, error), 1 - _lowest_share(count - right, count, error)
 
 
-def _at_least(hits: int, count: int, share: float) -> float:
-    """Returns the probability of at least so many hits out of ``count``, each with the probability ``share``."""
-    ways = ((math.comb(count, number), number) for number in range(hits, count + 1))
-    return math.fsum(way * share**number * (1 - share) ** (count - number) for way, number in ways)
-
-
-def _bisected(is_above: Callable[[float], bool]) -> float:
-    """Returns the share, 0..1, from which on a condition holds."""
+def _lowest_share(hits: int, count: int, error: float) -> float:
+    """Returns the share with which at least so many hits out of ``count`` have the probability ``error``."""
     low, high = 0.0, 1.0
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_above(middle) else (middle, high)
-    return high
+    for _ in range(STEPS if hits else 0):
+        share = (low + high) / 2
+        ways = ((math.comb(count, number), number) for number in range(hits, count + 1))
+        is_probable = math.fsum(way * share**number * (1 - share) ** (count - number) for way, number in ways) > error
+        low, high = (low, share) if is_probable else (share, high)
+    return low

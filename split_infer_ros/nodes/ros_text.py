@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +23,8 @@ _LOGGERS = {__file__, rcutils_logger.__file__}
 class TextLogger(RcutilsLogger):
     """A node's logger that logs any text. rclpy's own logger raises a TypeError at surrogates.
 
-    It also throttles by itself, each line of code that logs. rclpy reads the caller's source file at each call, even if
-    it then logs nothing. That takes a millisecond, and a node may drop hundreds of images per second.
+    It also throttles each line of code that logs by itself. At each call, rclpy would read the caller's source file,
+    even if it then logs nothing. That takes a millisecond, and a node may drop hundreds of images per second.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -33,7 +34,7 @@ class TextLogger(RcutilsLogger):
     def log(self, message: str, *arguments: Any, throttle_duration_sec: float | None = None, **filters: Any) -> bool:
         if throttle_duration_sec is not None:
             line, now = _calling_line(), time.monotonic()
-            if now - self._logged.get(line, -float("inf")) < throttle_duration_sec:
+            if now - self._logged.get(line, -math.inf) < throttle_duration_sec:
                 return False
             self._logged[line] = now
         return super().log(repair_text(str(message)), *arguments, **filters)

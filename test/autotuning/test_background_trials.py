@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from trial_runners import StandInRunner
 
 from split_infer_ros.autotuning import background_trials
 from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
@@ -15,15 +16,16 @@ from split_infer_ros.split.model_spec import ModelSpec
 SPEC = ModelSpec("shapes", device="cpu")
 
 
-class Trials:
-    """Runs trials that take a second of processor time each. It is a ``BackgroundRunner``."""
+class Trials(StandInRunner):
+    """Runs trials that take a second of processor time each.
+
+    Attributes:
+        interrupted, closed: how often it was told so.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.processor_s = 0.0
+        super().__init__(spec)
         self.interrupted = self.closed = 0
-
-    def start(self) -> None:
-        pass
 
     def interrupt(self) -> None:
         self.interrupted += 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trial_runners import StandInRunner
 
 from split_infer_ros.autotuning import engine_rivals
 from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
@@ -29,39 +30,23 @@ ENGINES = ("onnxruntime", "openvino")
 CRASH = TrialOutcome((), "It crashed: its process ended with SIGSEGV.", is_process_gone=True)
 
 
-class Trials:
-    """Runs trials that take a given time for each engine. It is a ``BackgroundRunner``.
+class Trials(StandInRunner):
+    """Runs trials that take a given time for each engine.
 
     Attributes:
         asked: the engines that were tried.
-        processor_s: what trials have cost.
-        is_running: whether the process was not ended yet.
     """
 
     def __init__(self, costs: Mapping[str, float | str | TrialOutcome]) -> None:
+        super().__init__(SPEC)
         self.costs = costs
         self.asked: list[str] = []
-        self.processor_s = 0.0
-        self.is_running = False
-
-    def open(self, spec: ModelSpec) -> Trials:
-        assert spec == SPEC
-        self.is_running = True
-        return self
-
-    def start(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        self.is_running = False
-
-    def close(self) -> None:
-        self.is_running = False
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         assert about["batch_size"] == 1
         if stage == RIVALS:
-            return TrialOutcome((), None, {TURNS: {name: [self.costs[name]] * 3 for name in about[RIVALS]}})
+            turns = {name: [self.costs[each["engine"]]] * 3 for name, each in about[RIVALS].items()}
+            return TrialOutcome((), None, {TURNS: turns})
         assert stage == RIVAL
         self.asked.append(config["engine"])
         cost = self.costs[config["engine"]]
@@ -147,9 +132,7 @@ def test_an_engine_that_was_measured_for_another_model_of_the_network_needs_no_t
 
 
 def test_an_engine_that_was_taken_back_is_not_taken_at_the_next_start(model: SplitModel, database: Database) -> None:
-    rivals = EngineRivals(
-        BackgroundTrials(SPEC, open_runner=Trials({"onnxruntime": 1.0, "openvino": 0.9}).open), database
-    )
+    rivals = opened(Trials({"onnxruntime": 1.0, "openvino": 0.9}), database)
     assert proposed(rivals, model) is not None
     rivals.settle(Verdict(1.04, 0.98, 1.1))
     assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
@@ -179,9 +162,7 @@ def test_closed_trials_count_and_may_begin_again(model: SplitModel, database: Da
 def test_an_engine_that_cannot_win_is_not_proposed(
     model: SplitModel, database: Database, cost: float | str | TrialOutcome, words: str
 ) -> None:
-    rivals = EngineRivals(
-        BackgroundTrials(SPEC, open_runner=Trials({"onnxruntime": 1.0, "openvino": cost}).open), database
-    )
+    rivals = opened(Trials({"onnxruntime": 1.0, "openvino": cost}), database)
     assert proposed(rivals, model) is None
     assert rivals.summary == f"{words}; 0 s of processor time"
     assert costs_of(database).keys() == {"onnxruntime", "openvino"}

@@ -14,6 +14,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("onnx")
 
 from onnx_files import network, ultralytics
+from trial_runners import StandInRunner
 
 from split_infer_ros.autotuning import int8_rivals
 from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
@@ -34,8 +35,8 @@ SCOPES = ("all layers", "all layers but the last ones")
 WON, LOST = Verdict(1.5, 1.4, 1.6), Verdict(0.9, 0.8, 1.0)
 
 
-class Trials:
-    """Runs trials. The graph "in int8" is the one in float32. It is a ``BackgroundRunner``.
+class Trials(StandInRunner):
+    """Runs trials. The graph "in int8" is the one in float32.
 
     Attributes:
         images: the images of each calibration.
@@ -45,21 +46,15 @@ class Trials:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.images: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
         self.scopes: list[int] = []
         self.error: str | None = None
         self.slower = 0.5
-        self.processor_s = 0.0
         self._descriptors: list[int] = []
 
-    def start(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        pass
-
     def close(self) -> None:
+        super().close()
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -120,7 +115,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(trials: Trials) -> Int8Rivals:
-    return Int8Rivals(BackgroundTrials(trials.spec, open_runner=lambda spec: trials))
+    return Int8Rivals(BackgroundTrials(trials.spec, open_runner=trials.open))
 
 
 def proposed(rivals: Int8Rivals, trials: Trials, camera: Camera | None = None) -> Rival | None:
@@ -157,6 +152,7 @@ def test_a_winner_is_kept_and_needs_no_calibration_later(trials: Trials) -> None
     rivals.settle(WON)
     assert is_kept(trials)
     assert proposed(rivals, trials) is None
+    rivals.close()
     later = proposed(opened(trials), trials)
     assert later is not None
     assert (later.name, later.model.precision) == ("int8", Precision.INT8)

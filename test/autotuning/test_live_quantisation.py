@@ -38,7 +38,7 @@ def test_a_model_is_quantised_and_timed_in_the_trial_process(tmp_path: Path) -> 
         graph = onnx.ModelProto.FromString(taken(outcome.facts["graph"]).tobytes())
         assert any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
         space = network_space(1, (Precision.INT8,), "cpu", compilers=False, engines=("openvino",))
-        records = trials.compare_with_present({"int8": space.default}, load_model(spec), "output", lambda: False)
+        records = trials.compare({"int8": space.default}, load_model(spec), "output", lambda: False)
         assert [(record.config["precision"], record.error) for record in records] == [("fp32", None), ("int8", None)]
         assert all(record.median_s > 0 for record in records)
         with handed(images[:0]) as description:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trial_runners import StandInRunner
 
 from split_infer_ros.autotuning import precision_rivals, precisions_to_try
 from split_infer_ros.autotuning.background_trials import PRESENT, BackgroundTrials
@@ -30,23 +31,12 @@ IN_16_BITS = (Precision.FP16, Precision.BF16)
 WON, LOST = Verdict(1.5, 1.4, 1.6), Verdict(0.9, 0.8, 1.0)
 
 
-class Trials:
-    """Runs trials that take a given time in each precision. It is a ``BackgroundRunner``."""
-
-    processor_s = 0.0
+class Trials(StandInRunner):
+    """Runs trials that take a given time in each precision."""
 
     def __init__(self, **costs: float | str) -> None:
+        super().__init__(SPEC)
         self.costs = costs
-        self.is_over = False
-
-    def start(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        self.is_over = True
-
-    def close(self) -> None:
-        pass
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         if stage == RIVALS:
@@ -69,7 +59,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def opened(trials: Trials, database: Database, min_agreement: float = 0.0) -> PrecisionRivals:
-    background = BackgroundTrials(SPEC, open_runner=lambda spec: trials)
+    background = BackgroundTrials(SPEC, open_runner=trials.open)
     return PrecisionRivals(background, database, IN_16_BITS, min_agreement=min_agreement)
 
 
@@ -144,8 +134,8 @@ def test_the_user_says_how_much_detections_must_agree(database: Database) -> Non
 
 
 def test_the_present_configuration_takes_turns_too(database: Database) -> None:
-    trials = BackgroundTrials(SPEC, open_runner=lambda spec: Trials(fp32=2.0))
-    records = trials.compare_with_present({}, load_model(SPEC), "output", lambda: False)
+    trials = BackgroundTrials(SPEC, open_runner=Trials(fp32=2.0).open)
+    records = trials.compare({}, load_model(SPEC), "output", lambda: False)
     assert [record.config["engine"] for record in records] == ["torch"]
     assert PRESENT == "present"
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trial_runners import StandInRunner
 
 from split_infer_ros.autotuning.background_trials import BackgroundTrials
-from split_infer_ros.autotuning.profile_trials import PROFILE, ProfileTrials, measure_profile, samples_of
+from split_infer_ros.autotuning.profile_trials import ProfileTrials, measure_profile, samples_of
+from split_infer_ros.autotuning.spaces import PROFILE
 from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
@@ -25,37 +27,19 @@ MINIMAL = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1,
 CRASH = TrialOutcome((), "It crashed: its process ended with SIGSEGV.", is_process_gone=True)
 
 
-class Trials:
-    """Measures in this process. It is a ``BackgroundRunner``.
+class Trials(StandInRunner):
+    """Measures in this process.
 
     Attributes:
         asked: the batch sizes that were measured.
         fails_from: from this batch size on, trials crash.
-        is_running: whether the process was opened and not ended.
     """
 
-    processor_s = 0.0
-
     def __init__(self, model: SplitModel, fails_from: int = 1000) -> None:
+        super().__init__(SPEC)
         self.asked: list[int] = []
         self.fails_from = fails_from
-        self.is_running = False
         self._model = model
-
-    def open(self, spec: ModelSpec) -> Trials:
-        assert spec == SPEC
-        assert not self.is_running
-        self.is_running = True
-        return self
-
-    def start(self) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        self.is_running = False
-
-    def close(self) -> None:
-        self.is_running = False
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         assert stage == PROFILE

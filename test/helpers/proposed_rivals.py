@@ -77,6 +77,12 @@ class Camera:
         self._ends.set()
         self._thread.join(LONG_S)
 
+    def finish(self) -> None:
+        """Sends no further frame. Checks that each frame has its own result."""
+        self.close()
+        self._stages.settle()
+        self._stages.check_results()
+
     def _run(self) -> None:
         value = 0
         while not self._ends.is_set():

@@ -173,14 +173,6 @@ def test_no_frame_waits_for_others_if_the_batch_size_is_open(harness: Harness, s
     assert harness.split.begin(named, THROUGHPUT).batch_timeout_s == 0.05
 
 
-def test_a_contest_shows_no_drift(harness: Harness) -> None:
-    first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
-    harness.split.start()
-    harness.run(first, 20, head_slower=4, is_contested=True)
-    settle(harness)
-    assert harness.applied == []
-
-
 def test_the_split_point_stays_where_turns_put_it_until_the_stages_drift(harness: Harness) -> None:
     requested = replace(OPEN, batch_size=4)
     harness.split.begin(requested, THROUGHPUT)
@@ -292,11 +284,13 @@ def test_smaller_batches_move_it_if_their_size_is_profiled(fill: int) -> None:
     assert harness.applied == [replace(first, split_point="late")]
 
 
-@pytest.mark.parametrize("fusion", [FusionKind.FUSED, FusionKind.STACKED])
-def test_batches_computed_with_others_are_ignored(harness: Harness, fusion: FusionKind) -> None:
+@pytest.mark.parametrize(
+    "told", [{"fusion": FusionKind.FUSED}, {"fusion": FusionKind.STACKED}, {"is_contested": True}], ids=str
+)
+def test_batches_computed_with_others_or_in_a_contest_show_no_drift(harness: Harness, told: dict[str, Any]) -> None:
     first = harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     harness.split.start()
-    harness.run(first, 20, head_slower=4, fusion=fusion)
+    harness.run(first, 20, head_slower=4, **told)
     settle(harness)
     assert harness.applied == []
 

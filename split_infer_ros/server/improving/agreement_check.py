@@ -53,14 +53,13 @@ class AgreementCheck:
             image = take_image()
             if image is None:
                 return None
-            before = len(self.agreement)
             score = computed.add_to(self.agreement, image)
-            if score is not None:
-                self.scenes.learn(brightness(image), score)
-            if len(self.agreement) > before:
-                verdict = self._verdict()
-                if verdict is not None:
-                    return verdict
+            if score is None:
+                continue
+            self.scenes.learn(brightness(image), score)
+            verdict = self._verdict() if len(self.agreement) in LOOKS else None
+            if verdict is not None:
+                return verdict
         return None
 
     def __str__(self) -> str:
@@ -70,7 +69,8 @@ class AgreementCheck:
         return f"{self.agreement.measure} {value:.3f}, at least {bounds[0]:.3f}, over {len(self.agreement)} frames"
 
     def _verdict(self) -> bool | None:
-        value, bounds = self.agreement.value, self.agreement.bounds() if len(self.agreement) in LOOKS else None
+        """Returns whether the detections agree; None if more frames are needed. Comparing all frames takes a while."""
+        value, bounds = self.agreement.value, self.agreement.bounds()
         if value is None or bounds is None:
             return None
         if bounds[0] >= self.min_agreement:

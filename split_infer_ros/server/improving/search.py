@@ -18,7 +18,7 @@ REST_S, MAX_REST_S = 1.0, 300.0  # how long a search rests that had to end early
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """The search for a faster engine of one model.
+    """The search for a faster way to run one model.
 
     Attributes:
         rivals: proposes ways to run it.

@@ -28,11 +28,11 @@ class TwoPrecisions:
         split_point: where the model is split.
 
     Attributes:
-        other, split_point: the arguments.
+        split_point: the argument.
     """
 
     def __init__(self, reference: SplitModel, other: SplitModel, split_point: str) -> None:
-        self.other, self.split_point = other, split_point
+        self.split_point = split_point
         self._entry = reference.entry
         self._models = _apart(reference), _apart(other)
         self._heads = HeadPartitions.open(

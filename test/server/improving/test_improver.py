@@ -51,18 +51,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def film(start: Start) -> Iterator[Film]:
     """Starts both stages with rivals and a camera. After the test, checks that each frame has its own result."""
-    films: list[tuple[Stages, Camera]] = []
+    cameras: list[Camera] = []
 
     def make(rivals: Proposed) -> Stages:
         stages = start(rivals=rivals, drop_policy=DropPolicy.BLOCK)
-        films.append((stages, Camera(stages)))
+        cameras.append(Camera(stages))
         return stages
 
     yield make
-    for stages, camera in films:
-        camera.close()
-        stages.settle()
-        stages.check_results()
+    for camera in cameras:
+        camera.finish()
 
 
 def take(monkeypatch: pytest.MonkeyPatch, incumbent_s: float, rival_s: float) -> None:

@@ -94,9 +94,7 @@ def film(start: Start, pools: list[SlotPool]) -> Iterator[Film]:
 
     yield make
     for stages, camera in films:
-        camera.close()
-        stages.settle()
-        stages.check_results()
+        camera.finish()
         stages.backbone.instance.collect(time.monotonic())
         assert pools == [stages.backbone.plan.pool]
 

@@ -258,10 +258,8 @@ def auto(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AutoStages]]
 
     yield make
     for stages, camera in running:
-        camera.close()
-        stages.settle()
+        camera.finish()
         stages.close()
-        stages.check_results()
 
 
 def slow_unless(monkeypatch: pytest.MonkeyPatch, fast: str) -> None:
