@@ -123,9 +123,18 @@ PIECES: Mapping[int, Piece] = {
         ),
     ),
     5: Piece(
-        "tests of placement, costs, co-runs, tuning and convolutions",
+        "tests of placement, costs, co-runs, tuning, convolutions and precisions",
         240.0,
-        Tests({"operator_placement": 60, "memory_cost": 70, "co_runs": 80, "tuning": 100, "convolution": 150}),
+        Tests(
+            {
+                "operator_placement": 60,
+                "memory_cost": 70,
+                "co_runs": 80,
+                "tuning": 100,
+                "convolution": 150,
+                "precision": 60,
+            }
+        ),
     ),
     6: Piece(
         "benchmarks of tuning, co-runs and streamed weights",
