@@ -14,6 +14,7 @@ TITLES = {
     "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
     "start": "From a start to the first detection, against usual nodes",
     "improve": "A search for a faster engine while frames flow",
+    "split_points": "Split point auto against each fixed split point and batch size",
     "engines": "Engine auto against each engine alone",
     "precisions": "A trained detector in int8 and bf16 against itself in fp32",
     "transports": "From backbone to head: the three transports",

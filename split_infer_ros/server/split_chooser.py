@@ -10,6 +10,7 @@ from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Goal, SplitChoice, plan, predict, shortlist
 from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile
+from split_infer_ros.split.split_points import OUTPUT
 
 AUTO = "auto"
 DEFAULT = "default"
@@ -132,7 +133,8 @@ class SplitChooser:
 
         Returns:
             What moves the split point by this profile, and the choices that turns on live frames should compare. These
-            are the ``shortlist`` and the default split point, which needs no prediction.
+            are the ``shortlist``, the default split point and the whole model in the backbone. The last two need no
+            prediction.
 
         Raises:
             ConfigurationError: there is no profile.
@@ -140,10 +142,9 @@ class SplitChooser:
         self._find_profile = find_profile
         profile, goal = self._profile(request, may_measure=False), request[2]
         choices = shortlist(profile, goal.objective, goal.latency_bound_s, self._sizes(request))
-        default = profile.point(self._default, request[1] or 1)
-        if default is not None:
-            choices = list(dict.fromkeys([*choices, predict(profile, default, goal.latency_bound_s)]))
-        return self._controller(profile, request), choices
+        plain = [profile.point(name, request[1] or 1) for name in (self._default, OUTPUT)]
+        choices += [predict(profile, point, goal.latency_bound_s) for point in plain if point is not None]
+        return self._controller(profile, request), list(dict.fromkeys(choices))
 
     def _sizes(self, request: Request) -> Sequence[int]:
         """Returns the batch sizes to choose among."""

@@ -191,6 +191,15 @@ def test_the_split_point_stays_where_turns_put_it_until_the_stages_drift(harness
     assert harness.applied[1:] == [replace(won, pool_slots=9)]
 
 
+def test_the_default_split_point_and_the_whole_model_are_compared_whatever_the_profile_says() -> None:
+    found = profile([1])
+    whole = replace(found.points[0], split_point="output", backbone_s=1.0, head_s=0.0)
+    found = replace(found, points=(*found.points, whole))
+    chooser = SplitChooser("cpu", lambda sizes, may_measure: found, dwell_s=1.0, default="early")
+    _, choices = chooser.replan(lambda sizes, may_measure: found, (AUTO, 1, THROUGHPUT))
+    assert [choice.split_point for choice in choices] == ["middle", "late", "early", "output"]
+
+
 def test_what_turns_found_for_an_earlier_request_is_ignored(harness: Harness) -> None:
     harness.split.begin(replace(OPEN, batch_size=4), THROUGHPUT)
     request = harness.split.open_request
