@@ -122,7 +122,7 @@ class PipelineHealth:
             "model": report.model,
             "device": report.device,
             "engine": f"{report.engine}, {report.precision}",
-            "engines tried": report.improvement or "none",
+            "improvement": report.improvement or "none",
             "split_point": report.split_point,
             "received": counts.received,
             "published": counts.published,

@@ -53,7 +53,7 @@ class ModelReport:
         memory: the memory policy of the model, or the kind of memory on a CPU.
         memory_reason: why the model has this memory.
         weights: the report on the backbone's streamed weights; None if they are resident.
-        improvement: which engines were tried while the model served, what that gained, and what it cost.
+        improvement: what was tried while the model served, what it gains, what it cost, and whether the search goes on.
         failure: why the backbone lost a batch; empty again once a later batch passed.
         left_out: number of impossible detections by kind; empty if the process of the report does not count them.
     """

@@ -62,11 +62,10 @@ class ServedModel:
         instance: the model's plan and its batches in flight.
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
-        improvement: what was tried while the model served, and what that gained.
+        improvement: what was tried while the model served, what that gained, and whether the search goes on.
         undone: why another precision was taken back; empty if none was.
         is_contested: whether a rival's plan takes turns with its own; then no two models share an execution.
         failed: whether the model could be loaded, but failed to run even once.
-        num_threads: threads of the backbone when it runs on all cores; 0: all.
         co_runs: what the model needs for batches that run beside another model's batch (lock held).
     """
 
@@ -86,14 +85,13 @@ class ServedModel:
     ) -> None:
         self.key, self.split = key, split
         self.failed = self.is_contested = False
-        self.num_threads = opened.num_threads
         self._changed = changed
         self._observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
         self.improvement = self.undone = ""
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
-        self._warm_up = WarmUp(opened.num_threads, num_lanes)
+        self._warm_up = WarmUp(num_lanes)
         self.head: HeadStage | None = None
         report = partial(callbacks.on_error, key)
         transport = opened.transport
@@ -117,7 +115,6 @@ class ServedModel:
             changed=changed,
             on_error=report,
             watch=self._watch,
-            num_threads=opened.num_threads,
             ring_memory=ring_memory,
         )
         self.co_runs = CoRuns(self.instance)
@@ -177,7 +174,7 @@ class ServedModel:
         return replace(
             report,
             memory_reason=report.memory_reason + self.co_runs.reason,
-            improvement="; ".join(filter(None, (self.improvement, self.undone))),
+            improvement="; ".join(filter(None, (self.undone, self.improvement))),
             left_out=dict(self.head.left_out) if self.head is not None else {},
         )
 

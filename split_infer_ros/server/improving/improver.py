@@ -25,6 +25,7 @@ from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
 
 RETRY_S = 0.5  # how often it is checked whether a search can begin
+GOES_ON = "the search goes on"  # follows what a model's search has found so far
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
 
 
@@ -85,8 +86,10 @@ class Improver:
         self._begin()
 
     def _end_search(self, served: ServedModel) -> None:
-        search = self._searches.pop(served, None)
+        search = self._searches.get(served)
         if search is not None:
+            served.improvement = search.rivals.summary  # before another search may begin, which reads it
+            self._searches.pop(served, None)
             served.ignore(search.observe)
             search.rivals.interrupt()
 
@@ -158,10 +161,10 @@ class Improver:
         rivals, over = search.rivals, partial(self._is_over, served)
         while not over():
             model = served.instance.model
+            served.improvement = "; ".join(filter(None, (rivals.summary, GOES_ON)))
             with LiveFrames(served, over) as frames:
                 rival = rivals.next(model, served.plan.split_point.name, over, frames.take)
             is_settled = rival is not None and self._try(served, rival, search, model)
-            served.improvement = rivals.summary
             if rival is None:
                 if not over():
                     self._finish(served)

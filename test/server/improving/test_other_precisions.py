@@ -151,7 +151,8 @@ def test_a_precision_that_agrees_no_longer_gives_way_to_fp32_and_says_so(film: F
         "brightness runs in fp32 again, not in fp32: its top-1 with fp32's detections as the truth is 0."
     ), "the rival of this test computes in fp32, too"
     improvement = film.stages.backbone.report(0.0).improvement
-    assert improvement.startswith("tried; fp32 was taken back, because its top-1 with ")
+    assert improvement.startswith("fp32 was taken back, because its top-1 with ")
+    assert improvement.endswith("; tried")
     judged = len(film.eyes.split_points)
     film.eyes.agree = True
     film.stages.settle()
